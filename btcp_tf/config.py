@@ -1,0 +1,327 @@
+"""What one run is: its settings and its three phases, as plain data.
+
+This module knows neither TensorFlow nor absl. The command modules turn command
+lines into a `Config`; everything below them receives the values it needs.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+from typing import Any, NamedTuple
+
+
+class Phase(NamedTuple):
+    """One of the three `fit()` phases of the paper's algorithm 1."""
+
+    name: str
+    trains: tuple[str, ...]
+    """Sub-models whose weights change; all others are frozen."""
+    objective: tuple[str, ...]
+    """Loss terms that are summed."""
+
+
+PHASES = (
+    Phase("classifier", ("encoder", "classifier"), ("cross_entropy",)),
+    Phase("estimator", ("estimator",), ("dfl",)),
+    Phase("finetune", ("encoder", "classifier", "estimator"), ("cross_entropy", "dfl")),
+)
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    auto: bool = False,
+    changes_results: bool = True,
+) -> Any:
+    """Declares one setting: its default, its help and the values it accepts.
+
+    Args:
+      default: Default value; its type is the setting's type. A tuple of words
+        is written as a comma-separated list on the command line.
+      help: One line for `--help`.
+      choices: Words that are accepted.
+      low: Smallest accepted number.
+      high: Largest accepted number.
+      above: Number that the value must exceed.
+      below: Number that the value must stay below.
+      auto: Whether the word "auto" is accepted beside numbers.
+      changes_results: Whether a run resumed with another value would be a
+        different run.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata=dict(
+            help=help,
+            choices=choices,
+            low=low,
+            high=high,
+            above=above,
+            below=below,
+            auto=auto,
+            changes_results=changes_results,
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All settings of one run. Checked on construction.
+
+    Raises:
+      ValueError: If a value is out of range or two settings conflict; the
+        message starts with the name of the setting.
+    """
+
+    # What runs, and where the files are.
+    dataset: str = setting("", "Name of a data set in btcp_tf.data.DATASETS.")
+    data_dir: str = setting(
+        "",
+        "Folder of prepared tensorflow-datasets data. "
+        "Default: TFDS_DATA_DIR, else ~/tensorflow_datasets.",
+        changes_results=False,
+    )
+    output_dir: str = setting(
+        "",
+        "The run's folder. Default: runs/<dataset>[-<preset>]-seed<seed>.",
+        changes_results=False,
+    )
+    export_dir: str = setting(
+        "saved_models", "Root of the exported SavedModels.", changes_results=False
+    )
+    seed: int = setting(0, "Seed of splits, weights, dropout and shuffling.", low=0, high=2**31 - 1)
+    method: tuple[str, ...] = setting(
+        ("mcp", "tcp", "btcp"), "Methods to compare, from btcp_tf.methods.METHODS."
+    )
+    finetune_method: tuple[str, ...] = setting(
+        ("btcp",), "Trained methods that are also fine-tuned (phase 3); must be among --method."
+    )
+    max_train_images: int = setting(
+        0,
+        "Use only this many of the official training images "
+        "(drawn by seed, before the split); 0: all.",
+        low=0,
+    )
+    max_test_images: int = setting(
+        0, "Use only the first images of the official test set; 0: all.", low=0
+    )
+
+    # Networks.
+    encoder: str = setting(
+        "small",
+        "Encoder network, from btcp_tf.networks.ENCODERS.",
+        choices=("small", "svhn", "vgg16"),
+    )
+    feature_dim: int = setting(128, "Length of the encoder's feature vector.", low=1)
+    estimator_activation: str = setting(
+        "sigmoid",
+        "Output activation of the estimator (hard_sigmoid: the authors' prototype).",
+        choices=("sigmoid", "hard_sigmoid"),
+    )
+
+    # Loss.
+    gamma: str = setting(
+        "auto",
+        "Exponent of the focal factor of btcp, >= 0, or auto = 1 / (12 var(U)).",
+        auto=True,
+        low=0,
+    )
+    gamma_max: float = setting(10.0, "Cap of gamma=auto.", above=0)
+    epsilon: float = setting(0.05, "Half width of the density window.", above=0, high=1)
+    density: str = setting(
+        "window",
+        "Density of u: a window centered on u, or the prototype's 10 fixed bins.",
+        choices=("window", "bins"),
+    )
+    scope: str = setting(
+        "dataset",
+        "Where the density's U comes from: all training targets, or each batch (prototype).",
+        choices=("dataset", "batch"),
+    )
+    fine_bins: int = setting(1000, "Bins of the histogram behind the window.", low=10)
+    cross_entropy_weight: float = setting(1.0, "Weight of the cross-entropy in fine-tuning.", low=0)
+    dfl_weight: float = setting(1.0, "Weight of the estimator's loss in fine-tuning.", low=0)
+
+    # Training.
+    classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
+    estimator_epochs: int = setting(100, "Epochs of phase 2.", low=1)
+    finetune_epochs: int = setting(
+        20, "Epochs of phase 3; 0 leaves the classifier untouched.", low=0
+    )
+    batch_size: int = setting(32, "Training batch over all replicas.", low=1)
+    test_batch_size: int = setting(1024, "Batch of inference passes.", low=1, changes_results=False)
+    optimizer: str = setting("sgd", "Optimizer of all phases.", choices=("sgd", "adam"))
+    learning_rate: float = setting(1e-3, "Learning rate of phase 1.", above=0)
+    estimator_learning_rate: float = setting(1e-3, "Learning rate of phase 2.", above=0)
+    finetune_learning_rate: float = setting(1e-4, "Learning rate of phase 3.", above=0)
+    schedule: str = setting(
+        "constant",
+        "Learning rate over a phase: constant, or one_cycle (linear rise, cosine decay to 0).",
+        choices=("constant", "one_cycle"),
+    )
+    momentum: float = setting(0.9, "Momentum of SGD.", low=0, below=1)
+    weight_decay: float = setting(1e-4, "L2 weight decay, as PyTorch's SGD applies it.", low=0)
+    steps_per_execution: int = setting(
+        20, "Training steps per call of the compiled function.", low=1, changes_results=False
+    )
+    strategy: str = setting(
+        "none",
+        "Distribution: none, or mirrored (all GPUs of this machine).",
+        choices=("none", "mirrored"),
+    )
+    logical_devices: int = setting(
+        0, "Split the CPU into this many devices to try --strategy=mirrored; 0: off.", low=0
+    )
+
+    # Evaluation and output.
+    tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
+    bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1)
+    export_collapsed: bool = setting(
+        False, "Export even an estimator that collapsed or saturated.", changes_results=False
+    )
+    verbose: int = setting(
+        1,
+        "0: silent, 1: progress bars, 2: one line an epoch.",
+        low=0,
+        high=2,
+        changes_results=False,
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
+        if not self.dataset:
+            raise ValueError("dataset: expected the name of a data set, received none")
+        _check_list("method", self.method)
+        _check_list("finetune_method", self.finetune_method, empty=True)
+        for name in self.finetuned:
+            if name not in self.method:
+                raise ValueError(
+                    f"finetune_method: expected names among method={','.join(self.method)}, "
+                    f"received {name}"
+                )
+        if self.strategy == "mirrored" and self.logical_devices == 1:
+            raise ValueError(
+                "logical_devices: expected at least 2 with strategy=mirrored, received 1"
+            )
+        if self.strategy == "none" and self.logical_devices:
+            raise ValueError(
+                f"logical_devices: expected 0 with strategy=none, received {self.logical_devices}"
+            )
+
+    @property
+    def finetuned(self) -> tuple[str, ...]:
+        """Methods that phase 3 trains; empty with `finetune_epochs=0`."""
+        return self.finetune_method if self.finetune_epochs else ()
+
+    def settings(self, *, results_only: bool = False) -> dict[str, str]:
+        """All settings as command-line words, in order of declaration.
+
+        Args:
+          results_only: Leave out what does not change the results (folders,
+            verbosity): two runs agree exactly if these agree.
+        """
+        return {
+            field.name: to_word(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.metadata["changes_results"] or not results_only
+        }
+
+
+def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
+    if not items and not empty:
+        raise ValueError(f"{name}: expected at least one name, received none")
+    for item in items:
+        if items.count(item) > 1:
+            raise ValueError(
+                f"{name}: expected each name once, received {item} {items.count(item)} times"
+            )
+
+
+def to_word(value: Any) -> str:
+    """The command-line form of a setting's value."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def accepted(field: dataclasses.Field) -> str:
+    """What a setting accepts, in words; empty where any text does."""
+    rule = field.metadata
+    if rule["choices"]:
+        return f"one of {', '.join(rule['choices'])}"
+    if isinstance(field.default, bool):
+        return "true or false"
+    if not _is_number(field):
+        return ""
+    limits = {">=": rule["low"], ">": rule["above"], "<=": rule["high"], "<": rule["below"]}
+    parts = [f"{sign} {limit:.10g}" for sign, limit in limits.items() if math.isfinite(limit)]
+    kind = "a whole number" if isinstance(field.default, int) else "a finite number"
+    return ("auto, or " if rule["auto"] else "") + f"{kind} {' and '.join(parts)}".strip()
+
+
+def check(field: dataclasses.Field, value: Any) -> Any:
+    """Checks one value of a setting.
+
+    Args:
+      field: One of `dataclasses.fields(Config)`.
+      value: What it is given; a number may be given as its word.
+
+    Returns:
+      The value in its one form, so that equal settings have equal words: the
+      number for a word, a float for a float setting, a tuple for a list.
+
+    Raises:
+      ValueError: If the setting does not accept the value; names the setting.
+    """
+    rule = field.metadata
+    kind: type = type(field.default)
+    if kind is tuple and isinstance(value, list):
+        value = tuple(value)
+    if _is_number(field) and not (rule["auto"] and value == "auto"):
+        number = _number(value, whole=kind is int)
+        good = rule["low"] <= number <= rule["high"] and rule["above"] < number < rule["below"]
+        if not (math.isfinite(number) and good):
+            raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
+        return str(number) if kind is str else number
+    if type(value) is not kind:
+        wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
+        raise ValueError(f"{field.name}: expected {wanted}, received {value!r}")
+    if kind is tuple:
+        for name in value:
+            if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+                raise ValueError(f"{field.name}: expected names, received {name!r}")
+    elif rule["choices"] and value not in rule["choices"]:
+        raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
+    elif kind is str and (
+        len(value.splitlines()) > 1 or value != value.strip() or re.search(r"\s#", value)
+    ):
+        # A flag file, which has to repeat the run, could not hold it.
+        raise ValueError(
+            f"{field.name}: expected one line without spaces at its ends and without ' #', "
+            f"received {value!r}"
+        )
+    return value
+
+
+def _is_number(field: dataclasses.Field) -> bool:
+    return field.metadata["auto"] or type(field.default) in (int, float)
+
+
+def _number(value: Any, whole: bool) -> float:
+    """`value`, a number or its word, as an int or float; NaN if it is none."""
+    if isinstance(value, bool) or (whole and not isinstance(value, numbers.Integral | str)):
+        return math.nan
+    try:
+        number = float(value)
+        return int(value) if whole else number
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

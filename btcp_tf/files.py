@@ -1,0 +1,57 @@
+"""Whole files or none, and one process per folder."""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a temporary file beside `path` that replaces it on a clean exit.
+
+    A process killed at any time leaves the old file or the new one, never a
+    part. An exception removes the temporary file and leaves `path` as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The ending is kept, since writers such as NumPy and Matplotlib choose the format by it.
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
+    """Holds `folder` for this process alone; the lock dies with the process.
+
+    Also sweeps away the temporary files of writers that were killed.
+
+    Raises:
+      RuntimeError: If another process holds the folder.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"expected a folder that no other process writes to, received {folder}, "
+                "which another run holds; wait for it or choose another --output_dir"
+            ) from None
+        for leftover in folder.rglob(".*-????????.*"):
+            leftover.unlink(missing_ok=True)
+        yield

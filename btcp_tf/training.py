@@ -1,0 +1,668 @@
+"""The three `fit()` phases: classifier, estimator, fine-tuning (paper, algorithm 1).
+
+`fit_phase` runs any of them. It resumes at the last finished epoch, bit for
+bit: the order of the images is a function of (seed, epoch), and everything else
+that changes during training is in the checkpoint.
+
+Losses are sums over examples divided by the number of examples in the *global*
+batch, so that the gradients, the reported losses and the histogram of U under a
+distribution strategy are those of one device, uneven batches included.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from btcp_tf import data, losses
+from btcp_tf.config import PHASES, Config, Phase
+from btcp_tf.files import atomic_path
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class DensitySettings:
+    """How the DFL weighs an example; see `losses.distributional_focal_loss`."""
+
+    gamma: float
+    epsilon: float
+    form: str
+    scope: str
+    bins: int
+
+
+class PhaseModel(keras.Model):
+    """What one phase trains: some of the sub-models, and the loss terms of the phase.
+
+    Reads batches `(x, y)`. With the encoder among the trained parts x are uint8
+    images and y int64 labels; in the estimator phase x are features and y is
+    `u_true`.
+    """
+
+    def __init__(
+        self,
+        phase: Phase,
+        network: keras.Model,
+        density: DensitySettings | None = None,
+        term_weights: dict[str, float] | None = None,
+    ) -> None:
+        super().__init__(name=phase.name)
+        self.phase = phase
+        self.density = density
+        self.term_weights = {"cross_entropy": 1.0, "dfl": 1.0, **(term_weights or {})}
+        # Only what is trained becomes part of the model, and so of its checkpoints.
+        self.parts = {name: network.get_layer(name) for name in phase.trains}
+        for name in ("encoder", "classifier", "estimator"):
+            network.get_layer(name).trainable = name in phase.trains
+        names = ["loss", *phase.objective]
+        names += ["accuracy"] * ("classifier" in self.parts)
+        names += ["weight", "weight_squared"] * ("estimator" in self.parts)
+        self.trackers = {name: keras.metrics.Mean(name=name) for name in names}
+        if density is not None:
+            self.counts = self.add_weight(
+                shape=(density.bins,), initializer="zeros", trainable=False, name="counts"
+            )
+        self.built = True
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return list(self.trackers.values())
+
+    def call(self, x: tf.Tensor, training: bool = False) -> dict[str, tf.Tensor]:
+        outputs = {}
+        features = self.parts["encoder"](x, training=training) if "encoder" in self.parts else x
+        if "classifier" in self.parts:
+            outputs["logits"] = self.parts["classifier"].get_layer("logits")(features)
+        if "estimator" in self.parts:
+            outputs["uncertainty"] = self.parts["estimator"](features, training=training)[:, 0]
+        return outputs
+
+    def set_targets(self, u_true: np.ndarray) -> None:
+        """Takes U, the training set's `u_true` `[n]`, for the density with scope "dataset"."""
+        self.counts.assign(losses.histogram(u_true, self.density.bins))
+
+    def terms(self, y: tf.Tensor, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """One value per example `[n]` for each tracked quantity except the total loss."""
+        terms = {}
+        u_true = y
+        if "logits" in outputs:
+            logits = outputs["logits"]
+            terms["cross_entropy"] = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            terms["accuracy"] = tf.cast(tf.argmax(logits, axis=1) == y, tf.float32)
+            # exp(-cross-entropy) is the true class probability of this very pass.
+            u_true = 1.0 - tf.exp(-tf.stop_gradient(terms["cross_entropy"]))
+        if "uncertainty" in outputs:
+            settings = self.density
+            counts = self.counts.value
+            if settings.scope == "batch":
+                # Summed over replicas here, outside of the loss's own tf.function: a
+                # collective inside of it would fail.
+                counts = tf.distribute.get_replica_context().all_reduce(
+                    tf.distribute.ReduceOp.SUM, losses.histogram(u_true, settings.bins)
+                )
+            terms["dfl"] = losses.distributional_focal_loss(
+                u_true,
+                outputs["uncertainty"],
+                counts,
+                settings.gamma,
+                settings.epsilon,
+                settings.form,
+            )
+            density = losses.density(u_true, counts, settings.epsilon, settings.form)
+            terms["weight"] = losses.focal_weight(density, settings.gamma)
+            terms["weight_squared"] = tf.square(terms["weight"])
+        return terms
+
+    def train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
+        x, y = batch
+        replica = tf.distribute.get_replica_context()
+        size = tf.cast(
+            replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.shape(x)[0]), tf.float32
+        )
+        with tf.GradientTape() as tape:
+            terms = self.terms(y, self(x, training=True))
+            terms["loss"] = tf.add_n(
+                [self.term_weights[name] * terms[name] for name in self.phase.objective]
+            )
+            # Gradients are summed over replicas: each contributes its examples, and its
+            # share of the L2 penalties, which are the same on all of them.
+            objective = tf.reduce_sum(terms["loss"]) / size
+            if self.losses:
+                objective += tf.add_n(self.losses) / replica.num_replicas_in_sync
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(objective, weights), weights, strict=True))
+        for name, tracker in self.trackers.items():
+            tracker.update_state(terms[name])
+        return {name: tracker.result() for name, tracker in self.trackers.items()}
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        # Under a strategy Keras averages the replicas' first batches to learn their shape, which
+        # fails where they differ in size. Everything here is built already.
+        del iterator, data_batch
+
+
+class Inference:
+    """A model in inference mode over arrays of any length, on one device.
+
+    One device also under a distribution strategy: no replica is ever left with
+    an empty batch, and the answers do not depend on the number of devices.
+    """
+
+    def __init__(self, model: keras.Model, batch_size: int) -> None:
+        spec = tf.TensorSpec((None, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
+        self._batch_size = batch_size
+        self._call = tf.function(
+            lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
+        )
+
+    def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
+        """Answers of the model for all `inputs`, as NumPy; `title` shows a progress bar."""
+        starts = range(0, len(inputs), self._batch_size)
+        if title:
+            print(title)
+        bar = keras.utils.Progbar(len(starts), verbose=1 if title else 0)
+        answers = []
+        for number, start in enumerate(starts, 1):
+            batch = self._call(tf.constant(inputs[start : start + self._batch_size]))
+            answers.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
+            bar.update(number)
+        return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *answers)
+
+
+def make_strategy(name: str, logical_devices: int) -> tf.distribute.Strategy:
+    """The distribution strategy of a run; call it before anything else touches TensorFlow.
+
+    Args:
+      name: "none" or "mirrored".
+      logical_devices: With "mirrored", the number of devices that the CPU is
+        split into; 0 takes all GPUs (or the one CPU).
+
+    Raises:
+      RuntimeError: If TensorFlow has started already with other devices.
+    """
+    if name == "none":
+        return tf.distribute.get_strategy()
+    devices = None
+    if logical_devices:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        try:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * logical_devices
+            )
+        except RuntimeError:
+            # TensorFlow runs already; that is fine if it has the devices.
+            present = len(tf.config.list_logical_devices("CPU"))
+            if present < logical_devices:
+                raise RuntimeError(
+                    f"expected {logical_devices} logical CPU devices, received a process in which "
+                    f"TensorFlow runs already with {present}"
+                ) from None
+        devices = [f"CPU:{number}" for number in range(logical_devices)]
+    # The default cross-device operations crash in fit() with steps_per_execution > 1 (keras #19246).
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
+    )
+
+
+def snapshot(model: keras.Model) -> list[np.ndarray]:
+    """Everything that training changes in a model, states of dropout included."""
+    return [variable.numpy() for variable in model.variables]
+
+
+def restore(model: keras.Model, values: Sequence[np.ndarray]) -> None:
+    """Puts back what `snapshot` took."""
+    for variable, value in zip(model.variables, values, strict=True):
+        variable.assign(value)
+
+
+def fit_phase(
+    model: PhaseModel,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    config: Config,
+    epochs: int,
+    learning_rate: float,
+    checkpoint: Path,
+    describe: Callable[[Row], Row],
+    before_epoch: Callable[[], None] | None = None,
+    after_epoch: Callable[[list[Row]], None] | None = None,
+) -> list[Row]:
+    """Trains one phase to its last epoch, from the last finished one if there is a checkpoint.
+
+    Args:
+      model: The phase's model, made in the scope of the strategy.
+      x: Images or features `[n, ...]`.
+      y: Labels int64 `[n]`, or `u_true` float32 `[n]` in the estimator phase.
+      config: Batch size, optimizer, schedule, seed and verbosity are read.
+      epochs: Epochs of the phase.
+      learning_rate: Learning rate of the phase (the peak of a schedule).
+      checkpoint: Its `.npz` file, written whole after every epoch.
+      describe: Receives the epoch's row (`epoch`, losses, `seconds`, …) and returns it
+        completed, after each epoch and before it counts as finished.
+      before_epoch: Called before each epoch's first batch.
+      after_epoch: Receives all rows once an epoch's checkpoint is written.
+
+    Returns:
+      One row per epoch, those before a resume included.
+
+    Raises:
+      ValueError: If the checkpoint is damaged or of another network.
+      FloatingPointError: If the loss is no longer finite.
+    """
+    steps = -(-len(x) // config.batch_size)
+    epoch_variable = data.epoch_variable()
+    # One order for all methods of a phase: no difference between them comes from the order.
+    seed = config.seed * len(PHASES) + PHASES.index(model.phase)
+    dataset = data.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable)
+    with model.distribute_strategy.scope():
+        optimizer = _optimizer(config, learning_rate, epochs * steps)
+        optimizer.build(model.trainable_variables)
+        # A new optimizer and a new compile() for every phase: Keras would go on with the old set
+        # of trainable variables. XLA has no kernel for the histogram.
+        model.compile(
+            optimizer=optimizer,
+            jit_compile=False,
+            steps_per_execution=min(config.steps_per_execution, steps),
+        )
+    rows = _load_checkpoint(checkpoint, model) if checkpoint.exists() else []
+    if config.verbose:
+        parts = " + ".join(model.phase.trains)
+        done = f", resumed after epoch {len(rows)}" if 0 < len(rows) < epochs else ""
+        done = ", finished already" if len(rows) >= epochs else done
+        print(f"{checkpoint.stem}: {parts}, {epochs} epochs{done}", flush=True)
+    if len(rows) < epochs:
+        model.fit(
+            dataset,
+            epochs=epochs,
+            initial_epoch=len(rows),
+            shuffle=False,  # The data set shuffles itself.
+            verbose=config.verbose,
+            callbacks=[
+                _EveryEpoch(
+                    len(x), epoch_variable, rows, checkpoint, describe, before_epoch, after_epoch
+                ),
+                keras.callbacks.TerminateOnNaN(),
+            ],
+        )
+    return rows
+
+
+class _EveryEpoch(keras.callbacks.Callback):
+    """Counts the epochs, measures them, and leaves a checkpoint after each."""
+
+    def __init__(
+        self,
+        examples: int,
+        epoch_variable: tf.Variable,
+        rows: list[Row],
+        checkpoint: Path,
+        describe: Callable[[Row], Row],
+        before_epoch: Callable[[], None] | None,
+        after_epoch: Callable[[list[Row]], None] | None,
+    ) -> None:
+        super().__init__()
+        self._examples = examples
+        self._epoch_variable = epoch_variable
+        self._rows = rows
+        self._checkpoint = checkpoint
+        self._describe = describe
+        self._before_epoch = before_epoch
+        self._after_epoch = after_epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Row | None = None) -> None:
+        self._started = time.monotonic()
+        self._epoch_variable.assign(epoch)
+        if self._before_epoch is not None:
+            self._before_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: Row | None = None) -> None:
+        logs = {name: float(value) for name, value in (logs or {}).items()}
+        if not np.isfinite(logs["loss"]):
+            raise FloatingPointError(
+                f"{self.model.name} phase: expected a finite loss, received {logs['loss']} in epoch "
+                f"{epoch + 1}; a smaller learning rate usually helps"
+            )
+        row = {
+            "phase": self.model.name,
+            "epoch": epoch + 1,
+            "seconds": time.monotonic() - self._started,
+            "learning_rate": float(tf.convert_to_tensor(self.model.optimizer.learning_rate)),
+            **{name: logs[name] for name in ("loss", *self.model.phase.objective)},
+        }
+        if "accuracy" in logs:
+            row["train_accuracy"] = logs["accuracy"]
+        if "weight" in logs:
+            # (sum w)^2 / sum w^2 over the epoch's examples, from the two means.
+            square = logs["weight_squared"]
+            row["effective_sample_size"] = (
+                self._examples * logs["weight"] ** 2 / square if square else 0.0
+            )
+        self._rows.append(self._describe(row))
+        _save_checkpoint(self._checkpoint, self.model, self._rows)
+        if self._after_epoch is not None:
+            self._after_epoch(self._rows)
+
+
+def _optimizer(config: Config, learning_rate: float, steps: int) -> keras.optimizers.Optimizer:
+    rate: Any = learning_rate
+    if config.schedule == "one_cycle":
+        warmup = max(1, steps // 5)
+        rate = keras.optimizers.schedules.CosineDecay(
+            learning_rate / 25,
+            decay_steps=max(1, steps - warmup),
+            warmup_target=learning_rate,
+            warmup_steps=warmup,
+        )
+    if config.optimizer == "adam":
+        return keras.optimizers.Adam(rate)
+    return keras.optimizers.SGD(rate, momentum=config.momentum)
+
+
+def _state(model: PhaseModel) -> list[keras.Variable]:
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _save_checkpoint(path: Path, model: PhaseModel, rows: list[Row]) -> None:
+    arrays = {f"variable{n}": variable.numpy() for n, variable in enumerate(_state(model))}
+    with atomic_path(path) as temporary:
+        np.savez(temporary, rows=np.array(json.dumps(rows)), **arrays)
+
+
+def _load_checkpoint(path: Path, model: PhaseModel) -> list[Row]:
+    variables = _state(model)
+    try:
+        with np.load(path) as saved:
+            rows = json.loads(str(saved["rows"]))
+            arrays = [saved[f"variable{n}"] for n in range(len(saved.files) - 1)]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be read "
+            f"({error}); delete it to train this phase anew"
+        ) from error
+    found = [array.shape for array in arrays]
+    wanted = [tuple(variable.shape) for variable in variables]
+    if found != wanted:
+        raise ValueError(
+            f"{path}: expected variables of shapes {wanted}, received {found}; it belongs to another "
+            "network"
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)
+    return rows
+
+
+def collapse(u: np.ndarray) -> str:
+    """Says in words whether an estimator stopped telling examples apart; "" if it did not.
+
+    Args:
+      u: Estimates `[n]` on held-out data.
+    """
+    dead = float(np.mean(u * (1.0 - u) < 1e-7))
+    if dead >= 0.99:
+        return (
+            f"the estimator is saturated: {dead:.1%} of its outputs are 0 or 1 to within 1e-7, "
+            "where the sigmoid no longer learns; a smaller learning rate or gamma usually helps"
+        )
+    spread = float(u.max() - u.min())
+    if spread < 1e-3:
+        return (
+            f"the estimator collapsed to a constant: all outputs lie within {spread:.1e} of "
+            f"{float(np.median(u)):.4f}; more epochs or another learning rate or gamma usually helps"
+        )
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """What a network says during training, for curves and histograms."""
+
+    probs: np.ndarray
+    """Validation data, `[n, k]`."""
+    uncertainty: np.ndarray | None
+    """The estimator on validation data, `[n]`; None while there is only a classifier."""
+    train_probs: np.ndarray
+    """The first of the training data, `[m, k]`."""
+    train_uncertainty: np.ndarray | None
+    """The estimator on the first of the training data, `[m]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A network at the end of one phase.
+
+    Attributes:
+      name: "classifier", "<method>" or "<method>_finetuned".
+      method: The method whose estimator was trained; "" for the classifier.
+      values: Snapshot of the whole network.
+      rows: History, one row an epoch.
+      facts: What belongs into the results beside the metrics: `gamma`, …
+      collapse: Words of `collapse`, "" for a healthy estimator.
+    """
+
+    name: str
+    method: str
+    values: list[np.ndarray]
+    rows: list[Row]
+    facts: dict[str, Any]
+    collapse: str = ""
+
+
+Describe = Callable[[str, Row, Answers], Row]
+"""(stage's name, epoch's row, answers) → the row completed."""
+
+
+def fit(
+    network: keras.Model,
+    dataset: data.Dataset,
+    config: Config,
+    estimators: dict[str, float | None],
+    *,
+    folder: Path,
+    strategy: tf.distribute.Strategy,
+    describe: Describe,
+    after_epoch: Callable[[str, list[Row]], None],
+) -> dict[str, Stage]:
+    """Trains one classifier, then every estimator on it, then fine-tunes.
+
+    All frozen stages share the classifier, so that differences between methods
+    are not differences between classifiers. Each estimator starts from the same
+    weights and sees the same order of images.
+
+    Args:
+      network: From `networks.build_model`, made in the scope of `strategy`.
+      dataset: Its training and validation images are used.
+      config: Settings.
+      estimators: Method → gamma of its DFL; None takes `config.gamma`.
+      folder: Where the checkpoints are and go, one `<stage>.npz` each.
+      strategy: From `make_strategy`.
+      describe: Completes a row after each epoch.
+      after_epoch: Receives (stage, its rows so far) once an epoch's checkpoint
+        is written, and once for a stage that was finished before.
+
+    Returns:
+      Stages by name, in order of training. The network is left at the last.
+    """
+    train, validation = dataset.train, dataset.validation
+    few = slice(0, len(validation))
+    encode = Inference(network.get_layer("encoder"), config.test_batch_size)
+    classify = Inference(network.get_layer("classifier"), config.test_batch_size)
+    estimate = Inference(network.get_layer("estimator"), config.test_batch_size)
+    stages: dict[str, Stage] = {}
+
+    def train_stage(
+        name: str,
+        phase: Phase,
+        x: np.ndarray,
+        y: np.ndarray,
+        epochs: int,
+        learning_rate: float,
+        answers: Callable[[], Answers],
+        density: DensitySettings | None = None,
+        targets: Callable[[], np.ndarray] | None = None,
+    ) -> list[Row]:
+        with strategy.scope():
+            model = PhaseModel(
+                phase,
+                network,
+                density,
+                {"cross_entropy": config.cross_entropy_weight, "dfl": config.dfl_weight}
+                if len(phase.objective) > 1
+                else None,
+            )
+        rows = fit_phase(
+            model,
+            x,
+            y,
+            config=config,
+            epochs=epochs,
+            learning_rate=learning_rate,
+            checkpoint=folder / f"{name}.npz",
+            describe=lambda row: describe(name, row, answers()),
+            before_epoch=(lambda: model.set_targets(targets())) if targets else None,
+            after_epoch=lambda rows: after_epoch(name, rows),
+        )
+        after_epoch(name, rows)
+        return rows
+
+    # Phase 1.
+    def classifier_answers() -> Answers:
+        return Answers(
+            classify(encode(validation.images)), None, classify(encode(train.images[few])), None
+        )
+
+    rows = train_stage(
+        "classifier",
+        PHASES[0],
+        train.images,
+        train.labels,
+        config.classifier_epochs,
+        config.learning_rate,
+        classifier_answers,
+    )
+    stages["classifier"] = Stage("classifier", "", snapshot(network), rows, {})
+    if not estimators:
+        return stages
+
+    # Phase 2. The encoder's output per image is constant now: computed once, trained on often.
+    progress = "features of the training images" if config.verbose == 1 else ""
+    features = encode(train.images, progress)
+    validation_features = encode(validation.images)
+    probs = classify(features)
+    validation_probs = classify(validation_features)
+    u_true = 1.0 - losses.true_class_probability(probs, train.labels).numpy()
+    facts = {
+        "train_accuracy": float(np.mean(probs.argmax(axis=1) == train.labels)),
+        "train_errors": int(np.sum(probs.argmax(axis=1) != train.labels)),
+        "u_true_mean": float(np.mean(u_true, dtype=np.float64)),
+        "u_true_variance": float(np.var(u_true, dtype=np.float64)),
+    }
+
+    def estimator_answers() -> Answers:
+        return Answers(
+            validation_probs,
+            estimate(validation_features)[:, 0],
+            probs[few],
+            estimate(features[few])[:, 0],
+        )
+
+    densities = {}
+    for method, gamma in estimators.items():
+        restore(network, stages["classifier"].values)
+        density, uncapped = density_settings(config, gamma, u_true)
+        densities[method] = density
+        rows = train_stage(
+            method,
+            PHASES[1],
+            features,
+            u_true,
+            config.estimator_epochs,
+            config.estimator_learning_rate,
+            estimator_answers,
+            density,
+            lambda: u_true,
+        )
+        stages[method] = Stage(
+            method,
+            method,
+            snapshot(network),
+            rows,
+            {**facts, "gamma": density.gamma, "gamma_uncapped": uncapped},
+            collapse(estimate(validation_features)[:, 0]),
+        )
+
+    # Phase 3.
+    infer = Inference(network, config.test_batch_size)
+
+    def finetune_targets() -> np.ndarray:
+        fresh = classify(encode(train.images))
+        return 1.0 - losses.true_class_probability(fresh, train.labels).numpy()
+
+    def finetune_answers() -> Answers:
+        now, before = infer(validation.images), infer(train.images[few])
+        return Answers(
+            now["probs"], now["uncertainty"][:, 0], before["probs"], before["uncertainty"][:, 0]
+        )
+
+    for method in config.finetuned:
+        name = f"{method}_finetuned"
+        restore(network, stages[method].values)
+        rows = train_stage(
+            name,
+            PHASES[2],
+            train.images,
+            train.labels,
+            config.finetune_epochs,
+            config.finetune_learning_rate,
+            finetune_answers,
+            densities[method],
+            finetune_targets,
+        )
+        stages[name] = Stage(
+            name,
+            method,
+            snapshot(network),
+            rows,
+            {"gamma": densities[method].gamma},
+            collapse(infer(validation.images)["uncertainty"][:, 0]),
+        )
+    return stages
+
+
+def density_settings(
+    config: Config, gamma: float | None, u_true: np.ndarray
+) -> tuple[DensitySettings, float]:
+    """The DFL's settings for training targets U, and gamma before its cap.
+
+    Args:
+      config: `gamma`, `gamma_max`, `epsilon`, `density`, `scope`, `fine_bins`.
+      gamma: The method's own exponent; None takes `config.gamma`.
+      u_true: U, `[n]`.
+    """
+    if gamma is None and config.gamma == "auto":
+        gamma, uncapped = losses.auto_gamma(u_true, config.gamma_max)
+    else:
+        gamma = uncapped = float(config.gamma) if gamma is None else gamma
+    bins = losses.FIXED_BINS if config.density == "bins" else config.fine_bins
+    return DensitySettings(gamma, config.epsilon, config.density, config.scope, bins), uncapped
+
+
+def classifier_id(network: keras.Model) -> str:
+    """12 hexadecimal digits of the SHA-256 of the classifier's and its encoder's weights.
+
+    Rows of one id are of the same classifier: differences between them are paired.
+    """
+    digest = hashlib.sha256()
+    for part in ("encoder", "classifier"):
+        for weights in network.get_layer(part).get_weights():
+            digest.update(np.ascontiguousarray(weights))
+    return digest.hexdigest()[:12]
