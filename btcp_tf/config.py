@@ -283,7 +283,7 @@ def check(field: dataclasses.Field, value: Any) -> Any:
       ValueError: If the setting does not accept the value; names the setting.
     """
     rule = field.metadata
-    kind: type = type(field.default)
+    kind: Any = type(field.default)
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if _is_number(field) and not (rule["auto"] and value == "auto"):
@@ -292,7 +292,7 @@ def check(field: dataclasses.Field, value: Any) -> Any:
         if not (math.isfinite(number) and good):
             raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
         return str(number) if kind is str else number
-    if type(value) is not kind:
+    if not isinstance(value, kind):
         wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
         raise ValueError(f"{field.name}: expected {wanted}, received {value!r}")
     if kind is tuple:

@@ -43,9 +43,9 @@ class DensitySettings:
 class PhaseModel(keras.Model):
     """What one phase trains: some of the sub-models, and the loss terms of the phase.
 
-    Reads batches `(x, y)`. With the encoder among the trained parts x are uint8
-    images and y int64 labels; in the estimator phase x are features and y is
-    `u_true`.
+    Reads batches `(x, y, weight)`. With the encoder among the trained parts x are
+    uint8 images and y int64 labels; in the estimator phase x are features and y
+    is `u_true`. `weight` is what a row counts in the means, see `_split_evenly`.
     """
 
     def __init__(
@@ -122,12 +122,10 @@ class PhaseModel(keras.Model):
             terms["weight_squared"] = tf.square(terms["weight"])
         return terms
 
-    def train_step(self, batch: tuple[tf.Tensor, tf.Tensor]) -> dict[str, tf.Tensor]:
-        x, y = batch
+    def train_step(self, batch: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
+        x, y, weight = batch
         replica = tf.distribute.get_replica_context()
-        size = tf.cast(
-            replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.shape(x)[0]), tf.float32
-        )
+        size = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(weight))
         with tf.GradientTape() as tape:
             terms = self.terms(y, self(x, training=True))
             terms["loss"] = tf.add_n(
@@ -135,13 +133,13 @@ class PhaseModel(keras.Model):
             )
             # Gradients are summed over replicas: each contributes its examples, and its
             # share of the L2 penalties, which are the same on all of them.
-            objective = tf.reduce_sum(terms["loss"]) / size
+            objective = tf.reduce_sum(weight * terms["loss"]) / size
             if self.losses:
                 objective += tf.add_n(self.losses) / replica.num_replicas_in_sync
         weights = self.trainable_weights
         self.optimizer.apply_gradients(zip(tape.gradient(objective, weights), weights, strict=True))
         for name, tracker in self.trackers.items():
-            tracker.update_state(terms[name])
+            tracker.update_state(terms[name], sample_weight=weight)
         return {name: tracker.result() for name, tracker in self.trackers.items()}
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
@@ -256,14 +254,23 @@ def fit_phase(
       One row per epoch, those before a resume included.
 
     Raises:
-      ValueError: If the checkpoint is damaged or of another network.
+      ValueError: If the batch cannot be split over the replicas, or the checkpoint is damaged or of
+        another network.
       FloatingPointError: If the loss is no longer finite.
     """
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if config.batch_size % replicas:
+        raise ValueError(
+            f"batch_size: expected a multiple of the {replicas} replicas, received "
+            f"{config.batch_size}"
+        )
     steps = -(-len(x) // config.batch_size)
     epoch_variable = data.epoch_variable()
     # One order for all methods of a phase: no difference between them comes from the order.
     seed = config.seed * len(PHASES) + PHASES.index(model.phase)
-    dataset = data.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable)
+    dataset = _split_evenly(
+        data.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable), replicas
+    )
     with model.distribute_strategy.scope():
         optimizer = _optimizer(config, learning_rate, epochs * steps)
         optimizer.build(model.trainable_variables)
@@ -295,6 +302,26 @@ def fit_phase(
             ],
         )
     return rows
+
+
+def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
+    """Adds to batches (x, y) the weight of each row, and makes them divisible by `replicas`.
+
+    An odd last batch would leave some replica with fewer rows or none, for which BatchNorm has no
+    gradient. Such a batch is repeated once for each replica, with weights 1 / replicas: its mean
+    loss, its BatchNorm statistics and its histogram's shares stay what they are.
+    """
+
+    def split(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        rows = tf.shape(x)[0]
+        copies = tf.where(rows % replicas == 0, 1, replicas)
+        weight = tf.fill([rows * copies], 1.0 / tf.cast(copies, tf.float32))
+        x, y = (
+            tf.tile(tensor, tf.stack([copies, *[1] * (tensor.shape.rank - 1)])) for tensor in (x, y)
+        )
+        return x, y, weight
+
+    return dataset.map(split)
 
 
 class _EveryEpoch(keras.callbacks.Callback):

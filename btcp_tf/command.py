@@ -1,0 +1,374 @@
+"""The command line: flag files and words in, one `Config` or one clear line out.
+
+Flags are absl flags in a `FlagValues` of their own, so that reading a command
+line neither needs nor changes the process-wide `absl.flags.FLAGS`, and may be
+done any number of times in one process. TensorFlow is not imported here.
+
+Settings are taken, later over earlier, from
+
+1. the defaults of `Config`,
+2. `flags/<dataset>.cfg`, the data set's table,
+3. `flags/<preset>.cfg` with `--preset=<preset>`,
+4. the words of the command line, in order; a `--flagfile=PATH` among them
+   counts where it stands.
+
+Another command reuses this with flags of its own:
+
+    flag_values = command.define_flags()
+    flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
+    config = command.parse(argv, flag_values, usage="python -m btcp_tf.study ...")
+    flag_values.seeds
+
+and a command without a `Config` defines its flags in a new `flags.FlagValues()`
+and calls `read` inside `exit_on_error`.
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import flags
+
+from btcp_tf.config import Config, accepted, check, to_word
+from btcp_tf.files import atomic_path
+
+USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
+
+_FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+# Headings of --help; each holds the settings from the named one on.
+_HEADINGS = {
+    "dataset": "What runs, and where the files are",
+    "encoder": "Networks",
+    "gamma": "Loss",
+    "classifier_epochs": "Training",
+    "tau": "Evaluation and output",
+}
+
+_HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
+
+
+class UsageError(ValueError):
+    """A command line, or a flag file that it names, that cannot be carried out."""
+
+
+def flags_dir() -> Path:
+    """Folder of the project's flag files, in an installed package or a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "flags"
+    return installed if installed.is_dir() else package.parent / "flags"
+
+
+def presets() -> list[str]:
+    """Names that `--preset` accepts: the flag files that are not a data set's."""
+    from btcp_tf.data import DATASETS
+
+    return sorted(path.stem for path in flags_dir().glob("*.cfg") if path.stem not in DATASETS)
+
+
+def define_flags(flag_values: flags.FlagValues | None = None) -> flags.FlagValues:
+    """Defines one flag for each setting of `Config`, and `--preset`.
+
+    Args:
+      flag_values: Where to define them; None: a new, private set.
+
+    Returns:
+      The set that now holds the flags.
+    """
+    flag_values = flags.FlagValues() if flag_values is None else flag_values
+    for field in _FIELDS.values():
+        # Numbers stay words here: `check` turns them into numbers, and says what it expected.
+        special = {bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list}
+        define: Any = special.get(type(field.default), flags.DEFINE_string)
+        word, help = to_word(field.default), field.metadata["help"]
+        define(field.name, word, help, flag_values=flag_values)
+    flags.DEFINE_string(
+        "preset",
+        "",
+        "Settings of flags/<preset>.cfg over the data set's own.",
+        flag_values=flag_values,
+    )
+    return flag_values
+
+
+def parse(
+    argv: Sequence[str] | None = None,
+    flag_values: flags.FlagValues | None = None,
+    *,
+    usage: str = USAGE,
+) -> Config:
+    """Reads a command line; ends the process where it asks for help or is wrong.
+
+    `--output_dir` is filled in where it was left out, and the default of
+    `--finetune_method` is limited to the methods that run.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+      flag_values: Flags from `define_flags`, perhaps with further ones; None:
+        new ones. What was read into it before is forgotten.
+      usage: First line of `--help`.
+
+    Returns:
+      The settings of the run.
+
+    Raises:
+      SystemExit: With status 0 after `--help`; with status 2 after an error,
+        which is one line on stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    flag_values = define_flags() if flag_values is None else flag_values
+    if asks_for_help(words):
+        show_help(flag_values, usage)
+    with exit_on_error():
+        return _parse(words, flag_values)
+
+
+def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
+    from btcp_tf.data import DATASETS
+    from btcp_tf.methods import METHODS
+
+    # Which files stand before the words is known only from the words, which may
+    # themselves name flag files: read, look, read again with more in front.
+    read(flag_values, words)
+    preset: Any = flag_values["preset"].value
+    if preset:
+        _check_name("preset", preset, presets())
+        words = [f"--flagfile={flags_dir() / preset}.cfg", *words]
+        read(flag_values, words)
+    dataset: Any = flag_values["dataset"].value
+    _check_name("dataset", dataset, DATASETS)
+    leftovers = read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
+    if leftovers:
+        raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
+    values: dict[str, Any] = {name: flag_values[name].value for name in _FIELDS}
+    for name in values["method"]:
+        _check_name("method", name, METHODS)
+    trained = [name for name, method in METHODS.items() if method.trained]
+    for name in values["finetune_method"]:
+        _check_name("finetune_method", name, trained)
+    if not flag_values["finetune_method"].present:
+        # The default must not conflict with a --method that leaves it out.
+        values["finetune_method"] = [
+            name for name in values["finetune_method"] if name in values["method"]
+        ]
+    config = Config(**values)
+    if not config.output_dir:
+        parts = filter(None, [dataset, preset, f"seed{config.seed}"])
+        config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
+    return config
+
+
+def _check_name(setting: str, name: str, known: Any) -> None:
+    if name not in known:
+        received = repr(name) if name else "none"
+        raise UsageError(f"{setting}: expected one of {', '.join(known)}, received {received}")
+
+
+def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
+    """Reads words and the flag files they name into `flag_values`.
+
+    What an earlier call read is forgotten.
+
+    Args:
+      flag_values: The flags that are known.
+      words: The words after the program's name. A later one wins.
+
+    Returns:
+      The words that are not flags, in order.
+
+    Raises:
+      UsageError: For an unknown flag, a value that its flag does not accept, a
+        flag file that is missing, names itself, or holds a line that is not one
+        flag. The message names the flag, and the file and line if it stands in
+        one.
+    """
+    flag_values.unparse_flags()
+    leftovers = []
+    for origin, chunk in _expand(words):
+        try:
+            leftovers += flag_values(["", *chunk])[1:]
+            # At once, and not only in Config: here the line at fault is known.
+            for name in set(_FIELDS).intersection(flag_values):
+                check(_FIELDS[name], flag_values[name].value)
+        except (flags.Error, ValueError) as error:
+            raise UsageError(f"{origin}{error}") from None
+    flag_values.mark_as_parsed()
+    return leftovers
+
+
+def _expand(
+    words: Sequence[str], opened: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields (origin, words) pieces in order, with flag files in place of their names."""
+    piece: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            piece += [word, *rest]
+        elif match := re.fullmatch(r"--?flagfile(?:=(.*))?", word, re.DOTALL):
+            yield "", piece
+            piece = []
+            path = match[1] if match[1] is not None else next(rest, "")
+            yield from _expand_file(path, opened)
+        else:
+            piece.append(word)
+    yield "", piece
+
+
+def _expand_file(path: str, opened: tuple[str, ...]) -> Iterator[tuple[str, Sequence[str]]]:
+    real = os.path.realpath(os.path.expanduser(path))
+    if real in opened:
+        raise UsageError(f"flagfile: expected files that do not name each other, received {path}")
+    try:
+        text = Path(real).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(
+            f"flagfile: expected a readable file, received {path!r}: {reason}"
+        ) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith(("#", "//")):
+            continue
+        origin = f"{path} line {number}: "
+        if re.search(r"\s#", line):
+            # absl takes the note into the value, where a text setting keeps it unnoticed.
+            raise UsageError(
+                f"{origin}expected a note on a line of its own, received it after a value: {line!r}"
+            )
+        if not re.match(r"--?\w", line):
+            raise UsageError(f"{origin}expected --SETTING=VALUE, received {line!r}")
+        for inner, piece in _expand([line], (*opened, real)):
+            yield inner or origin, piece
+
+
+@contextlib.contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Turns a ValueError inside into one line on stderr and exit status 2."""
+    try:
+        yield
+    except ValueError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the process with status 2 and one line on stderr."""
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether the words of a command line ask for its help."""
+    words = list(words)
+    before = words[: words.index("--")] if "--" in words else words
+    return any(word in _HELP_WORDS for word in before)
+
+
+def show_help(flag_values: flags.FlagValues, usage: str = USAGE) -> NoReturn:
+    """Prints `help_text` and ends the process with status 0."""
+    try:
+        print(help_text(flag_values, usage), flush=True)
+    except BrokenPipeError:
+        # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
+    """The help of a command: all its flags with their defaults, in groups.
+
+    Args:
+      flag_values: The command's flags: those of `define_flags`, others, or both.
+      usage: What stands behind "usage:".
+    """
+    from btcp_tf.data import DATASETS
+
+    groups: dict[str, list[str]] = {"This command": []}
+    title = ""
+    for name in _FIELDS:
+        title = _HEADINGS.get(name, title)
+        if name in flag_values:
+            groups.setdefault(title, []).append(name)
+    groups["This command"] = [name for name in flag_values if name not in _FIELDS]
+
+    lines = [f"usage: {usage}"]
+    if "preset" in flag_values:
+        lines += [
+            "",
+            f"Data sets: {', '.join(DATASETS)}.",
+            f"Presets: {', '.join(presets())}.",
+            "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
+            "then the words of the command line in order; the last one counts.",
+        ]
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        for name in names:
+            lines += _help_of(flag_values[name])
+        if title == "This command":
+            lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
+            lines += _entry("--help", "This text.")
+    return "\n".join(lines)
+
+
+def _help_of(flag: flags.Flag) -> list[str]:
+    default = tuple(flag.default) if isinstance(flag.default, list) else flag.default
+    text = flag.help
+    if flag.name in _FIELDS and (rule := accepted(_FIELDS[flag.name])):
+        text = f"{text} [{rule}]"
+    return _entry(f"--{flag.name}={to_word(default)}", text)
+
+
+def _entry(head: str, text: str) -> list[str]:
+    column = 36
+    body = textwrap.wrap(text, width=100 - column, break_on_hyphens=False)
+    if len(head) + 4 > column:
+        return [f"  {head}", *(" " * column + line for line in body)]
+    return [f"  {head}".ljust(column) + body[0], *(" " * column + line for line in body[1:])]
+
+
+def save_flagfile(config: Config, path: str | os.PathLike) -> None:
+    """Writes every setting as `--name=value`, in order of declaration, atomically.
+
+    `parse(["--flagfile=PATH"])` returns an equal `Config`.
+    """
+    lines = ["# All settings of one run; --flagfile with this file repeats it."]
+    lines += [f"--{name}={word}" for name, word in config.settings().items()]
+    with atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def load_flagfile(path: str | os.PathLike) -> dict[str, str]:
+    """The settings that a flag file sets, as words in the form of `Config.settings`.
+
+    Raises:
+      UsageError: If the file is missing or is not a flag file of this version.
+    """
+    flag_values = define_flags()
+    read(flag_values, [f"--flagfile={os.fspath(path)}"])
+    return {
+        name: to_word(check(field, flag_values[name].value))
+        for name, field in _FIELDS.items()
+        if flag_values[name].present
+    }
+
+
+def differences(config: Config, saved: Mapping[str, str]) -> list[str]:
+    """Names of the settings under which two runs would have different results.
+
+    Args:
+      config: Settings of one run.
+      saved: Settings of the other, from `load_flagfile`. One that is missing
+        counts as different.
+
+    Returns:
+      Names in order of declaration; empty if the runs agree.
+    """
+    return [
+        name for name, word in config.settings(results_only=True).items() if saved.get(name) != word
+    ]

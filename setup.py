@@ -1,0 +1,61 @@
+"""Builds and installs btcp_tf; the flag files travel inside the package."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+
+
+def _version() -> str:
+    """The package's version, read as text: importing it needs what is not installed yet."""
+    text = (ROOT / "btcp_tf" / "__init__.py").read_text(encoding="utf-8")
+    match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
+    if match is None:
+        raise ValueError('btcp_tf/__init__.py: expected a line __version__ = "..."')
+    return match[1]
+
+
+# Minor versions of TensorFlow, Keras and TensorBoard change behavior that training and export
+# rely on, and go together: a new one is a change of this file, made after the tests passed.
+TENSORFLOW = ">=2.21,<2.22"
+
+setup(
+    name="btcp_tf",
+    version=_version(),
+    description=(
+        "Balanced True Class Probability: learned uncertainty of a classifier's predictions "
+        "in TensorFlow and Keras 3"
+    ),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    author="The btcp_tf authors",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    packages=["btcp_tf", "btcp_tf.flags"],
+    package_dir={"btcp_tf": "btcp_tf", "btcp_tf.flags": "flags"},
+    package_data={"btcp_tf.flags": ["*.cfg"]},
+    install_requires=[
+        f"tensorflow{TENSORFLOW}",
+        "keras>=3.15,<3.16",
+        "tensorflow-datasets>=4.9.10,<5",
+        "importlib_resources>=6",  # imported by tensorflow-datasets, which does not declare it
+        "tensorboard>=2.21,<2.22",  # needed by tf.summary, no longer brought by tensorflow
+        "numpy>=2.0,<3",
+        "scikit-learn>=1.6,<2",
+        "matplotlib>=3.10,<4",
+        "absl-py>=2.1,<3",
+    ],
+    extras_require={
+        "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
+        "test": [
+            "pytest>=9,<10",
+            "hypothesis>=6.130,<7",
+            "ruff>=0.17,<0.18",
+            "mypy>=2.4,<3",
+        ],
+    },
+    entry_points={"console_scripts": ["btcp_tf = btcp_tf.main:main"]},
+)

@@ -1,0 +1,47 @@
+"""What all tests share: a quiet TensorFlow, and prepared real images where they stand.
+
+A test marked `prepared_data`, or `prepared_data("mnist", ...)` to say which, needs
+tensorflow-datasets data that is already prepared. It is looked for in TFDS_DATA_DIR, else in
+../shared/data/tfds beside the checkout; a test that lacks its data is not collected.
+"""
+
+import os
+import pathlib
+
+# Read by TensorFlow when it is imported, which the test modules do after this file.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+
+
+def _prepared_data_dir() -> pathlib.Path:
+    beside = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "tfds"
+    return pathlib.Path(os.environ.get("TFDS_DATA_DIR") or beside).expanduser()
+
+
+def _has_its_data(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("prepared_data")
+    return not marker or all(
+        any(_prepared_data_dir().glob(f"{name}/*/dataset_info.json"))
+        for name in marker.args or ("*",)
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "prepared_data(*names): needs prepared tensorflow-datasets data (see tests/conftest.py)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    without_data = [item for item in items if not _has_its_data(item)]
+    if without_data:
+        config.hook.pytest_deselected(items=without_data)
+        items[:] = [item for item in items if item not in without_data]
+
+
+@pytest.fixture(scope="session")
+def prepared_data_dir() -> str:
+    """Folder of prepared data sets; for tests marked `prepared_data`."""
+    return str(_prepared_data_dir())

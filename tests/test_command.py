@@ -1,0 +1,321 @@
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from absl import flags
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from btcp_tf import command
+from btcp_tf.config import Config
+from btcp_tf.data import DATASETS
+
+FIELDS = dataclasses.fields(Config)
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+# The supplement's table: batch, epochs of the three phases, feature dimension, encoder.
+SUPPLEMENT = {
+    "cifar10": (64, 15, 150, 15, 256, "vgg16"),
+    "cifar100": (128, 170, 170, 17, 512, "vgg16"),
+    "svhn_cropped": (64, 100, 100, 10, 256, "svhn"),
+    "mnist": (32, 50, 50, 5, 128, "small"),
+    "fashion_mnist": (32, 20, 100, 20, 128, "small"),
+}
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"--flagfile={path}"
+
+
+def refused(capsys, *words):
+    """The one line on stderr with which a command line is refused."""
+    with pytest.raises(SystemExit) as ended:
+        command.parse(list(words))
+    printed = capsys.readouterr()
+    assert ended.value.code == 2
+    assert printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    return printed.err
+
+
+@pytest.mark.parametrize("dataset", SUPPLEMENT)
+def test_a_data_sets_file_holds_the_supplements_table(dataset):
+    config = command.parse([f"--dataset={dataset}"])
+    assert (
+        config.batch_size,
+        config.classifier_epochs,
+        config.estimator_epochs,
+        config.finetune_epochs,
+        config.feature_dim,
+        config.encoder,
+    ) == SUPPLEMENT[dataset]
+    rates = config.learning_rate, config.estimator_learning_rate, config.finetune_learning_rate
+    assert rates == (1e-3, 1e-3, 1e-4)
+    assert (config.optimizer, config.momentum, config.weight_decay) == ("sgd", 0.9, 1e-4)
+    assert (config.schedule, config.gamma, config.test_batch_size) == ("constant", "auto", 1024)
+
+
+def test_every_data_set_has_a_file_that_names_it():
+    for dataset in DATASETS:
+        assert command.load_flagfile(command.flags_dir() / f"{dataset}.cfg")["dataset"] == dataset
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("preset", ["smoke", "quick", "fast"])
+def test_every_preset_fits_every_data_set(dataset, preset):
+    config = command.parse([f"--dataset={dataset}", f"--preset={preset}"])
+    assert config.output_dir == f"runs/{dataset}-{preset}-seed0"
+    saved = command.load_flagfile(command.flags_dir() / f"{preset}.cfg")
+    assert saved and saved.items() <= config.settings().items()
+
+
+def test_later_words_win_over_preset_over_data_set_over_defaults(tmp_path):
+    table = command.parse(["--dataset=cifar10"])
+    assert table.encoder == "vgg16"
+    smoke = command.parse(["--dataset=cifar10", "--preset=smoke"])
+    assert (smoke.classifier_epochs, smoke.encoder) == (1, "vgg16")
+
+    file = write(tmp_path / "mine.cfg", "--classifier_epochs=7", "--estimator_epochs=8")
+    config = command.parse(
+        ["--estimator_epochs=3", file, "--classifier_epochs=4", "--preset=smoke", "--dataset=mnist"]
+    )
+    # The file stands after one word and before the other.
+    assert (config.estimator_epochs, config.classifier_epochs) == (8, 4)
+    assert (config.finetune_epochs, config.max_train_images) == (1, 600)
+
+
+def test_a_flag_file_may_name_the_data_set_and_the_preset(tmp_path):
+    inner = write(tmp_path / "inner.cfg", "--preset=smoke", "--seed=3")
+    outer = write(
+        tmp_path / "outer.cfg", "# A note.", "", "// Another.", "--dataset=cifar10", inner
+    )
+    config = command.parse([outer, "--seed", "4"])
+    assert (config.dataset, config.encoder, config.classifier_epochs) == ("cifar10", "vgg16", 1)
+    assert (config.seed, config.output_dir) == (4, "runs/cifar10-smoke-seed4")
+
+
+def test_the_default_finetune_method_follows_method(capsys):
+    assert command.parse(["--dataset=digits", "--method=mcp,tcp"]).finetune_method == ()
+    assert command.parse(["--dataset=digits"]).finetune_method == ("btcp",)
+    message = refused(capsys, "--dataset=digits", "--method=mcp,tcp", "--finetune_method=btcp")
+    assert "finetune_method: expected names among method=mcp,tcp, received btcp" in message
+
+
+def test_forms_of_words():
+    config = command.parse(
+        ["--dataset", "digits", "-seed=2", "--method= mcp , btcp", "--export_collapsed", "--tau=1"]
+    )
+    assert (config.seed, config.method, config.tau) == (2, ("mcp", "btcp"), 1.0)
+    assert config.export_collapsed is True
+    assert command.parse(["--dataset=digits", "--noexport_collapsed"]).export_collapsed is False
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--dataset=minst"], "dataset: expected one of .*mnist.*, received 'minst'"),
+        ([], "dataset: expected one of .*digits.*, received none"),
+        (["--dataset=digits", "--preset=smoky"], "preset: expected one of fast, quick, smoke, .*"),
+        (["--dataset=digits", "--preset=mnist"], "preset: expected one of fast, quick, smoke, .*"),
+        (["--dataset=digits", "--bacht_size=1"], ".*'bacht_size'. Did you mean: batch_size.*"),
+        (["--dataset=digits", "--seed=one"], "seed: expected a whole number .*, received 'one'"),
+        (["--dataset=digits", "--epsilon=2"], "epsilon: expected .* <= 1, received '2'"),
+        (["--dataset=digits", "--density=fine"], "density: expected one of window, bins, .*"),
+        (["--dataset=digits", "--export_collapsed=often"], ".*--export_collapsed=often.*"),
+        (["--dataset=digits", "--tau"], ".*--tau"),
+        (["--dataset=digits", "--method=mcp,best"], "method: expected one of mcp.*'best'"),
+        (["--dataset=digits", "--finetune_method=mcp"], "finetune_method: expected one of .*'mcp'"),
+        (["--dataset=digits", "--logical_devices=2"], "logical_devices: expected 0 .* received 2"),
+        (["--dataset=digits", "mnist"], ".*the word 'mnist'"),
+        (["--dataset=digits", "--", "--seed=1"], ".*the word '--seed=1'"),
+        (["--dataset=digits", "--flagfile"], "flagfile: expected a readable file, .*"),
+        (["--dataset=digits", "--output_dir=a\nb"], "output_dir: expected one line .*"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_in_one_line(capsys, words, message):
+    assert re.fullmatch(f"error: {message}\n", refused(capsys, *words))
+
+
+def test_a_missing_flag_file_is_named(capsys, tmp_path):
+    path = str(tmp_path / "none.cfg")
+    message = refused(capsys, "--dataset=digits", f"--flagfile={path}")
+    assert path in message and "No such file" in message
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("--seed=1 # a note", "expected a note on a line of its own, .*'--seed=1 # a note'"),
+        ("--output_dir=runs/a\t# a note", "expected a note on a line of its own, .*"),
+        ("seed=1", "expected --SETTING=VALUE, received 'seed=1'"),
+        ("--seed=-1", "seed: expected a whole number .*, received '-1'"),
+        ("--seed", "Missing value for flag --seed"),
+        ("--sede=1", ".*'sede'. Did you mean: seed.*"),
+    ],
+)
+def test_a_wrong_line_of_a_flag_file_is_named(capsys, tmp_path, line, message):
+    path = tmp_path / "mine.cfg"
+    file = write(path, "# A note may start a line.", "--dataset=digits", line, "--tau=0.5")
+    told = refused(capsys, file)
+    assert re.fullmatch(f"error: {re.escape(str(path))} line 3: {message}\n", told)
+
+
+def test_flag_files_that_name_each_other_are_refused(capsys, tmp_path):
+    write(tmp_path / "a.cfg", f"--flagfile={tmp_path}/b.cfg")
+    file = write(tmp_path / "b.cfg", f"--flagfile={tmp_path}/a.cfg")
+    assert "flagfile: expected files that do not name each other" in refused(capsys, file)
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "--helpfull", "--helpshort"])
+def test_help_shows_every_setting_with_its_default(capsys, word):
+    with pytest.raises(SystemExit) as ended:
+        command.parse(["--dataset=nonsense", word])
+    text = capsys.readouterr().out
+    assert ended.value.code == 0
+    for name, value in Config("x").settings().items():
+        default = "" if name == "dataset" else value
+        assert re.search(rf"^  --{name}={re.escape(default)}(\s|$)", text, re.MULTILINE)
+    assert text.index("Networks:") < text.index("--encoder=") < text.index("Loss:")
+    assert max(map(len, text.splitlines())) <= 100
+    for name in [*DATASETS, "smoke", "--preset=", "--flagfile="]:
+        assert name in text
+
+
+def test_help_may_be_cut_short_by_its_reader():
+    code = "from btcp_tf import command; command.parse(['--help'])"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_headings_start_at_settings_that_exist():
+    assert set(command._HEADINGS) <= {field.name for field in FIELDS}
+    assert next(iter(command._HEADINGS)) == FIELDS[0].name
+
+
+def test_help_and_errors_do_not_import_tensorflow():
+    code = (
+        "import sys\n"
+        "from btcp_tf import command\n"
+        "try:\n"
+        "    command.parse()\n"
+        "except SystemExit as ended:\n"
+        "    print({'tensorflow', 'keras'} & set(sys.modules), ended.code)\n"
+    )
+    for word, status in [("--help", 0), ("--dataset=none", 2)]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, word], cwd=CHECKOUT, capture_output=True, text=True
+        )
+        assert done.stdout.splitlines()[-1] == f"set() {status}", done.stderr
+
+
+VALUES = {
+    "gamma": st.just("auto") | st.floats(0, 1e9),
+    "seed": st.integers(0, 2**31 - 1),
+    "epsilon": st.floats(0, 1, exclude_min=True),
+    "weight_decay": st.floats(0, 1e300),
+    "method": st.permutations(["mcp", "tcp", "btcp"]),
+    "export_collapsed": st.booleans(),
+    "data_dir": st.lists(st.text("ab#=,-'\" äß/", min_size=1)).map(
+        lambda parts: re.sub(r"\s+#", "#", "".join(parts).strip())
+    ),
+}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.fixed_dictionaries({}, optional=VALUES))
+def test_a_saved_flag_file_repeats_the_run(values):
+    config = Config(dataset="fashion_mnist", output_dir="runs/a b", **values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "flags.cfg"
+        command.save_flagfile(config, path)
+        assert command.parse([f"--flagfile={path}"]) == config
+        assert command.load_flagfile(path) == config.settings()
+        assert command.differences(config, command.load_flagfile(path)) == []
+
+
+def test_a_saved_flag_file_holds_every_setting_in_order(tmp_path):
+    command.save_flagfile(Config(dataset="digits"), tmp_path / "flags.cfg")
+    lines = (tmp_path / "flags.cfg").read_text(encoding="utf-8").splitlines()
+    names = [line[2:].split("=")[0] for line in lines if not line.startswith("#")]
+    assert names == [field.name for field in FIELDS]
+    # Plain absl reads it too.
+    plain = command.define_flags()
+    plain(["program", f"--flagfile={tmp_path / 'flags.cfg'}"])
+    assert (plain.dataset, plain.method) == ("digits", ["mcp", "tcp", "btcp"])
+
+
+def test_differences_are_those_that_change_results(tmp_path):
+    path = tmp_path / "flags.cfg"
+    config = Config(dataset="digits", gamma="2.0", output_dir="a")
+    command.save_flagfile(config, path)
+    saved = command.load_flagfile(path)
+    same = dataclasses.replace(config, output_dir="b", verbose=0, export_dir="c", gamma="2")
+    assert command.differences(same, saved) == []
+    other = dataclasses.replace(config, tau=0.4, seed=1, verbose=0)
+    assert command.differences(other, saved) == ["seed", "tau"]
+    del saved["epsilon"]
+    assert command.differences(config, saved) == ["epsilon"]
+
+
+def test_a_hand_edited_flag_file_is_read_in_the_same_words(tmp_path):
+    write(tmp_path / "a.cfg", "--tau=0.50", "--export_collapsed", "--method= mcp,btcp", "--gamma=2")
+    assert command.load_flagfile(tmp_path / "a.cfg") == {
+        "tau": "0.5",
+        "export_collapsed": "true",
+        "method": "mcp,btcp",
+        "gamma": "2.0",
+    }
+    with pytest.raises(command.UsageError, match="No such file"):
+        command.load_flagfile(tmp_path / "none.cfg")
+
+
+def test_reading_forgets_what_was_read_before():
+    flag_values = command.define_flags()
+    assert command.parse(["--dataset=digits", "--seed=3"], flag_values).seed == 3
+    assert command.parse(["--dataset=digits"], flag_values).seed == 0
+
+
+def test_a_command_adds_flags_of_its_own(capsys):
+    flag_values = command.define_flags()
+    flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
+    assert command.parse(["--dataset=digits", "--seeds=2"], flag_values).dataset == "digits"
+    assert flag_values.seeds == 2
+    help_text = command.help_text(flag_values, "python -m btcp_tf.other")
+    assert help_text.startswith("usage: python -m btcp_tf.other\n")
+    assert help_text.index("--seeds=5") < help_text.index("--dataset=")
+    assert "seeds" not in flags.FLAGS and "dataset" not in flags.FLAGS
+
+
+def test_a_command_without_a_config_reads_words_and_leftovers(tmp_path):
+    flag_values = flags.FlagValues()
+    flags.DEFINE_integer("bins", 15, "Number of bins.", flag_values=flag_values)
+    file = write(tmp_path / "a.cfg", "--bins=20")
+    assert command.read(flag_values, ["one", file, "two", "--", "--bins=3"]) == [
+        "one",
+        "two",
+        "--bins=3",
+    ]
+    assert flag_values.bins == 20
+    assert "Presets" not in command.help_text(flag_values, "x")
+
+
+def test_errors_end_the_process_with_one_line():
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told), pytest.raises(SystemExit) as ended:
+        with command.exit_on_error():
+            raise ValueError("expected one line,\n  received two")
+    assert ended.value.code == 2
+    assert told.getvalue() == "error: expected one line, received two\n"

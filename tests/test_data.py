@@ -1,0 +1,530 @@
+import dataclasses
+import functools
+import http.server
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import types
+import urllib.request
+
+import numpy as np
+import pytest
+
+from btcp_tf import data
+
+PARTS = ("train", "validation", "calibration", "test")
+
+
+def rows_of(split):
+    """The images of a split as one bytes object each."""
+    return [image.tobytes() for image in split.images]
+
+
+def sizes(dataset):
+    return tuple(len(getattr(dataset, part)) for part in PARTS)
+
+
+def test_import_does_not_wait_for_the_heavy_libraries():
+    code = (
+        "import sys, btcp_tf.data;"
+        "print([m for m in ('tensorflow', 'keras', 'tensorflow_datasets', 'sklearn') "
+        "if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert found.strip() == "[]"
+
+
+# --- digits: the embedded data set, also the cheap one for what holds of all ---
+
+
+def test_digits_are_all_there_unscaled_and_split_four_ways():
+    from sklearn.datasets import load_digits
+
+    dataset = data.load("digits")
+    # Of the 1,797 images floor(count / 5) of each class are test; of the rest 10 % twice.
+    assert sizes(dataset) == (1154, 144, 144, 355)
+    assert dataset.class_names == tuple("0123456789")
+    assert dataset.note == ""
+    for part in PARTS:
+        split = getattr(dataset, part)
+        assert split.images.dtype == np.uint8
+        assert split.images.shape[1:] == (8, 8, 1)
+        assert split.labels.dtype == np.int64
+        assert set(split.labels) == set(range(10))
+
+    source = load_digits()
+    scale = {value: round(value * 255 / 16) for value in range(17)}
+    expected = sorted(
+        (bytes(scale[value] for value in image.ravel()), label)
+        for image, label in zip(source.images, source.target, strict=True)
+    )
+    received = sorted(
+        (row, label)
+        for part in PARTS
+        for row, label in zip(
+            rows_of(getattr(dataset, part)), getattr(dataset, part).labels, strict=True
+        )
+    )
+    assert received == expected
+    assert max(max(row) for row, _ in received) == 255
+
+
+def test_split_follows_the_seed_and_leaves_the_test_set_alone():
+    first, again, other = (
+        data.load("digits", seed=4),
+        data.load("digits", seed=4),
+        data.load("digits", seed=5),
+    )
+    for part in PARTS:
+        np.testing.assert_array_equal(getattr(first, part).images, getattr(again, part).images)
+        np.testing.assert_array_equal(getattr(first, part).labels, getattr(again, part).labels)
+    assert first.fingerprint == again.fingerprint
+    assert re.fullmatch("[0-9a-f]{16}", first.fingerprint)
+    np.testing.assert_array_equal(first.test.images, other.test.images)
+    assert rows_of(first.validation) != rows_of(other.validation)
+    assert first.fingerprint != other.fingerprint
+
+
+def test_parts_of_the_training_images_are_disjoint():
+    images = np.arange(60_000, dtype=np.int64)[:, None]
+    parts = data._split(data.Split(images, images[:, 0]), seed=0, max_train_images=0)
+    assert [len(part) for part in parts.values()] == [50_000, 5_000, 5_000]
+    together = np.concatenate([part.labels for part in parts.values()])
+    np.testing.assert_array_equal(np.sort(together), np.arange(60_000))
+    for part in parts.values():
+        np.testing.assert_array_equal(part.images[:, 0], part.labels)
+
+
+@pytest.mark.parametrize(
+    "count, held_out", [(10, 1), (29_999, 2_999), (30_000, 5_000), (50_000, 5_000)]
+)
+def test_held_out_sizes(count, held_out):
+    labels = np.arange(count)
+    parts = data._split(data.Split(labels, labels), seed=0, max_train_images=0)
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": count - 2 * held_out,
+        "validation": held_out,
+        "calibration": held_out,
+    }
+
+
+def test_fewer_images_are_drawn_by_seed_and_noted():
+    whole = data.load("digits")
+    few = data.load("digits", seed=1, max_train_images=200, max_test_images=50)
+    assert sizes(few) == (160, 20, 20, 50)
+    np.testing.assert_array_equal(few.test.images, whole.test.images[:50])
+    assert "only 200 training images used (max_train_images)" in few.note
+    assert "only the first 50 test images used (max_test_images)" in few.note
+    used = [row for part in PARTS[:3] for row in rows_of(getattr(few, part))]
+    official = [row for part in PARTS[:3] for row in rows_of(getattr(whole, part))]
+    assert set(used) <= set(official)
+    other = data.load("digits", seed=2, max_train_images=200)
+    assert set(used) != {row for part in PARTS[:3] for row in rows_of(getattr(other, part))}
+
+
+def test_more_images_than_there_are_means_all():
+    dataset = data.load("digits", max_train_images=10**6, max_test_images=10**6)
+    assert sizes(dataset) == (1154, 144, 144, 355)
+    assert dataset.note == ""
+    assert dataset.fingerprint == data.load("digits").fingerprint
+
+
+def test_absent_classes_are_noted():
+    note = data.load("digits", max_train_images=10).note
+    assert "the validation images lack 9 of 10 classes" in note
+    assert "the test images" not in note
+
+
+def test_fingerprint_sees_one_pixel_and_one_label():
+    split = data.Split(np.zeros((3, 2, 2, 1), np.uint8), np.zeros(3, np.int64))
+    pixel, label = split.images.copy(), split.labels.copy()
+    pixel[2, 1, 1, 0], label[2] = 1, 1
+    prints = {
+        data._fingerprint(("a", "b"), {"train": part})
+        for part in (split, data.Split(pixel, split.labels), data.Split(split.images, label))
+    }
+    prints.add(data._fingerprint(("a", "c"), {"train": split}))
+    assert len(prints) == 4
+
+
+def test_refuses_unknown_names_and_too_few_images():
+    with pytest.raises(ValueError, match="expected one of mnist, .*digits, received 'minst'"):
+        data.load("minst")
+    with pytest.raises(ValueError, match="max_train_images: expected at least 10 .*received 9"):
+        data.load("digits", max_train_images=9)
+
+
+# --- prepared data sets ---
+
+
+def test_without_data_and_network_one_error_says_where_and_what_to_do(tmp_path, monkeypatch):
+    # Port 9 of this machine: refused at once, as a host that does not answer.
+    spec = dataclasses.replace(data.DATASETS["mnist"], url="http://127.0.0.1:9/file")
+    monkeypatch.setitem(data.DATASETS, "mnist", spec)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "environment"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for argument, folder in (
+        (str(tmp_path / "argument"), tmp_path / "argument"),
+        ("", tmp_path / "environment"),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            data.load("mnist", argument)
+        message = str(caught.value)
+        assert f"{folder}/mnist/<version>/dataset_info.json" in message
+        assert f"tfds build mnist --data_dir={folder}`" in message
+        assert "--data_dir or TFDS_DATA_DIR" in message
+        assert "--dataset=digits" in message
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    with pytest.raises(FileNotFoundError, match=str(tmp_path / "home" / "tensorflow_datasets")):
+        data.load("mnist")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_host_that_never_answers_does_not_hold_up(monkeypatch):
+    over = threading.Event()
+
+    def hang(*_, **__):
+        over.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(urllib.request, "urlopen", hang)
+    assert not data._answers("http://127.0.0.1/", seconds=0.05)
+    over.set()
+
+
+def test_host_that_answers_is_seen():
+    class Files(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(200 if self.path == "/there" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Files) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert data._answers(f"{url}/there")
+        assert not data._answers(f"{url}/gone")
+        server.shutdown()
+        thread.join()
+
+
+def test_newest_finished_version_is_taken(tmp_path):
+    assert data._newest_prepared(tmp_path / "absent") is None
+    for version in ("3.0.2", "3.0.10", "2.9.9", "3.1.0", "4.0.0.incompleteAB12"):
+        (tmp_path / version).mkdir()
+        if version != "3.1.0":
+            (tmp_path / version / "dataset_info.json").write_text("{}")
+    assert data._newest_prepared(tmp_path).name == "3.0.10"
+
+
+@pytest.fixture(scope="session")
+def tiny_mnist(tmp_path_factory):
+    """Folder in which tfds prepared 40 + 20 random images as mnist 3.0.1."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    def examples(count):
+        images = np.random.default_rng(count).integers(0, 256, (count, 28, 28, 1), np.uint8)
+        return tf.data.Dataset.from_tensor_slices({"image": images, "label": np.arange(count) % 10})
+
+    root = tmp_path_factory.mktemp("tiny")
+    tfds.disable_progress_bar()
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="mnist",
+        version="3.0.1",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(28, 28, 1)),
+                "label": tfds.features.ClassLabel(num_classes=10),
+            }
+        ),
+        split_datasets={"train": examples(40), "test": examples(20)},
+        data_dir=str(root),
+        disable_shuffling=True,
+    )
+    return root
+
+
+def test_prepared_copy_is_read_as_it_is(tiny_mnist, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tiny_mnist))
+    dataset = data.load("mnist")
+    assert sizes(dataset) == (32, 4, 4, 20)
+    expected = np.random.default_rng(20).integers(0, 256, (20, 28, 28, 1), np.uint8)
+    np.testing.assert_array_equal(dataset.test.images, expected)
+    assert dataset.test.labels.tolist() == [*range(10), *range(10)]
+    assert dataset.note.startswith(
+        "mnist: part or stand-in: 40 of 60,000 training images, 20 of 10,000 test images"
+    )
+
+
+@pytest.mark.parametrize("damage", ["truncated", "file gone", "metadata", "images", "classes"])
+def test_unusable_copy_is_named(damage, tiny_mnist, tmp_path, monkeypatch):
+    folder = tmp_path / "mnist" / "3.0.1"
+    shutil.copytree(tiny_mnist / "mnist" / "3.0.1", folder)
+    records = folder / "mnist-test.tfrecord-00000-of-00001"
+    if damage == "truncated":
+        records.write_bytes(records.read_bytes()[: records.stat().st_size // 2])
+    elif damage == "file gone":
+        records.unlink()
+    elif damage == "metadata":
+        (folder / "dataset_info.json").write_text('{"name": ')
+    elif damage == "images":
+        spec = dataclasses.replace(data.DATASETS["mnist"], image_shape=(32, 32, 3))
+        monkeypatch.setitem(data.DATASETS, "mnist", spec)
+    else:
+        spec = dataclasses.replace(data.DATASETS["mnist"], num_classes=9)
+        monkeypatch.setitem(data.DATASETS, "mnist", spec)
+    with pytest.raises(ValueError) as caught:
+        data.load("mnist", str(tmp_path))
+    message = str(caught.value)
+    assert f"mnist: expected a whole prepared data set in {folder}, received " in message
+    assert "Remove that folder" in message
+
+
+def test_with_a_network_the_data_set_is_prepared(tiny_mnist, tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    monkeypatch.setattr(data, "_answers", lambda url: True)
+    asked = []
+
+    def builder(source, data_dir):
+        folder = pathlib.Path(data_dir) / "mnist" / "3.0.1"
+
+        def download_and_prepare():
+            asked.append(source)
+            if len(asked) == 1:
+                raise ConnectionError("reset by peer")
+            shutil.copytree(tiny_mnist / "mnist" / "3.0.1", folder)
+
+        return types.SimpleNamespace(
+            download_and_prepare=download_and_prepare, data_dir=str(folder)
+        )
+
+    monkeypatch.setattr(tfds, "builder", builder)
+    with pytest.raises(FileNotFoundError, match="download failed: ConnectionError: reset by peer"):
+        data.load("mnist", str(tmp_path))
+    for _ in range(2):
+        assert sizes(data.load("mnist", str(tmp_path))) == (32, 4, 4, 20)
+    # Asked for the version range once more, and not again once it was there.
+    assert asked == ["mnist:3.*.*"] * 2
+
+
+# Sizes: train, validation, calibration, test of the complete data sets.
+COMPLETE = {
+    "mnist": (50_000, 5_000, 5_000, 10_000),
+    "fashion_mnist": (50_000, 5_000, 5_000, 10_000),
+    "cifar10": (40_000, 5_000, 5_000, 10_000),
+    "cifar100": (40_000, 5_000, 5_000, 10_000),
+    "svhn_cropped": (63_257, 5_000, 5_000, 26_032),
+}
+NAMES = {
+    "mnist": ("0", "9"),
+    "fashion_mnist": ("T-shirt/top", "Ankle boot"),
+    "cifar10": ("airplane", "truck"),
+    "cifar100": ("apple", "worm"),
+    "svhn_cropped": ("0", "9"),
+}
+
+
+def prepared_counts(folder, name):
+    """Numbers of training and test images, read from dataset_info.json alone."""
+    (info,) = (folder / name).glob("*/dataset_info.json")
+    splits = json.loads(info.read_text())["splits"]
+    return {split["name"]: sum(map(int, split["shardLengths"])) for split in splits}
+
+
+@functools.cache
+def load_once(name, folder):
+    return data.load(name, folder)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.prepared_data(name)) for name in COMPLETE]
+)
+def test_real_data_set_is_whole_or_says_that_it_is_not(name, prepared_data_dir):
+    spec = data.DATASETS[name]
+    here = prepared_counts(pathlib.Path(prepared_data_dir), name)
+    dataset = load_once(name, prepared_data_dir)
+    assert sum(sizes(dataset)[:3]) == here["train"]
+    assert len(dataset.test) == here["test"]
+    if (here["train"], here["test"]) == (spec.expected_train, spec.expected_test):
+        assert sizes(dataset) == COMPLETE[name]
+        assert dataset.note == ""
+    else:
+        assert dataset.note.startswith(f"{name}: part or stand-in: ")
+        for kind, published in (("training", spec.expected_train), ("test", spec.expected_test)):
+            count = here["train" if kind == "training" else "test"]
+            phrase = f"{count:,} of {published:,} {kind} images"
+            assert (phrase in dataset.note) == (count != published)
+    assert len(dataset.class_names) == spec.num_classes
+    assert (dataset.class_names[0], dataset.class_names[-1]) == NAMES[name]
+    for part in PARTS:
+        split = getattr(dataset, part)
+        assert split.images.dtype == np.uint8
+        assert split.images.shape == (len(split), *spec.image_shape)
+        assert split.images.max() > 200
+        assert split.labels.dtype == np.int64
+        assert set(np.unique(split.labels)) <= set(range(spec.num_classes))
+    assert set(dataset.train.labels) == set(range(spec.num_classes))
+
+
+@pytest.mark.prepared_data("mnist")
+def test_mnist_equals_published_counts_per_class(prepared_data_dir):
+    dataset = load_once("mnist", prepared_data_dir)
+    training = sum(np.bincount(getattr(dataset, part).labels) for part in PARTS[:3])
+    assert training.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    test = np.bincount(dataset.test.labels).tolist()
+    assert test == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    # The published channel mean of the 60,000 training images is 0.1307.
+    total = sum(getattr(dataset, part).images.sum(dtype=np.int64) for part in PARTS[:3])
+    assert round(total / (255 * 60_000 * 28 * 28), 4) == 0.1307
+
+
+# --- batches ---
+
+
+def collect(dataset):
+    return [tuple(array.numpy() for array in batch) for batch in dataset]
+
+
+def test_batches_carry_every_row_once_and_keep_rows_together():
+    images = np.arange(23, dtype=np.uint8).reshape(23, 1, 1, 1)
+    labels = np.arange(23, dtype=np.int64) * 10
+    epoch = data.epoch_variable()
+    got = collect(data.batches((images, labels), 5, seed=1, epoch=epoch))
+    assert [len(batch[1]) for batch in got] == [5, 5, 5, 5, 3]
+    assert got[0][0].dtype == np.uint8
+    for some_images, some_labels in got:
+        np.testing.assert_array_equal(some_images[:, 0, 0, 0] * 10, some_labels % 256)
+    order = np.concatenate([batch[1] for batch in got])
+    assert sorted(order) == sorted(labels)
+    assert order.tolist() != labels.tolist()
+
+
+def test_batches_without_epoch_keep_the_order():
+    x = np.arange(11)
+    got = collect(data.batches((x,), 4))
+    assert [batch[0].tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    x = np.arange(100)
+
+    def orders(seed, epochs):
+        epoch = data.epoch_variable()
+        dataset = data.batches((x,), 7, seed=seed, epoch=epoch)
+        found = []
+        for number in epochs:
+            epoch.assign(number)
+            found.append(np.concatenate([batch[0] for batch in collect(dataset)]).tolist())
+        return found
+
+    run = orders(0, range(4))
+    assert len({tuple(order) for order in run}) == 4
+    assert orders(0, [3, 2]) == [run[3], run[2]]
+    assert orders(1, [0])[0] not in run
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 20])
+def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution):
+    import keras
+    import tensorflow as tf
+
+    n, seen, now = 103, {}, [0]
+    x, y = np.arange(n, dtype=np.int64)[:, None], np.zeros((n, 1), np.float32)
+    epoch = data.epoch_variable()
+    dataset = data.batches((x, y), 4, seed=2, epoch=epoch)
+
+    class Recorder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, rows):
+            def record(rows):
+                seen.setdefault(now[0], []).extend(rows.numpy()[:, 0].tolist())
+                return np.float32(0)
+
+            zero = tf.py_function(record, [rows], tf.float32)
+            return self.dense(tf.cast(rows, tf.float32) * tf.ensure_shape(zero, []))
+
+    steps = []
+
+    class SetEpoch(keras.callbacks.Callback):
+        def on_epoch_begin(self, number, logs=None):
+            now[0] = number
+            epoch.assign(number)
+
+        def on_train_begin(self, logs=None):
+            seen.clear()
+            steps.append(self.params["steps"])
+
+    model = Recorder()
+    model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+    # Starts at epoch 1, as a resumed run does.
+    model.fit(dataset, initial_epoch=1, epochs=4, callbacks=[SetEpoch()], verbose=0)
+    expected = {}
+    for number in (1, 2, 3):
+        epoch.assign(number)
+        expected[number] = np.concatenate([b[0][:, 0] for b in collect(dataset)]).tolist()
+    assert seen == expected
+    assert steps == [26]
+
+
+MIRRORED = """
+import numpy as np, tensorflow as tf
+from btcp_tf import data
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(4)])
+epoch = data.epoch_variable()
+local = data.batches((np.arange(42),), 8, seed=3, epoch=epoch)
+shared = strategy.experimental_distribute_dataset(local)
+for number in (0, 5):
+    epoch.assign(number)
+    one = [batch[0].numpy().tolist() for batch in local]
+    many = [
+        np.concatenate([part.numpy() for part in strategy.experimental_local_results(batch[0])])
+        for batch in shared
+    ]
+    assert [batch.tolist() for batch in many] == one, (one, many)
+    assert sorted(sum(one, [])) == list(range(42))
+    print(one[0])
+"""
+
+
+def test_mirrored_strategy_cuts_the_same_batches():
+    # A process of its own: logical devices must be set before TensorFlow starts.
+    run = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    first, second = run.stdout.splitlines()[-2:]
+    assert first != second
+
+
+def test_large_arrays_are_no_constants_of_the_graph():
+    dataset = data.batches((np.zeros((1000, 1000), np.uint8),), 10, epoch=data.epoch_variable())
+    # The dataset's functions hold what they do; captured tensors are their inputs.
+    node = dataset
+    functions = []
+    while hasattr(node, "_input_dataset"):
+        node = node._input_dataset
+        functions += [f.function.graph.as_graph_def().ByteSize() for f in node._functions()]
+    assert functions and max(functions) < 10_000
+
+
+def test_batches_refuse_arrays_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"same number of rows .* received \[3, 4\]"):
+        data.batches((np.zeros(3), np.zeros(4)), 2)
+    with pytest.raises(ValueError, match=r"at least one.*received \[0\]"):
+        data.batches((np.zeros(0),), 2)
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, received 0"):
+        data.batches((np.zeros(3),), 0)

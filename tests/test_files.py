@@ -1,0 +1,62 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from btcp_tf.files import atomic_path, folder_lock
+
+
+def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
+    path = tmp_path / "sub" / "file.txt"
+    with atomic_path(path) as temporary:
+        temporary.write_text("one")
+        assert not path.exists()
+    assert path.read_text() == "one"
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "one"
+    assert os.listdir(path.parent) == ["file.txt"]
+
+
+def test_keeps_the_ending_and_the_usual_permissions(tmp_path):
+    plain = tmp_path / "plain.npz"
+    plain.touch()
+    with atomic_path(tmp_path / "file.npz") as temporary:
+        assert temporary.suffix == ".npz"
+    assert (tmp_path / "file.npz").stat().st_mode == plain.stat().st_mode
+
+
+def test_lock_refuses_a_second_process_and_dies_with_the_first(tmp_path):
+    hold = (
+        "import sys, time\n"
+        "from btcp_tf.files import folder_lock\n"
+        "with folder_lock(sys.argv[1]):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(RuntimeError, match="which another run holds"), folder_lock(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    with folder_lock(tmp_path):
+        pass
+
+
+def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
+    kill = (
+        "import os, signal, sys\n"
+        "from btcp_tf.files import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as temporary:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    path = tmp_path / "checkpoints" / "file.npz"
+    subprocess.run([sys.executable, "-c", kill, path], check=False)
+    assert len(os.listdir(path.parent)) == 1
+    (tmp_path / "mine.txt").touch()
+    with folder_lock(tmp_path):
+        assert os.listdir(path.parent) == []
+    assert (tmp_path / "mine.txt").exists()

@@ -1,0 +1,109 @@
+import keras
+import numpy as np
+import pytest
+
+from btcp_tf import networks
+from btcp_tf.config import Config
+
+
+@pytest.mark.parametrize(
+    ("encoder", "image_shape", "classes", "feature_dim", "counts"),
+    [
+        # By hand: convolutions 9*in*out + out, dense in*out + out, BatchNorm 4 * channels.
+        ("small", (28, 28, 1), 10, 128, (320 + 18_496 + 12_544 * 128 + 128, 1_290, 533_201)),
+        ("svhn", (32, 32, 3), 10, 256, (813_344, 2_570, 584_401)),
+        ("vgg16", (32, 32, 3), 100, 512, (14_994_240, 51_300, 686_801)),
+    ],
+)
+def test_golden_parameter_counts(encoder, image_shape, classes, feature_dim, counts):
+    model = networks.build_model(encoder, image_shape, classes, feature_dim=feature_dim)
+    parts = [model.get_layer(name) for name in ("encoder", "classifier", "estimator")]
+    assert tuple(part.count_params() for part in parts) == counts
+    assert model.count_params() == sum(counts)
+
+
+def test_parameter_counts_of_batchnorm_networks_by_formula():
+    def convolutions(channels):
+        pairs = zip(channels, channels[1:], strict=False)
+        return sum(9 * a * b + b + 4 * b for a, b in pairs)
+
+    assert convolutions([3, 32, 32, 64, 64, 128, 128]) + 4 * 4 * 128 * 256 + 256 == 813_344
+    vgg = [3, 64, 64, 128, 128, 256, 256, 256, *[512] * 6]
+    assert convolutions(vgg) + 512 * 512 + 512 == 14_994_240
+
+
+def test_answers_by_name_from_uint8_images():
+    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    answers = model(images)
+    assert set(answers) == {"probs", "uncertainty"}
+    assert answers["probs"].shape == (5, 3)
+    assert answers["uncertainty"].shape == (5, 1)
+    np.testing.assert_allclose(np.sum(answers["probs"], axis=1), 1, rtol=1e-6)
+    u = np.asarray(answers["uncertainty"])
+    assert (u >= 0).all() and (u <= 1).all()
+    assert model.inputs[0].dtype == "uint8"
+
+
+def test_heads_share_the_encoder():
+    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    features = model.get_layer("encoder")(images)
+    assert features.shape == (5, 4)
+    answers = model(images)
+    np.testing.assert_array_equal(model.get_layer("classifier")(features), answers["probs"])
+    np.testing.assert_array_equal(model.get_layer("estimator")(features), answers["uncertainty"])
+
+
+def test_pixels_are_scaled_in_the_graph():
+    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    scale = model.get_layer("encoder").get_layer("scale")
+    np.testing.assert_allclose(scale(np.uint8([0, 51, 255])), [0, 0.2, 1], rtol=1e-6)
+
+
+def test_mcp_model_says_one_minus_the_largest_probability():
+    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    answers = networks.mcp_model(model)(images)
+    probs = np.asarray(model(images)["probs"])
+    np.testing.assert_array_equal(answers["probs"], probs)
+    np.testing.assert_allclose(answers["uncertainty"], 1 - probs.max(1, keepdims=True), rtol=1e-6)
+
+
+def test_penalty_gives_the_gradient_of_weight_decay():
+    import tensorflow as tf
+
+    model = networks.build_model("svhn", (8, 8, 1), 3, feature_dim=4, weight_decay=0.3)
+    with tf.GradientTape() as tape:
+        penalty = tf.add_n(model.losses)
+    gradients = tape.gradient(penalty, model.trainable_weights)
+    for weight, gradient in zip(model.trainable_weights, gradients, strict=True):
+        np.testing.assert_allclose(gradient, 0.3 * weight.numpy(), rtol=1e-6, err_msg=weight.path)
+
+
+def test_saves_and_loads_as_keras_file(tmp_path):
+    model = networks.build_model("svhn", (8, 8, 3), 3, feature_dim=4, weight_decay=1e-4)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for name, answer in model(images).items():
+        np.testing.assert_array_equal(loaded(images)[name], answer)
+
+
+def test_encoders_are_those_that_the_command_line_accepts():
+    (field,) = [field for field in Config.__dataclass_fields__.values() if field.name == "encoder"]
+    assert tuple(networks.ENCODERS) == field.metadata["choices"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(encoder="resnet"), "encoder: expected one of small, svhn, vgg16, received 'resnet'"),
+        (dict(num_classes=1), "num_classes: expected at least 2, received 1"),
+        (dict(encoder="vgg16"), "expected images large enough .* received ones that are 1x1"),
+    ],
+)
+def test_refuses(change, message):
+    arguments = dict(encoder="small", image_shape=(8, 8, 1), num_classes=3, feature_dim=4) | change
+    with pytest.raises(ValueError, match=message):
+        networks.build_model(**arguments)

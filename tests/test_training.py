@@ -1,0 +1,421 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from btcp_tf import losses, networks, training
+from btcp_tf.config import PHASES, Config
+from btcp_tf.data import Dataset, Split
+
+# Before TensorFlow starts: the tests of the mirrored strategy need up to four devices.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4
+)
+tf.config.list_logical_devices()
+
+CLASSES = 3
+
+
+def tiny(pixels, feature_dim, decay, synchronized):
+    """One block of the svhn encoder: everything that a phase must treat right, quick to trace."""
+    x = networks._conv_bn_relu(pixels, 4, "conv", decay, synchronized)
+    x = networks._pool(x, "pool")
+    return networks._features(x, feature_dim, 0.3, decay)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tiny_encoder():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(networks.ENCODERS, "svhn", tiny)
+        yield
+
+
+SETTINGS = dict(
+    dataset="digits",
+    encoder="svhn",
+    feature_dim=8,
+    batch_size=16,
+    classifier_epochs=3,
+    estimator_epochs=3,
+    finetune_epochs=3,
+    learning_rate=0.01,
+    estimator_learning_rate=0.01,
+    finetune_learning_rate=0.001,
+    weight_decay=1e-3,
+    steps_per_execution=2,
+    verbose=0,
+)
+ESTIMATORS = {"tcp": 0.0, "btcp": None}
+
+
+def make_dataset(n=45, seed=0):
+    """Noisy images whose brightness tells the class: easy, with some errors."""
+    rng = np.random.default_rng(seed)
+
+    def split(size):
+        labels = rng.integers(0, CLASSES, size)
+        images = rng.normal(60 + 60 * labels, 40, (8, 8, 1, size)).clip(0, 255)
+        return Split(np.moveaxis(images, -1, 0).astype(np.uint8), labels)
+
+    parts = {"train": n, "validation": 20, "calibration": 20, "test": 20}
+    parts = {name: split(size) for name, size in parts.items()}
+    return Dataset("toy", ("a", "b", "c"), **parts, note="", fingerprint="")
+
+
+def make_network(config, strategy=None):
+    keras.utils.set_random_seed(config.seed)
+    with (strategy or tf.distribute.get_strategy()).scope():
+        return networks.build_model(
+            config.encoder,
+            (8, 8, 1),
+            CLASSES,
+            feature_dim=config.feature_dim,
+            weight_decay=config.weight_decay,
+            synchronized=strategy is not None,
+        )
+
+
+def run(folder, config, *, strategy=None, dropout=True, describe=None, dataset=None):
+    network = make_network(config, strategy)
+    if not dropout:
+        for layer in network._flatten_layers():
+            if isinstance(layer, keras.layers.Dropout):
+                layer.rate = 0.0
+    initial = training.snapshot(network)
+    stages = training.fit(
+        network,
+        dataset or make_dataset(),
+        config,
+        ESTIMATORS,
+        folder=folder,
+        strategy=strategy or tf.distribute.get_strategy(),
+        describe=describe or (lambda stage, row, answers: row),
+        after_epoch=lambda stage, rows: None,
+    )
+    return network, initial, stages
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, tiny_encoder):
+    """A whole training with dropout, and its folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = Config(**SETTINGS)
+    return (folder, config, *run(folder, config))
+
+
+def variables_of(network, values, *parts):
+    """The snapshot's values of some sub-models, dropout states included."""
+    wanted = [id(v) for part in parts for v in network.get_layer(part).variables]
+    assert wanted
+    pairs = zip(network.variables, values, strict=True)
+    return [value for variable, value in pairs if id(variable) in wanted]
+
+
+def same(first, second):
+    return [bool((a == b).all()) for a, b in zip(first, second, strict=True)]
+
+
+def test_each_phase_trains_its_parts_and_nothing_else(trained):
+    _, _, network, initial, stages = trained
+    assert list(stages) == ["classifier", "tcp", "btcp", "btcp_finetuned"]
+    values = {name: stage.values for name, stage in stages.items()}
+
+    def part(values, *names):
+        return variables_of(network, values, *names)
+
+    # Phase 1 leaves the estimator as it was made; every weight before it moves.
+    assert all(same(part(initial, "estimator"), part(values["classifier"], "estimator")))
+    weights = [id(w) for name in ("encoder", "classifier") for w in network.get_layer(name).weights]
+    for variable, before, after in zip(
+        network.variables, initial, values["classifier"], strict=True
+    ):
+        if id(variable) in weights:
+            assert (before != after).any(), variable.path
+
+    # Phase 2: encoder, classifier, BatchNorm statistics and dropout states bit for bit.
+    for method in ("tcp", "btcp"):
+        frozen = part(values["classifier"], "encoder", "classifier")
+        assert all(same(frozen, part(values[method], "encoder", "classifier")))
+        assert not any(same(part(initial, "estimator"), part(values[method], "estimator")))
+    assert not any(same(part(values["tcp"], "estimator"), part(values["btcp"], "estimator")))
+
+    # Phase 3 moves everything, BatchNorm statistics too.
+    moved = same(values["btcp"], values["btcp_finetuned"])
+    assert not any(moved), [
+        v.path for v, still in zip(network.variables, moved, strict=True) if still
+    ]
+
+
+def test_frozen_stages_have_one_classifier_id(trained):
+    _, _, network, _, stages = trained
+    ids = {}
+    for name, stage in stages.items():
+        training.restore(network, stage.values)
+        ids[name] = training.classifier_id(network)
+    assert ids["classifier"] == ids["tcp"] == ids["btcp"] != ids["btcp_finetuned"]
+
+
+def test_estimator_learns_from_the_encoder_in_inference_mode(trained, monkeypatch):
+    _, config, network, _, stages = trained
+    seen = {}
+    original = training.fit_phase
+
+    def spy(model, x, y, **arguments):
+        seen.setdefault(model.phase.name, (x, y))
+        return original(model, x, y, **arguments)
+
+    monkeypatch.setattr(training, "fit_phase", spy)
+    folder = trained[0]
+    run(folder, config)  # Finished already: only computes what it would train on.
+    features, u_true = seen["estimator"]
+    training.restore(network, stages["classifier"].values)
+    dataset = make_dataset()
+    expected = network.get_layer("encoder")(dataset.train.images, training=False)
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+    probs = np.asarray(network.get_layer("classifier")(features))
+    np.testing.assert_allclose(
+        u_true, 1 - probs[np.arange(len(probs)), dataset.train.labels], atol=1e-5
+    )
+
+
+def test_rows_hold_losses_rates_and_effective_sample_size(trained):
+    _, config, _, _, stages = trained
+    n = len(make_dataset().train)
+    for name, stage in stages.items():
+        assert [row["epoch"] for row in stage.rows] == [1, 2, 3]
+        for row in stage.rows:
+            assert row["seconds"] > 0
+            terms = [row[term] for term in ("cross_entropy", "dfl") if term in row]
+            assert row["loss"] == pytest.approx(sum(terms), rel=1e-5)
+        rate = {"classifier": 0.01, "btcp_finetuned": 0.001}.get(name, 0.01)
+        assert stage.rows[-1]["learning_rate"] == pytest.approx(rate)
+    # gamma = 0: every weight is 1.
+    assert stages["tcp"].rows[0]["effective_sample_size"] == pytest.approx(n, rel=1e-5)
+    assert 1 <= stages["btcp"].rows[0]["effective_sample_size"] < n
+
+
+def test_gamma_is_measured_on_the_training_targets(trained):
+    _, _, _, _, stages = trained
+    facts = stages["btcp"].facts
+    assert facts["gamma_uncapped"] == pytest.approx(1 / (12 * facts["u_true_variance"]), rel=1e-5)
+    assert facts["gamma"] == min(facts["gamma_uncapped"], 10.0)
+    assert stages["tcp"].facts["gamma"] == 0.0
+    assert stages["btcp_finetuned"].facts["gamma"] == facts["gamma"]
+
+
+def test_density_settings():
+    u = np.full(10, 0.5)
+    config = Config(**SETTINGS | dict(gamma_max=7.0))
+    assert training.density_settings(config, None, u)[0].gamma == 7.0
+    assert training.density_settings(config, None, u)[1] == np.inf
+    assert training.density_settings(config, 0.0, u)[0].gamma == 0.0
+    config = Config(**SETTINGS | dict(gamma="12.5", density="bins", fine_bins=500))
+    settings, uncapped = training.density_settings(config, None, u)
+    assert (settings.gamma, uncapped, settings.bins) == (12.5, 12.5, 10)
+
+
+def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
+    config = Config(**SETTINGS | dict(encoder="small", batch_size=64))
+    network = make_network(config)
+    dataset = make_dataset()
+    encoder, classifier = network.get_layer("encoder"), network.get_layer("classifier")
+    for layer in encoder.layers:
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    weights = encoder.trainable_weights + classifier.trainable_weights
+    before = [w.numpy() for w in weights]
+    with tf.GradientTape() as tape:
+        probs = classifier(encoder(dataset.train.images, training=True))
+        loss = tf.reduce_mean(-tf.math.log(tf.gather(probs, dataset.train.labels, batch_dims=1)))
+    gradients = [g.numpy() for g in tape.gradient(loss, weights)]
+    model = training.PhaseModel(PHASES[0], network)
+    rows = training.fit_phase(
+        model,
+        dataset.train.images,
+        dataset.train.labels,
+        config=config,
+        epochs=1,
+        learning_rate=0.5,
+        checkpoint=tmp_path / "one.npz",
+        describe=lambda row: row,
+    )
+    assert rows[0]["loss"] == pytest.approx(float(loss), rel=1e-5)
+    for weight, old, gradient in zip(weights, before, gradients, strict=True):
+        expected = old - 0.5 * (gradient + config.weight_decay * old)
+        np.testing.assert_allclose(weight.numpy(), expected, atol=2e-6, err_msg=weight.path)
+
+
+def test_no_gradient_of_the_dfl_flows_through_the_target():
+    config = Config(**SETTINGS | dict(weight_decay=0.0))
+    network = make_network(config)
+    dataset = make_dataset()
+    density = training.DensitySettings(1.0, 0.05, "window", "batch", 1000)
+    model = training.PhaseModel(PHASES[2], network, density)
+    with tf.GradientTape() as tape:
+        outputs = model(tf.constant(dataset.train.images), training=True)
+        dfl = tf.reduce_sum(model.terms(tf.constant(dataset.train.labels), outputs)["dfl"])
+    parts = [network.get_layer(name) for name in ("classifier", "estimator", "encoder")]
+    to_classifier, to_estimator, to_encoder = tape.gradient(
+        dfl, [part.trainable_weights for part in parts]
+    )
+    assert to_classifier == [None, None]
+    assert all(gradient is not None for gradient in to_estimator + to_encoder)
+
+
+@pytest.mark.parametrize("form", ["window", "bins"])
+def test_batch_scope_takes_u_from_the_batch(form):
+    network = make_network(Config(**SETTINGS))
+    bins = 1000 if form == "window" else 10
+    density = training.DensitySettings(2.0, 0.05, form, "batch", bins)
+    model = training.PhaseModel(PHASES[1], network, density)
+    u_true = np.float32([0.02, 0.03, 0.04, 0.91])
+    u_pred = tf.constant([0.5, 0.5, 0.5, 0.5])
+    found = model.terms(tf.constant(u_true), {"uncertainty": u_pred})["dfl"]
+    share = np.array([0.75, 0.75, 0.75, 0.25])
+    np.testing.assert_allclose(found, (1 - share) ** 2 * (0.5 - u_true) ** 2, rtol=1e-5)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stage", ["classifier", "btcp", "btcp_finetuned"])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_resumes_bit_for_bit(trained, tmp_path, stage, epoch):
+    _, config, _, _, expected = trained
+
+    def kill(name, row, answers):
+        if (name, row["epoch"]) == (stage, epoch):
+            raise Killed
+        return row
+
+    with pytest.raises(Killed):
+        run(tmp_path, config, describe=kill)
+    _, _, stages = run(tmp_path, config)
+    for name, whole in expected.items():
+        assert all(same(whole.values, stages[name].values)), name
+        for row, again in zip(whole.rows, stages[name].rows, strict=True):
+            assert row | {"seconds": 0} == again | {"seconds": 0}
+        assert whole.facts == stages[name].facts
+
+
+def test_refuses_a_damaged_checkpoint_and_leaves_it(trained, tmp_path):
+    _, config, *_ = trained
+    checkpoint = tmp_path / "classifier.npz"
+    checkpoint.write_bytes((trained[0] / "classifier.npz").read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"classifier\.npz, which cannot be read"):
+        run(tmp_path, config)
+    assert checkpoint.stat().st_size == 1000
+
+
+def test_refuses_the_checkpoint_of_another_network(trained, tmp_path):
+    _, config, *_ = trained
+    (tmp_path / "classifier.npz").write_bytes((trained[0] / "classifier.npz").read_bytes())
+    with pytest.raises(ValueError, match="belongs to another network"):
+        run(tmp_path, Config(**SETTINGS | dict(feature_dim=9)))
+
+
+def test_stops_at_a_loss_that_is_not_finite(tmp_path):
+    config = Config(**SETTINGS | dict(encoder="small", learning_rate=1e30))
+    with pytest.raises(FloatingPointError, match="expected a finite loss, received nan in epoch 1"):
+        run(tmp_path, config)
+    assert not (tmp_path / "classifier.npz").exists()
+
+
+def mirrored(devices):
+    return training.make_strategy("mirrored", devices)
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("scope", ["dataset", "batch"])
+def test_mirrored_equals_one_device(tmp_path, devices, scope):
+    """All phases, BatchNorm included; 45 images leave a last batch of 1 for all replicas."""
+    settings = SETTINGS | dict(batch_size=4, scope=scope, learning_rate=1e-3)
+    settings |= dict(classifier_epochs=1, estimator_epochs=1, finetune_epochs=1)
+    config = Config(**settings)
+    _, _, one = run(tmp_path / "one", config, dropout=False)
+    _, _, many = run(tmp_path / "many", config, strategy=mirrored(devices), dropout=False)
+    for name, stage in one.items():
+        for first, second in zip(stage.values, many[name].values, strict=True):
+            np.testing.assert_allclose(second, first, atol=1e-5, err_msg=name)
+        for term, value in stage.rows[0].items():
+            if term != "seconds":
+                assert many[name].rows[0][term] == pytest.approx(value, rel=1e-4), (name, term)
+
+
+def test_mirrored_resumes(tmp_path):
+    config = Config(**SETTINGS | dict(encoder="small"))
+    _, _, whole = run(tmp_path / "whole", config, strategy=mirrored(2))
+
+    def kill(name, row, answers):
+        if (name, row["epoch"]) == ("btcp_finetuned", 2):
+            raise Killed
+        return row
+
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", config, strategy=mirrored(2), describe=kill)
+    _, _, stages = run(tmp_path / "killed", config, strategy=mirrored(2))
+    assert all(same(whole["btcp_finetuned"].values, stages["btcp_finetuned"].values))
+
+
+def test_mirrored_refuses_a_batch_that_it_cannot_split(tmp_path):
+    config = Config(**SETTINGS | dict(batch_size=15))
+    with pytest.raises(ValueError, match="expected a multiple of the 2 replicas, received 15"):
+        run(tmp_path, config, strategy=mirrored(2))
+
+
+def test_strategy_needs_its_devices_from_the_start():
+    with pytest.raises(RuntimeError, match="expected 5 logical CPU devices, .* already with 4"):
+        training.make_strategy("mirrored", 5)
+
+
+def test_inference_answers_for_every_row():
+    network = make_network(Config(**SETTINGS))
+    images = make_dataset().train.images
+    whole = training.Inference(network, 64)(images)
+    parts = training.Inference(network, 7)(images)
+    assert whole["probs"].shape == (45, CLASSES)
+    for name in whole:
+        np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)
+
+
+def test_schedule_rises_and_falls_to_zero():
+    config = Config(**SETTINGS | dict(schedule="one_cycle"))
+    rate = training._optimizer(config, 0.5, 100)._learning_rate
+    rates = [float(rate(step)) for step in range(101)]
+    assert rates[0] == pytest.approx(0.5 / 25)
+    assert np.argmax(rates) == 20 and max(rates) == pytest.approx(0.5)
+    assert rates[100] == pytest.approx(0, abs=1e-7)
+
+
+def test_checkpoint_holds_the_rows_as_json(trained):
+    folder, *_, stages = trained
+    with np.load(folder / "btcp.npz") as saved:
+        assert json.loads(str(saved["rows"])) == stages["btcp"].rows
+
+
+@pytest.mark.parametrize(
+    ("u", "words"),
+    [
+        (np.full(200, 0.3) + np.linspace(0, 5e-4, 200), "collapsed to a constant"),
+        (np.repeat([0.0, 1.0], 100), "saturated: 100.0%"),
+        (np.r_[np.zeros(199), 0.5], "saturated: 99.5%"),
+        (np.linspace(0, 1, 200), ""),
+        (np.r_[np.full(195, 1e-5), np.linspace(0.1, 0.9, 5)], ""),
+    ],
+)
+def test_collapse_is_said_in_words(u, words):
+    found = training.collapse(u.astype(np.float32))
+    assert (words in found) if words else found == ""
+
+
+def test_targets_are_counted_over_the_whole_training_set():
+    network = make_network(Config(**SETTINGS))
+    density = training.DensitySettings(1.0, 0.05, "window", "dataset", 1000)
+    model = training.PhaseModel(PHASES[1], network, density)
+    u = np.random.default_rng(0).random(500).astype(np.float32)
+    model.set_targets(u)
+    np.testing.assert_array_equal(model.counts.numpy(), losses.histogram(u, 1000))
+    assert model.counts.numpy().sum() == 500
