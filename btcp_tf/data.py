@@ -212,8 +212,8 @@ def _fingerprint(class_names: tuple[str, ...], parts: dict[str, Split]) -> str:
     digest = hashlib.sha256("\n".join(class_names).encode())
     for part in parts.values():
         digest.update(f"{part.images.shape}".encode())
-        digest.update(np.ascontiguousarray(part.images))
-        digest.update(np.ascontiguousarray(part.labels))
+        digest.update(part.images.tobytes())
+        digest.update(part.labels.tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -136,7 +136,17 @@ def run(config: Config) -> None:
             },
         )
         journal.finish(rows, predictions)
-        write_report(folder, config, rows, predictions, journal.history, notes, dataset)
+        report.write_run_report(
+            folder,
+            rows,
+            {stage: found for (split, stage), found in predictions.items() if split == "test"},
+            journal.history,
+            images=dataset.test.images,
+            class_names=dataset.class_names,
+            settings=config.settings(results_only=True),
+            environment=environment(),
+            notes=notes,
+        )
         exported = export_model(network, stages, dataset, config, rows)
         log(folder, f"exported: {exported}")
         with atomic_path(finished) as temporary:
@@ -166,7 +176,7 @@ def _claim(folder: Path, config: Config) -> None:
 
 def log(folder: Path, event: str) -> None:
     """Adds a line with the time to the run's log."""
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with open(folder / "run.log", "a", encoding="utf-8") as file:
         file.write(f"{now} {event}\n")
 
@@ -223,10 +233,12 @@ class Journal:
             if split != "validation":
                 continue
             for name, u in found.uncertainty.items():
-                order = np.argsort(-u, kind="stable")[:24]
+                order = np.argsort(-u, kind="stable")[:16]
+                names = self._dataset.class_names
                 captions = [
-                    f"u {u[i]:.3f}: {self._dataset.class_names[found.predicted[i]]}, true "
-                    f"{self._dataset.class_names[found.labels[i]]}"
+                    f"true {names[found.labels[i]]}\n"
+                    f"pred. {names[found.predicted[i]]}\n"
+                    f"u = {u[i]:.3f}"
                     for i in order
                 ]
                 self._summaries.images(
@@ -367,18 +379,6 @@ def environment() -> dict[str, str]:
         "devices": ", ".join(device.name for device in tf.config.list_logical_devices()),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset"),
     }
-
-
-def write_report(
-    folder: Path,
-    config: Config,
-    rows: list[Row],
-    predictions: AllPredictions,
-    history: list[Row],
-    notes: list[str],
-    dataset: Dataset,
-) -> None:
-    """Draws the figures and the HTML page."""
 
 
 def export_model(

@@ -47,7 +47,8 @@ def mcp(probs: np.ndarray) -> np.ndarray:
 
 METHODS: dict[str, Method] = {
     "mcp": Method("MCP", score=mcp),
-    # gamma = 0 leaves the plain squared error to the true class probability (Corbière et al., 2019).
+    # gamma = 0 leaves the plain squared error of the true class probability: ConfidNet's loss
+    # (Corbière et al., 2019).
     "tcp": Method("TCP", gamma=0.0),
     "btcp": Method("BTCP"),
 }

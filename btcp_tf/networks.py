@@ -56,9 +56,7 @@ def build_model(
     )
 
 
-def assemble(
-    encoder: keras.Model, classifier: keras.Model, estimator: keras.Model
-) -> keras.Model:
+def assemble(encoder: keras.Model, classifier: keras.Model, estimator: keras.Model) -> keras.Model:
     """Joins three sub-models into image → {`probs`, `uncertainty`}; weights are shared."""
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     features = encoder(image)
@@ -67,7 +65,7 @@ def assemble(
 
 
 def mcp_model(model: keras.Model) -> keras.Model:
-    """The classifier alone, with 1 − max(probs) in the place of the estimate; weights are shared."""
+    """The classifier with 1 − max(probs) in the place of the estimate; weights are shared."""
     encoder = model.get_layer("encoder")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     probs = model.get_layer("classifier")(encoder(image))
@@ -133,9 +131,7 @@ def _svhn(pixels: Any, feature_dim: int, decay: dict[str, Any], synchronized: bo
 
 def _vgg16(pixels: Any, feature_dim: int, decay: dict[str, Any], synchronized: bool) -> Any:
     x = pixels
-    for block, (convs, filters) in enumerate(
-        ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1
-    ):
+    for block, (convs, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for number in range(1, convs + 1):
             x = _conv_bn_relu(x, filters, f"block{block}_conv{number}", decay, synchronized)
         x = _pool(x, f"block{block}_pool")

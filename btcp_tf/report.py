@@ -395,7 +395,9 @@ def error_sheet(
 def _line(
     ax: Axes, x: np.ndarray, y: np.ndarray, name: str, style: dict, every: float = 0.12
 ) -> None:
-    ax.plot(x, y, label=name, linewidth=1.6, markersize=4.5, markevery=every, **style)
+    # Matplotlib leaves names that start with "_" out of a legend.
+    label = f" {name}" if name.startswith("_") else name
+    ax.plot(x, y, label=label, linewidth=1.6, markersize=4.5, markevery=every, **style)
 
 
 def _styles(names: Iterable[str]) -> dict[str, dict]:

@@ -88,6 +88,7 @@ class PhaseModel(keras.Model):
 
     def set_targets(self, u_true: np.ndarray) -> None:
         """Takes U, the training set's `u_true` `[n]`, for the density with scope "dataset"."""
+        assert self.density is not None, "a phase without the DFL has no density"
         self.counts.assign(losses.histogram(u_true, self.density.bins))
 
     def terms(self, y: tf.Tensor, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -102,6 +103,7 @@ class PhaseModel(keras.Model):
             u_true = 1.0 - tf.exp(-tf.stop_gradient(terms["cross_entropy"]))
         if "uncertainty" in outputs:
             settings = self.density
+            assert settings is not None, "a phase with the DFL has a density"
             counts = self.counts.value
             if settings.scope == "batch":
                 # Summed over replicas here, outside of the loss's own tf.function: a
@@ -205,7 +207,8 @@ def make_strategy(name: str, logical_devices: int) -> tf.distribute.Strategy:
                     f"TensorFlow runs already with {present}"
                 ) from None
         devices = [f"CPU:{number}" for number in range(logical_devices)]
-    # The default cross-device operations crash in fit() with steps_per_execution > 1 (keras #19246).
+    # The default cross-device operations crash in fit() with steps_per_execution > 1
+    # (keras #19246).
     return tf.distribute.MirroredStrategy(
         devices, cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
     )
@@ -356,8 +359,8 @@ class _EveryEpoch(keras.callbacks.Callback):
         logs = {name: float(value) for name, value in (logs or {}).items()}
         if not np.isfinite(logs["loss"]):
             raise FloatingPointError(
-                f"{self.model.name} phase: expected a finite loss, received {logs['loss']} in epoch "
-                f"{epoch + 1}; a smaller learning rate usually helps"
+                f"{self.model.name} phase: expected a finite loss, received {logs['loss']} in "
+                f"epoch {epoch + 1}; a smaller learning rate usually helps"
             )
         row = {
             "phase": self.model.name,
@@ -413,15 +416,15 @@ def _load_checkpoint(path: Path, model: PhaseModel) -> list[Row]:
             arrays = [saved[f"variable{n}"] for n in range(len(saved.files) - 1)]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be read "
-            f"({error}); delete it to train this phase anew"
+            f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be "
+            f"read ({error}); delete it to train this phase anew"
         ) from error
     found = [array.shape for array in arrays]
     wanted = [tuple(variable.shape) for variable in variables]
     if found != wanted:
         raise ValueError(
-            f"{path}: expected variables of shapes {wanted}, received {found}; it belongs to another "
-            "network"
+            f"{path}: expected variables of shapes {wanted}, received {found}; it belongs to "
+            "another network"
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
@@ -444,7 +447,8 @@ def collapse(u: np.ndarray) -> str:
     if spread < 1e-3:
         return (
             f"the estimator collapsed to a constant: all outputs lie within {spread:.1e} of "
-            f"{float(np.median(u)):.4f}; more epochs or another learning rate or gamma usually helps"
+            f"{float(np.median(u)):.4f}; more epochs or another learning rate or gamma "
+            "usually helps"
         )
     return ""
 
@@ -691,5 +695,5 @@ def classifier_id(network: keras.Model) -> str:
     digest = hashlib.sha256()
     for part in ("encoder", "classifier"):
         for weights in network.get_layer(part).get_weights():
-            digest.update(np.ascontiguousarray(weights))
+            digest.update(weights.tobytes())
     return digest.hexdigest()[:12]

@@ -188,6 +188,14 @@ def test_epoch_curves_hold_the_history_of_each_stage():
     np.testing.assert_allclose(lines(ax)["FNR"].get_ydata(), [0.05, 0.1, 0.15, 0.2])
 
 
+def test_legend_names_every_column():
+    columns = {"_odd": np.array([0.1, 0.2]), "mcp": np.array([0.2, 0.1])}
+    ax = make_ax()
+    report.plot_roc(ax, np.array([False, True]), columns)
+    shown = [text.get_text().strip() for text in ax.get_legend().get_texts()]
+    assert shown == ["chance", "_odd", "mcp"]
+
+
 @pytest.mark.parametrize("epochs", [1, 100])
 def test_epoch_axis_has_whole_numbers(epochs):
     ax = make_ax()

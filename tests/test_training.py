@@ -281,8 +281,9 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("stage", ["classifier", "btcp", "btcp_finetuned"])
-@pytest.mark.parametrize("epoch", [1, 2])
+@pytest.mark.parametrize(
+    ("stage", "epoch"), [("classifier", 2), ("btcp", 1), ("btcp_finetuned", 2)]
+)
 def test_resumes_bit_for_bit(trained, tmp_path, stage, epoch):
     _, config, _, _, expected = trained
 
@@ -328,8 +329,7 @@ def mirrored(devices):
     return training.make_strategy("mirrored", devices)
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("scope", ["dataset", "batch"])
+@pytest.mark.parametrize(("devices", "scope"), [(2, "batch"), (4, "dataset")])
 def test_mirrored_equals_one_device(tmp_path, devices, scope):
     """All phases, BatchNorm included; 45 images leave a last batch of 1 for all replicas."""
     settings = SETTINGS | dict(batch_size=4, scope=scope, learning_rate=1e-3)
@@ -346,7 +346,7 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
 
 
 def test_mirrored_resumes(tmp_path):
-    config = Config(**SETTINGS | dict(encoder="small"))
+    config = Config(**SETTINGS | dict(finetune_epochs=2))
     _, _, whole = run(tmp_path / "whole", config, strategy=mirrored(2))
 
     def kill(name, row, answers):

@@ -1,0 +1,190 @@
+"""What the benchmarks share: processes that take turns, an epoch's clock, images, tables.
+
+Nothing here imports TensorFlow or PyTorch in the process that compares: each competitor runs in a
+process of its own, so that neither shares threads or memory with the other.
+"""
+
+import multiprocessing
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Figures = dict[str, Any]
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def take_turns(
+    workers: dict[str, tuple[Callable[..., None], tuple[Any, ...]]], rounds: int, warmup: int = 0
+) -> dict[str, list[Figures]]:
+    """Lets workers measure alternately, so that a slow minute of the machine hits all of them.
+
+    Args:
+      workers: By name a function and its arguments. The function runs in a process of its own as
+        `function(connection, *arguments)`, and does `warmup + rounds` times: wait for its turn with
+        `connection.recv()`, measure, `connection.send(figures)`.
+      rounds: Turns of each worker that count.
+      warmup: Turns of each worker before them.
+
+    Returns:
+      The workers' figures of the turns that count. Entries of one index are of the same round.
+    """
+    connections, processes = {}, []
+    for name, (function, arguments) in workers.items():
+        connections[name], theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=function, args=(theirs, *arguments), daemon=True)
+        process.start()
+        # With this end left open, a worker's death would look like a long wait.
+        theirs.close()
+        processes.append(process)
+    found: dict[str, list[Figures]] = {name: [] for name in workers}
+    names = list(workers)
+    for turn in range(warmup + rounds):
+        # Whoever follows whom changes from round to round.
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            try:
+                connections[name].send("go")
+                figures = connections[name].recv()
+            except (EOFError, BrokenPipeError):
+                sys.exit(f"error: expected an answer of {name}, received its end")
+            if turn >= warmup:
+                found[name].append(figures)
+    for process in processes:
+        process.join()
+    return found
+
+
+class EpochClock:
+    """Callbacks for `training.fit_phase` that make every epoch a turn.
+
+    An epoch's time is all that `fit` spends from one turn to the next: batches, steps, Keras' own
+    work, the checkpoint. Waiting for the turn and measuring `beside` are left out.
+    """
+
+    def __init__(self, connection: Connection, beside: Callable[[], float]) -> None:
+        """
+        Args:
+          connection: See `take_turns`.
+          beside: Measures something else; called before and after each epoch, within its turn. The
+            mean is part of the figures.
+        """
+        self._connection = connection
+        self._beside = beside
+        self._loaded = peak_mib()
+        self._started = time.perf_counter()
+
+    def before_epoch(self) -> None:
+        stopped = time.perf_counter()
+        self._connection.recv()
+        self._before = self._beside()
+        self._started += time.perf_counter() - stopped
+
+    def describe(self, row: Figures) -> Figures:
+        self._described = time.perf_counter()
+        return row
+
+    def after_epoch(self, rows: Sequence[Figures]) -> None:
+        ended = time.perf_counter()
+        self._connection.send(
+            {
+                "epoch": ended - self._started,
+                "checkpoint": ended - self._described,
+                "beside": (self._before + self._beside()) / 2,
+                "loss": rows[-1]["loss"],
+                "loaded": self._loaded,
+                "peak": peak_mib(),
+            }
+        )
+        self._started = time.perf_counter()
+
+
+def prepare_tensorflow(threads: int, onednn: bool = True) -> None:
+    """Sets what `btcp_tf.main` sets, and the number of threads; before TensorFlow is imported."""
+    os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(onednn))
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = str(threads)
+
+
+def peak_mib() -> float:
+    """Largest resident memory of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def write_images(path: Path, count: int, data_dir: str) -> None:
+    """Saves `images` uint8 `[count, 28, 28, 1]` and `labels` int64 `[count]`.
+
+    Args:
+      path: An `.npz` file.
+      count: Number of images.
+      data_dir: Folder with prepared Fashion-MNIST, of which the first training images are taken;
+        "": random images and labels.
+    """
+    process = _SPAWN.Process(target=_write_images, args=(path, count, data_dir))
+    process.start()
+    process.join()
+    if process.exitcode:
+        sys.exit(1)
+
+
+def _write_images(path: Path, count: int, data_dir: str) -> None:
+    if data_dir:
+        from btcp_tf import data
+
+        try:
+            train = data.load("fashion_mnist", data_dir).train
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
+        if count > len(train):
+            sys.exit(f"error: images: expected at most {len(train)}, received {count}")
+        images, labels = train.images[:count], train.labels[:count]
+    else:
+        generator = np.random.default_rng(0)
+        images = generator.integers(256, size=(count, 28, 28, 1), dtype=np.uint8)
+        labels = generator.integers(10, size=count)
+    np.savez(path, images=images, labels=labels)
+
+
+def read_images(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """What `write_images` saved."""
+    with np.load(path) as saved:
+        return saved["images"], saved["labels"]
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def print_environment(*packages: str) -> None:
+    """Says what machine and versions the figures are of, and whether it was busy before."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0].partition(":")[2].strip() if lines else model
+    versions = [f"{package} {metadata.version(package)}" for package in packages]
+    print(f"{model}, {cores()} cores; Python {platform.python_version()}, {', '.join(versions)}")
+    load = os.getloadavg()[0]
+    if load > 0.3:
+        print(f"load average {load:.1f} before the start: other work distorts these figures")
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints columns, the first to the left and the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    print()
+    for first, *others in lines:
+        cells = [word.rjust(width) for word, width in zip(others, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]))
