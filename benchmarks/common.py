@@ -108,11 +108,21 @@ class EpochClock:
         self._started = time.perf_counter()
 
 
-def prepare_tensorflow(threads: int, onednn: bool = True) -> None:
-    """Sets what `btcp_tf.main` sets, and the number of threads; before TensorFlow is imported."""
+def start_tensorflow(threads: int, onednn: bool = True) -> None:
+    """Imports TensorFlow with the settings of `btcp_tf.main` and this number of threads."""
     os.environ["TF_ENABLE_ONEDNN_OPTS"] = str(int(onednn))
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = str(threads)
+    # Each worker would repeat the start-up messages, which no log level hides.
+    stderr = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        import tensorflow as tf
+
+        tf.config.list_logical_devices()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def peak_mib() -> float:
@@ -139,6 +149,7 @@ def write_images(path: Path, count: int, data_dir: str) -> None:
 
 def _write_images(path: Path, count: int, data_dir: str) -> None:
     if data_dir:
+        start_tensorflow(cores())
         from btcp_tf import data
 
         try:

@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import logging
 import os
 import statistics
 import sys
@@ -246,13 +247,14 @@ def check_weights() -> list[np.ndarray]:
 def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     """Trains with `fit_phase`, one epoch a turn; see `common.take_turns`."""
     variant = VARIANTS[name]
-    common.prepare_tensorflow(job.threads, variant.onednn)
+    common.start_tensorflow(job.threads, variant.onednn)
     import keras
     import tensorflow as tf
 
     from btcp_tf import data, networks, training
 
     if variant.autotune:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # It warns of the change of options.
         tuned = tf.data.Options()
         tuned.autotune.enabled = True
         plain = data.batches
@@ -310,7 +312,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
 
 def tensorflow_check(connection: Connection, job: Job) -> None:
     """Sends the losses of the first steps, taken by `fit_phase`, from `check_weights`."""
-    common.prepare_tensorflow(job.threads)
+    common.start_tensorflow(job.threads)
     import keras
 
     from btcp_tf import networks, training
@@ -408,8 +410,8 @@ def torch_worker(connection: Connection, name: str, job: Job) -> None:
     torch.manual_seed(0)
     images, labels = (torch.from_numpy(array) for array in common.read_images(job.images))
     _, step = torch_parts(job.config, VARIANTS[name].channels_last)
-    ready = list(zip(images.split(job.config.batch_size), labels.split(job.config.batch_size)))
-    ready = ready[:LOOP_STEPS]
+    split = (array.split(job.config.batch_size) for array in (images, labels))
+    ready = list(zip(*split, strict=True))[:LOOP_STEPS]
 
     def time_step() -> float:
         started = time.perf_counter()

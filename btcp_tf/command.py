@@ -28,6 +28,7 @@ import dataclasses
 import os
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -255,6 +256,29 @@ def exit_on_error() -> Iterator[None]:
         yield
     except ValueError as error:
         fail(str(error))
+
+
+@contextlib.contextmanager
+def hidden_stderr() -> Iterator[None]:
+    """Keeps back what is printed on stderr inside, C++ libraries included, unless it fails.
+
+    For the import of TensorFlow, which speaks of this processor and of CUDA libraries that it
+    looked for before any setting of its own can silence it.
+    """
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(shown, kept.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
 
 
 def fail(message: str) -> NoReturn:

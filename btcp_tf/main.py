@@ -10,6 +10,7 @@ without training.
 import csv
 import datetime
 import json
+import logging
 import os
 import platform
 import sys
@@ -75,11 +76,15 @@ def run(config: Config) -> None:
                 _print_summary(folder)
             return
 
-        import keras
+        with command.hidden_stderr():
+            # It warns of traces, of which every phase rightly needs some.
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+            import keras
 
-        from btcp_tf import networks, training
+            from btcp_tf import networks, training
 
-        strategy = training.make_strategy(config.strategy, config.logical_devices)
+            strategy = training.make_strategy(config.strategy, config.logical_devices)
+            training.start_devices()
         dataset = load(
             config.dataset,
             config.data_dir,
@@ -87,6 +92,7 @@ def run(config: Config) -> None:
             config.max_train_images,
             config.max_test_images,
         )
+        _check_data(folder, dataset)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
         # Sets the weights of all networks and the masks of all dropout layers.
         keras.utils.set_random_seed(config.seed)
@@ -96,7 +102,6 @@ def run(config: Config) -> None:
                 dataset.train.images.shape[1:],
                 len(dataset.class_names),
                 feature_dim=config.feature_dim,
-                weight_decay=config.weight_decay,
                 estimator_activation=config.estimator_activation,
                 synchronized=strategy.num_replicas_in_sync > 1,
             )
@@ -160,7 +165,8 @@ def run(config: Config) -> None:
 def _claim(folder: Path, config: Config) -> None:
     """Makes the folder this run's, or checks that it is."""
     path = folder / "flags.cfg"
-    if not path.exists():
+    # A run that failed before its first epoch, for want of data say, does not hold its folder.
+    if not path.exists() or not any((folder / "checkpoints").glob("*.npz")):
         command.save_flagfile(config, path)
         return
     saved = command.load_flagfile(path)
@@ -172,6 +178,22 @@ def _claim(folder: Path, config: Config) -> None:
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             "choose another --output_dir, or delete the folder"
         )
+
+
+def _check_data(folder: Path, dataset: Dataset) -> None:
+    """Refuses to go on with other images than those the run started with."""
+    path = folder / "checkpoints" / "data.json"
+    if any(path.parent.glob("*.npz")):
+        started_with = json.loads(path.read_text())["fingerprint"]
+        if started_with != dataset.fingerprint:
+            raise ValueError(
+                f"{folder} holds a run on other data: expected the copy of {dataset.name} with "
+                f"fingerprint {started_with}, received {dataset.fingerprint}; check --data_dir, or "
+                "choose another --output_dir"
+            )
+        return
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps({"fingerprint": dataset.fingerprint}) + "\n")
 
 
 def log(folder: Path, event: str) -> None:

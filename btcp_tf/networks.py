@@ -18,7 +18,6 @@ def build_model(
     num_classes: int,
     *,
     feature_dim: int,
-    weight_decay: float = 0.0,
     estimator_activation: str = "sigmoid",
     synchronized: bool = False,
 ) -> keras.Model:
@@ -29,7 +28,6 @@ def build_model(
       image_shape: Height, width, channels.
       num_classes: Number of classes, at least 2.
       feature_dim: Length of the feature vector that both heads read.
-      weight_decay: Coefficient of the L2 penalty; see `weight_decay_options`.
       estimator_activation: "sigmoid", or the prototype's "hard_sigmoid".
       synchronized: Whether BatchNorm sums its statistics over replicas.
 
@@ -44,15 +42,14 @@ def build_model(
         raise ValueError(f"encoder: expected one of {', '.join(ENCODERS)}, received {encoder!r}")
     if num_classes < 2:
         raise ValueError(f"num_classes: expected at least 2, received {num_classes}")
-    decay = weight_decay_options(weight_decay)
     image = keras.Input(image_shape, dtype="uint8", name="image")
     # Scaling lives in the graph: whoever serves the model sends pixels as they are.
     pixels = layers.Rescaling(1.0 / 255, name="scale")(image)
-    features = ENCODERS[encoder](pixels, feature_dim, decay, synchronized)
+    features = ENCODERS[encoder](pixels, feature_dim, synchronized)
     return assemble(
         keras.Model(image, features, name="encoder"),
-        build_classifier(feature_dim, num_classes, decay),
-        build_estimator(feature_dim, decay, activation=estimator_activation),
+        build_classifier(feature_dim, num_classes),
+        build_estimator(feature_dim, activation=estimator_activation),
     )
 
 
@@ -73,82 +70,60 @@ def mcp_model(model: keras.Model) -> keras.Model:
     return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="mcp")
 
 
-def weight_decay_options(weight_decay: float) -> dict[str, Any]:
-    """Layer arguments whose gradients equal PyTorch's `weight_decay` in SGD.
-
-    PyTorch adds `weight_decay * w` to every gradient before the momentum,
-    biases included. That is the gradient of an L2 penalty of half that factor;
-    the `weight_decay` of Keras optimizers is decoupled and would not be the same.
-    """
-    if not weight_decay:
-        return {}
-    penalty = keras.regularizers.L2(weight_decay / 2)
-    return {"kernel_regularizer": penalty, "bias_regularizer": penalty}
-
-
-def build_classifier(feature_dim: int, num_classes: int, decay: dict[str, Any]) -> keras.Model:
+def build_classifier(feature_dim: int, num_classes: int) -> keras.Model:
     """features `[n, feature_dim]` → probs `[n, num_classes]`; its layer "logits" is linear."""
     features = keras.Input((feature_dim,), name="features")
     # float32 whatever the policy: a half-precision softmax makes u = 1 - p coarse near 0.
-    logits = layers.Dense(num_classes, dtype="float32", name="logits", **decay)(features)
+    logits = layers.Dense(num_classes, dtype="float32", name="logits")(features)
     return keras.Model(
         features, layers.Softmax(dtype="float32", name="probs")(logits), name="classifier"
     )
 
 
-def build_estimator(
-    feature_dim: int, decay: dict[str, Any], *, activation: str = "sigmoid"
-) -> keras.Model:
+def build_estimator(feature_dim: int, *, activation: str = "sigmoid") -> keras.Model:
     """features `[n, feature_dim]` → uncertainty `[n, 1]` in [0, 1] (four hidden layers of 400)."""
     features = x = keras.Input((feature_dim,), name="features")
     for number in range(1, 5):
-        x = layers.Dense(400, activation="relu", name=f"hidden{number}", **decay)(x)
-    u = layers.Dense(1, activation=activation, dtype="float32", name="uncertainty", **decay)(x)
+        x = layers.Dense(400, activation="relu", name=f"hidden{number}")(x)
+    u = layers.Dense(1, activation=activation, dtype="float32", name="uncertainty")(x)
     return keras.Model(features, u, name="estimator")
 
 
-def _small(pixels: Any, feature_dim: int, decay: dict[str, Any], synchronized: bool) -> Any:
+def _small(pixels: Any, feature_dim: int, synchronized: bool) -> Any:
     del synchronized  # No BatchNorm here.
     x = pixels
     for number, filters in enumerate((32, 64), 1):
-        x = layers.Conv2D(
-            filters, 3, padding="same", activation="relu", name=f"conv{number}", **decay
-        )(x)
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"conv{number}")(x)
     x = _pool(x, "pool")
     x = layers.Dropout(0.25, name="dropout1")(x)
-    return _features(x, feature_dim, 0.5, decay)
+    return _features(x, feature_dim, 0.5)
 
 
-def _svhn(pixels: Any, feature_dim: int, decay: dict[str, Any], synchronized: bool) -> Any:
+def _svhn(pixels: Any, feature_dim: int, synchronized: bool) -> Any:
     x = pixels
     for block, filters in enumerate((32, 64, 128), 1):
         for number in (1, 2):
-            x = _conv_bn_relu(x, filters, f"block{block}_conv{number}", decay, synchronized)
+            x = _conv_bn_relu(x, filters, f"block{block}_conv{number}", synchronized)
         x = _pool(x, f"block{block}_pool")
         x = layers.Dropout(0.3, name=f"block{block}_dropout")(x)
-    return _features(x, feature_dim, 0.3, decay)
+    return _features(x, feature_dim, 0.3)
 
 
-def _vgg16(pixels: Any, feature_dim: int, decay: dict[str, Any], synchronized: bool) -> Any:
+def _vgg16(pixels: Any, feature_dim: int, synchronized: bool) -> Any:
     x = pixels
     for block, (convs, filters) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for number in range(1, convs + 1):
-            x = _conv_bn_relu(x, filters, f"block{block}_conv{number}", decay, synchronized)
+            x = _conv_bn_relu(x, filters, f"block{block}_conv{number}", synchronized)
         x = _pool(x, f"block{block}_pool")
-    return _features(x, feature_dim, 0.5, decay)
+    return _features(x, feature_dim, 0.5)
 
 
-def _conv_bn_relu(
-    x: Any, filters: int, name: str, decay: dict[str, Any], synchronized: bool
-) -> Any:
-    x = layers.Conv2D(filters, 3, padding="same", name=name, **decay)(x)
-    penalty = decay.get("kernel_regularizer")
+def _conv_bn_relu(x: Any, filters: int, name: str, synchronized: bool) -> Any:
+    x = layers.Conv2D(filters, 3, padding="same", name=name)(x)
     x = layers.BatchNormalization(
         # PyTorch's running statistics move by 0.1 a step and its epsilon is 1e-5.
         momentum=0.9,
         epsilon=1e-5,
-        beta_regularizer=penalty,
-        gamma_regularizer=penalty,
         synchronized=synchronized,
         name=f"{name}_bn",
     )(x)
@@ -164,19 +139,19 @@ def _pool(x: Any, name: str) -> Any:
     return layers.MaxPooling2D(2, name=name)(x)
 
 
-def _features(x: Any, feature_dim: int, dropout: float, decay: dict[str, Any]) -> Any:
+def _features(x: Any, feature_dim: int, dropout: float) -> Any:
     x = layers.Flatten(name="flatten")(x)
-    x = layers.Dense(feature_dim, activation="relu", name="features", **decay)(x)
+    x = layers.Dense(feature_dim, activation="relu", name="features")(x)
     # The last dropout belongs to the encoder: both heads read what it leaves.
     return layers.Dropout(dropout, name="dropout")(x)
 
 
-ENCODERS: dict[str, Callable[[Any, int, dict[str, Any], bool], Any]] = {
+ENCODERS: dict[str, Callable[[Any, int, bool], Any]] = {
     "small": _small,
     "svhn": _svhn,
     "vgg16": _vgg16,
 }
-"""Encoders by name: (scaled pixels, feature_dim, weight decay, synchronized) → features.
+"""Encoders by name: (scaled pixels, feature_dim, synchronized) → features.
 
 The layers are those of the authors' prototype with zero padding (SPEC of the
 three networks: paper, supplement table; ConfidNet, Corbière et al. 2019).

@@ -54,8 +54,10 @@ class PhaseModel(keras.Model):
         network: keras.Model,
         density: DensitySettings | None = None,
         term_weights: dict[str, float] | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(name=phase.name)
+        self.weight_decay = weight_decay
         self.phase = phase
         self.density = density
         self.term_weights = {"cross_entropy": 1.0, "dfl": 1.0, **(term_weights or {})}
@@ -133,16 +135,26 @@ class PhaseModel(keras.Model):
             terms["loss"] = tf.add_n(
                 [self.term_weights[name] * terms[name] for name in self.phase.objective]
             )
-            # Gradients are summed over replicas: each contributes its examples, and its
-            # share of the L2 penalties, which are the same on all of them.
+            # Gradients are summed over replicas: each contributes its examples.
             objective = tf.reduce_sum(weight * terms["loss"]) / size
-            if self.losses:
-                objective += tf.add_n(self.losses) / replica.num_replicas_in_sync
         weights = self.trainable_weights
-        self.optimizer.apply_gradients(zip(tape.gradient(objective, weights), weights, strict=True))
+        gradients = tape.gradient(objective, weights)
+        if self.weight_decay:
+            # As in PyTorch: L2 on everything that is trained, through the momentum; the decay of
+            # Keras' optimizers is decoupled. Added here, as penalties in the loss cost the small
+            # estimator a quarter of its step.
+            share = self.weight_decay / replica.num_replicas_in_sync
+            gradients = [
+                gradient + share * value for gradient, value in zip(gradients, weights, strict=True)
+            ]
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
         for name, tracker in self.trackers.items():
             tracker.update_state(terms[name], sample_weight=weight)
-        return {name: tracker.result() for name, tracker in self.trackers.items()}
+        return {
+            name: tracker.result()
+            for name, tracker in self.trackers.items()
+            if not name.startswith("weight")  # Of no use in a progress bar.
+        }
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Under a strategy Keras averages the replicas' first batches to learn their shape, which
@@ -162,7 +174,7 @@ class Inference:
         self._batch_size = batch_size
         self._call = tf.function(
             lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
-        )
+        ).get_concrete_function()
 
     def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
         """Answers of the model for all `inputs`, as NumPy; `title` shows a progress bar."""
@@ -212,6 +224,11 @@ def make_strategy(name: str, logical_devices: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(
         devices, cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
     )
+
+
+def start_devices() -> None:
+    """Starts TensorFlow's devices, which it would otherwise do with the first tensor."""
+    tf.config.list_logical_devices()
 
 
 def snapshot(model: keras.Model) -> list[np.ndarray]:
@@ -371,12 +388,12 @@ class _EveryEpoch(keras.callbacks.Callback):
         }
         if "accuracy" in logs:
             row["train_accuracy"] = logs["accuracy"]
-        if "weight" in logs:
+        if "estimator" in self.model.parts:
             # (sum w)^2 / sum w^2 over the epoch's examples, from the two means.
-            square = logs["weight_squared"]
-            row["effective_sample_size"] = (
-                self._examples * logs["weight"] ** 2 / square if square else 0.0
+            mean, square = (
+                float(self.model.trackers[name].result()) for name in ("weight", "weight_squared")
             )
+            row["effective_sample_size"] = self._examples * mean**2 / square if square else 0.0
         self._rows.append(self._describe(row))
         _save_checkpoint(self._checkpoint, self.model, self._rows)
         if self._after_epoch is not None:
@@ -395,7 +412,27 @@ def _optimizer(config: Config, learning_rate: float, steps: int) -> keras.optimi
         )
     if config.optimizer == "adam":
         return keras.optimizers.Adam(rate)
-    return keras.optimizers.SGD(rate, momentum=config.momentum)
+    return _SGD(rate, momentum=config.momentum, name="sgd")
+
+
+class _SGD(keras.optimizers.SGD):
+    """Keras' SGD with momentum in one pass over each variable; bit for bit the same update.
+
+    The several passes of Keras' own cost as much as the estimator's gradients.
+    """
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if not self.momentum:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        velocity = self.momentums[self._get_variable_index(variable)]
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.handle,
+            accum=velocity.value.handle,
+            lr=tf.cast(learning_rate, variable.dtype),
+            grad=gradient,
+            momentum=tf.constant(self.momentum, variable.dtype),
+        )
 
 
 def _state(model: PhaseModel) -> list[keras.Variable]:
@@ -549,6 +586,7 @@ def fit(
                 {"cross_entropy": config.cross_entropy_weight, "dfl": config.dfl_weight}
                 if len(phase.objective) > 1
                 else None,
+                config.weight_decay,
             )
         rows = fit_phase(
             model,

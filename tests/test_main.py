@@ -161,6 +161,33 @@ def test_a_folder_of_other_settings_is_refused(whole, capsys):
     assert hashes(whole) == before
 
 
+def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, capsys):
+    import dataclasses
+    import shutil
+
+    from btcp_tf import main as module
+
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    monkeypatch.setattr(
+        module,
+        "load",
+        lambda *a, load=module.load: dataclasses.replace(load(*a), fingerprint="other"),
+    )
+    assert main(words(tmp_path)) == 1
+    assert "holds a run on other data" in capsys.readouterr().err
+
+
+def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch):
+    from btcp_tf import data
+
+    monkeypatch.setattr(data, "_answers", lambda url: False)
+    folders = [f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/none"]
+    assert main(["--dataset=mnist", *folders]) == 1
+    assert main(["--dataset=mnist", *folders, "--seed=1"]) == 1
+    assert "--seed=1" in (tmp_path / "run" / "flags.cfg").read_text()
+
+
 def test_a_second_process_is_refused(tmp_path, capsys):
     with folder_lock(tmp_path / "run"):
         assert main(words(tmp_path)) == 1

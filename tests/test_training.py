@@ -18,11 +18,11 @@ tf.config.list_logical_devices()
 CLASSES = 3
 
 
-def tiny(pixels, feature_dim, decay, synchronized):
+def tiny(pixels, feature_dim, synchronized):
     """One block of the svhn encoder: everything that a phase must treat right, quick to trace."""
-    x = networks._conv_bn_relu(pixels, 4, "conv", decay, synchronized)
+    x = networks._conv_bn_relu(pixels, 4, "conv", synchronized)
     x = networks._pool(x, "pool")
-    return networks._features(x, feature_dim, 0.3, decay)
+    return networks._features(x, feature_dim, 0.3)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,7 +72,6 @@ def make_network(config, strategy=None):
             (8, 8, 1),
             CLASSES,
             feature_dim=config.feature_dim,
-            weight_decay=config.weight_decay,
             synchronized=strategy is not None,
         )
 
@@ -230,7 +229,7 @@ def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
         probs = classifier(encoder(dataset.train.images, training=True))
         loss = tf.reduce_mean(-tf.math.log(tf.gather(probs, dataset.train.labels, batch_dims=1)))
     gradients = [g.numpy() for g in tape.gradient(loss, weights)]
-    model = training.PhaseModel(PHASES[0], network)
+    model = training.PhaseModel(PHASES[0], network, weight_decay=config.weight_decay)
     rows = training.fit_phase(
         model,
         dataset.train.images,
