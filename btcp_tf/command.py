@@ -136,7 +136,9 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
 
     # Which files stand before the words is known only from the words, which may
     # themselves name flag files: read, look, read again with more in front.
-    read(flag_values, words)
+    leftovers = read(flag_values, words)
+    if leftovers:
+        raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
     preset: Any = flag_values["preset"].value
     if preset:
         _check_name("preset", preset, presets())
@@ -144,9 +146,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         read(flag_values, words)
     dataset: Any = flag_values["dataset"].value
     _check_name("dataset", dataset, DATASETS)
-    leftovers = read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
-    if leftovers:
-        raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
+    read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
     values: dict[str, Any] = {name: flag_values[name].value for name in _FIELDS}
     for name in values["method"]:
         _check_name("method", name, METHODS)
@@ -158,6 +158,9 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         values["finetune_method"] = [
             name for name in values["finetune_method"] if name in values["method"]
         ]
+    # A shell leaves the ~ of --output_dir=~/runs to the program.
+    for name in ("output_dir", "export_dir"):
+        values[name] = os.path.expanduser(values[name])
     config = Config(**values)
     if not config.output_dir:
         parts = filter(None, [dataset, preset, f"seed{config.seed}"])

@@ -118,7 +118,7 @@ class Config:
         "Encoder network, from btcp_tf.networks.ENCODERS.",
         choices=("small", "svhn", "vgg16"),
     )
-    feature_dim: int = setting(128, "Length of the encoder's feature vector.", low=1)
+    feature_dim: int = setting(128, "Length of the encoder's feature vector.", low=1, high=65_536)
     estimator_activation: str = setting(
         "sigmoid",
         "Output activation of the estimator (hard_sigmoid: the authors' prototype).",
@@ -144,7 +144,9 @@ class Config:
         "Where the density's U comes from: all training targets, or each batch (prototype).",
         choices=("dataset", "batch"),
     )
-    fine_bins: int = setting(1000, "Bins of the histogram behind the window.", low=10)
+    fine_bins: int = setting(
+        1000, "Bins of the histogram behind the window.", low=10, high=1_000_000
+    )
     cross_entropy_weight: float = setting(1.0, "Weight of the cross-entropy in fine-tuning.", low=0)
     dfl_weight: float = setting(1.0, "Weight of the estimator's loss in fine-tuning.", low=0)
 
@@ -154,8 +156,10 @@ class Config:
     finetune_epochs: int = setting(
         20, "Epochs of phase 3; 0 leaves the classifier untouched.", low=0
     )
-    batch_size: int = setting(32, "Training batch over all replicas.", low=1)
-    test_batch_size: int = setting(1024, "Batch of inference passes.", low=1, changes_results=False)
+    batch_size: int = setting(32, "Training batch over all replicas.", low=1, high=1_000_000)
+    test_batch_size: int = setting(
+        1024, "Batch of inference passes.", low=1, high=1_000_000, changes_results=False
+    )
     optimizer: str = setting("sgd", "Optimizer of all phases.", choices=("sgd", "adam"))
     learning_rate: float = setting(1e-3, "Learning rate of phase 1.", above=0)
     estimator_learning_rate: float = setting(1e-3, "Learning rate of phase 2.", above=0)
@@ -181,7 +185,7 @@ class Config:
 
     # Evaluation and output.
     tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
-    bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1)
+    bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1, high=1_000_000)
     export_collapsed: bool = setting(
         False, "Export even an estimator that collapsed or saturated.", changes_results=False
     )
@@ -198,6 +202,8 @@ class Config:
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
         if not self.dataset:
             raise ValueError("dataset: expected the name of a data set, received none")
+        if not self.export_dir:
+            raise ValueError("export_dir: expected a folder, received none")
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         for name in self.finetuned:
@@ -209,6 +215,11 @@ class Config:
         if self.strategy == "mirrored" and self.logical_devices == 1:
             raise ValueError(
                 "logical_devices: expected at least 2 with strategy=mirrored, received 1"
+            )
+        if self.logical_devices and self.batch_size % self.logical_devices:
+            raise ValueError(
+                f"batch_size: expected a multiple of the {self.logical_devices} logical devices, "
+                f"received {self.batch_size}"
             )
         if self.strategy == "none" and self.logical_devices:
             raise ValueError(

@@ -91,7 +91,8 @@ def _classes(
         raise ValueError(f"{name}: expected integers, received dtype {values.dtype}")
     _check_shape(name, values, rows)
     wanted = f"classes 0 to {classes - 1}" if classes < math.inf else "classes >= 0"
-    good = np.logical_and(values >= 0, values < classes)
+    # Unsigned classes beyond int64 would turn negative.
+    good = (values >= 0) & (values < classes) & (values <= np.iinfo(np.int64).max)
     metrics.check_rows(good, values, f"{name}: expected {wanted}")
     return values.astype(np.int64)
 

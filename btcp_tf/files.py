@@ -7,6 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+# Of temporary files: nobody else's name starts so.
+_TEMPORARY = ".btcp_tf-half-written-"
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
@@ -18,7 +21,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The ending is kept, since writers such as NumPy and Matplotlib choose the format by it.
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=_TEMPORARY, suffix=path.suffix, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -37,13 +40,15 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Holds `folder` for this process alone; the lock dies with the process.
 
-    Also sweeps away the temporary files of writers that were killed.
+    Also sweeps away the temporary files of writers that were killed, in the folder and in its
+    sub-folders.
 
     Raises:
       RuntimeError: If another process holds the folder.
+      ValueError: If it is no folder that can be written.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder("output_dir", folder)
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,6 +57,21 @@ def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
                 f"expected a folder that no other process writes to, received {folder}, "
                 "which another run holds; wait for it or choose another --output_dir"
             ) from None
-        for leftover in folder.rglob(".*-????????.*"):
-            leftover.unlink(missing_ok=True)
+        for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
+            for leftover in folder.glob(pattern):
+                leftover.unlink(missing_ok=True)
         yield
+
+
+def check_folder(setting: str, folder: str | os.PathLike) -> None:
+    """Makes a folder where it is missing; ValueError unless files can be made in it."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=Path(folder)):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
+            f"{reason}"
+        ) from None

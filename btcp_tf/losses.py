@@ -256,6 +256,8 @@ def auto_gamma(u: Any, gamma_max: float) -> tuple[float, float]:
     u = np.asarray(u, np.float64)
     if u.ndim != 1 or not u.size:
         raise ValueError(f"u: expected shape [n] with n > 0, received {list(u.shape)}")
+    if not 0 < gamma_max < np.inf:
+        raise ValueError(f"gamma_max: expected a finite number > 0, received {gamma_max!r}")
     if not np.isfinite(u).all():
         bad = np.flatnonzero(~np.isfinite(u))[0]
         raise ValueError(f"u: expected finite values, received {u[bad]} in row {bad}")

@@ -14,6 +14,7 @@ import logging
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +26,7 @@ from btcp_tf import command, evaluation, report
 from btcp_tf.config import Config
 from btcp_tf.data import Dataset, Split, load
 from btcp_tf.evaluation import Predictions
-from btcp_tf.files import atomic_path, folder_lock
+from btcp_tf.files import atomic_path, check_folder, folder_lock
 from btcp_tf.methods import METHODS
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from btcp_tf.training import Answers, Stage
 
 Row = dict[str, Any]
+
+NOT_EXPORTED = "not exported"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,13 +49,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Before TensorFlow is imported. The user's own setting wins.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not config.verbose:
+        warnings.simplefilter("ignore")
     try:
         run(config)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
         return 130
-    except (ValueError, RuntimeError, ArithmeticError, OSError) as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
+    except Exception as error:
+        expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
+        # TensorFlow's errors have a base class of their own, known only once it is imported.
+        if not isinstance(error, expected) and not type(error).__module__.startswith("tensorflow"):
+            raise
+        message = " ".join(str(error).split()) or type(error).__name__
+        print("error:", message, file=sys.stderr)
         return 1
     return 0
 
@@ -71,10 +81,14 @@ def run(config: Config) -> None:
         _claim(folder, config)
         finished = folder / "finished.json"
         if finished.exists():
-            if config.verbose:
-                print(f"{folder} is finished already; nothing is changed.\n")
-                _print_summary(folder)
-            return
+            saved_model = _read_finished(folder)
+            if not (config.export_collapsed and saved_model.startswith(NOT_EXPORTED)):
+                if config.verbose:
+                    print(f"{folder} is finished already; nothing is changed.\n")
+                    _print_summary(folder)
+                return
+        # Now, and not after the training.
+        check_folder("export_dir", config.export_dir)
 
         with command.hidden_stderr():
             # It warns of traces, of which every phase rightly needs some.
@@ -92,7 +106,6 @@ def run(config: Config) -> None:
             config.max_train_images,
             config.max_test_images,
         )
-        _check_data(folder, dataset)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
         # Sets the weights of all networks and the masks of all dropout layers.
         keras.utils.set_random_seed(config.seed)
@@ -166,9 +179,17 @@ def _claim(folder: Path, config: Config) -> None:
     """Makes the folder this run's, or checks that it is."""
     path = folder / "flags.cfg"
     # A run that failed before its first epoch, for want of data say, does not hold its folder.
-    if not path.exists() or not any((folder / "checkpoints").glob("*.npz")):
+    traces = [folder / "finished.json", folder / "results.json"]
+    traces += (folder / "checkpoints").glob("*.npz")
+    held = [trace for trace in traces if trace.exists()]
+    if not held:
         command.save_flagfile(config, path)
         return
+    if not path.exists():
+        raise ValueError(
+            f"expected {path} with the settings of the run in {folder}, received a folder with "
+            f"{held[0].relative_to(folder)} but without them; choose another --output_dir"
+        )
     saved = command.load_flagfile(path)
     names = command.differences(config, saved)
     if names:
@@ -178,22 +199,6 @@ def _claim(folder: Path, config: Config) -> None:
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             "choose another --output_dir, or delete the folder"
         )
-
-
-def _check_data(folder: Path, dataset: Dataset) -> None:
-    """Refuses to go on with other images than those the run started with."""
-    path = folder / "checkpoints" / "data.json"
-    if any(path.parent.glob("*.npz")):
-        started_with = json.loads(path.read_text())["fingerprint"]
-        if started_with != dataset.fingerprint:
-            raise ValueError(
-                f"{folder} holds a run on other data: expected the copy of {dataset.name} with "
-                f"fingerprint {started_with}, received {dataset.fingerprint}; check --data_dir, or "
-                "choose another --output_dir"
-            )
-        return
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps({"fingerprint": dataset.fingerprint}) + "\n")
 
 
 def log(folder: Path, event: str) -> None:
@@ -356,7 +361,7 @@ def evaluate(
             dataset=config.dataset,
             seed=config.seed,
             stage="frozen" if name == "frozen" else "finetuned",
-            classifier_id=training.classifier_id(network),
+            classifier_id=training.weights_id(network, ("encoder", "classifier")),
             split=split,
             tau=config.tau,
             bootstrap_draws=config.bootstrap_draws,
@@ -415,8 +420,9 @@ def export_model(
     from btcp_tf.export import export
 
     stage = list(stages.values())[-1]
-    if stage.collapse and not config.export_collapsed:
-        return f"not exported: {stage.collapse}; --export_collapsed exports it all the same"
+    collapse = stages["classifier"].collapse or stage.collapse
+    if collapse and not config.export_collapsed:
+        return f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
     training.restore(network, stage.values)
     model = network if stage.method else networks.mcp_model(network)
     wanted = (stage.method or "mcp", "finetuned" if stage.name.endswith("_finetuned") else "frozen")
@@ -432,20 +438,49 @@ def export_model(
     return str(path)
 
 
+def _read_finished(folder: Path) -> str:
+    """Where the SavedModel of a finished run is, or why there is none."""
+    path = folder / "finished.json"
+    try:
+        saved_model = json.loads(path.read_text(encoding="utf-8"))["saved_model"]
+        if not isinstance(saved_model, str):
+            raise ValueError(f"saved_model is {saved_model!r}")
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ValueError(
+            f"expected the end of a run in {path}, received what cannot be read ({error}); delete "
+            "it, and the same command goes on from the checkpoints"
+        ) from error
+    return saved_model
+
+
 def _print_summary(folder: Path) -> None:
-    rows, extra = evaluation.load_rows(folder / "results.json")
-    saved_model = json.loads((folder / "finished.json").read_text())["saved_model"]
     files = {
         "report": folder / "report.html",
         "results": folder / "results.json",
         "predictions": folder / "predictions.npz",
         "figures": folder / "figures",
-        "TensorBoard": f"tensorboard --logdir {folder / 'tensorboard'}",
-        "SavedModel": saved_model,
     }
-    print(report.terminal_table(rows, files))
-    for note in extra["notes"]:
-        print(f"note: {note}")
+    missing = [path for path in files.values() if not path.exists()]
+    remedy = f"delete {folder / 'finished.json'}, and the same command makes them again"
+    if missing:
+        print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
+    try:
+        rows, extra = evaluation.load_rows(files["results"])
+        table = report.terminal_table(
+            rows,
+            {
+                **files,
+                "TensorBoard": f"tensorboard --logdir {folder / 'tensorboard'}",
+                "SavedModel": _read_finished(folder),
+            },
+        )
+        notes = [f"note: {note}" for note in extra["notes"]]
+    except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
+        raise ValueError(
+            f"expected the results of a finished run in {files['results']}, received what cannot "
+            f"be read ({error}); {remedy}"
+        ) from error
+    print("\n".join([table, *notes]))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ def tie_groups(is_error: ArrayLike, uncertainty: ArrayLike) -> TieGroups:
 
 def _columns(is_error: ArrayLike, uncertainty: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """The two columns as [n] bool and [n] float64."""
+    if np.ma.isMaskedArray(is_error) or np.ma.isMaskedArray(uncertainty):
+        raise ValueError("expected plain arrays, received a masked one; leave its rows out first")
     errors, u = np.asarray(is_error), np.asarray(uncertainty)
     for name, column in (("is_error", errors), ("uncertainty", u)):
         if column.dtype.kind not in "biuf":

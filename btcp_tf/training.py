@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -251,6 +250,7 @@ def fit_phase(
     epochs: int,
     learning_rate: float,
     checkpoint: Path,
+    basis: str,
     describe: Callable[[Row], Row],
     before_epoch: Callable[[], None] | None = None,
     after_epoch: Callable[[list[Row]], None] | None = None,
@@ -265,6 +265,7 @@ def fit_phase(
       epochs: Epochs of the phase.
       learning_rate: Learning rate of the phase (the peak of a schedule).
       checkpoint: Its `.npz` file, written whole after every epoch.
+      basis: Fingerprint of what the phase starts from; a checkpoint of another one is refused.
       describe: Receives the epoch's row (`epoch`, losses, `seconds`, …) and returns it
         completed, after each epoch and before it counts as finished.
       before_epoch: Called before each epoch's first batch.
@@ -301,7 +302,7 @@ def fit_phase(
             jit_compile=False,
             steps_per_execution=min(config.steps_per_execution, steps),
         )
-    rows = _load_checkpoint(checkpoint, model) if checkpoint.exists() else []
+    rows = _load_checkpoint(checkpoint, model, basis) if checkpoint.exists() else []
     if config.verbose:
         parts = " + ".join(model.phase.trains)
         done = f", resumed after epoch {len(rows)}" if 0 < len(rows) < epochs else ""
@@ -316,9 +317,14 @@ def fit_phase(
             verbose=config.verbose,
             callbacks=[
                 _EveryEpoch(
-                    len(x), epoch_variable, rows, checkpoint, describe, before_epoch, after_epoch
-                ),
-                keras.callbacks.TerminateOnNaN(),
+                    len(x),
+                    epoch_variable,
+                    rows,
+                    lambda: _save_checkpoint(checkpoint, model, rows, basis),
+                    describe,
+                    before_epoch,
+                    after_epoch,
+                )
             ],
         )
     return rows
@@ -352,7 +358,7 @@ class _EveryEpoch(keras.callbacks.Callback):
         examples: int,
         epoch_variable: tf.Variable,
         rows: list[Row],
-        checkpoint: Path,
+        save: Callable[[], None],
         describe: Callable[[Row], Row],
         before_epoch: Callable[[], None] | None,
         after_epoch: Callable[[list[Row]], None] | None,
@@ -361,24 +367,29 @@ class _EveryEpoch(keras.callbacks.Callback):
         self._examples = examples
         self._epoch_variable = epoch_variable
         self._rows = rows
-        self._checkpoint = checkpoint
+        self._save = save
         self._describe = describe
         self._before_epoch = before_epoch
         self._after_epoch = after_epoch
 
     def on_epoch_begin(self, epoch: int, logs: Row | None = None) -> None:
         self._started = time.monotonic()
+        self._epoch = epoch
         self._epoch_variable.assign(epoch)
         if self._before_epoch is not None:
             self._before_epoch()
 
+    def on_train_batch_end(self, batch: int, logs: Row | None = None) -> None:
+        # A mean over the epoch so far: once it is not finite it stays so.
+        loss = float((logs or {})["loss"])
+        if not np.isfinite(loss):
+            raise FloatingPointError(
+                f"{self.model.name} phase: expected a finite loss, received {loss} in epoch "
+                f"{self._epoch + 1}; a smaller learning rate usually helps"
+            )
+
     def on_epoch_end(self, epoch: int, logs: Row | None = None) -> None:
         logs = {name: float(value) for name, value in (logs or {}).items()}
-        if not np.isfinite(logs["loss"]):
-            raise FloatingPointError(
-                f"{self.model.name} phase: expected a finite loss, received {logs['loss']} in "
-                f"epoch {epoch + 1}; a smaller learning rate usually helps"
-            )
         row = {
             "phase": self.model.name,
             "epoch": epoch + 1,
@@ -395,7 +406,7 @@ class _EveryEpoch(keras.callbacks.Callback):
             )
             row["effective_sample_size"] = self._examples * mean**2 / square if square else 0.0
         self._rows.append(self._describe(row))
-        _save_checkpoint(self._checkpoint, self.model, self._rows)
+        self._save()
         if self._after_epoch is not None:
             self._after_epoch(self._rows)
 
@@ -439,23 +450,35 @@ def _state(model: PhaseModel) -> list[keras.Variable]:
     return [*model.variables, *model.optimizer.variables]
 
 
-def _save_checkpoint(path: Path, model: PhaseModel, rows: list[Row]) -> None:
+def _save_checkpoint(path: Path, model: PhaseModel, rows: list[Row], basis: str) -> None:
     arrays = {f"variable{n}": variable.numpy() for n, variable in enumerate(_state(model))}
     with atomic_path(path) as temporary:
-        np.savez(temporary, rows=np.array(json.dumps(rows)), **arrays)
+        np.savez(temporary, about=np.array(json.dumps({"basis": basis, "rows": rows})), **arrays)
 
 
-def _load_checkpoint(path: Path, model: PhaseModel) -> list[Row]:
+def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
     variables = _state(model)
     try:
         with np.load(path) as saved:
-            rows = json.loads(str(saved["rows"]))
+            about = json.loads(str(saved["about"]))
+            rows, found_basis = about["rows"], about["basis"]
             arrays = [saved[f"variable{n}"] for n in range(len(saved.files) - 1)]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        if not all(row["epoch"] == number for number, row in enumerate(rows, 1)):
+            raise ValueError("its epochs are not in order")
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError("it holds weights that are not finite")
+    # A damaged file can raise nearly anything; whatever it is, the file cannot be used.
+    except Exception as error:
         raise ValueError(
             f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be "
-            f"read ({error}); delete it to train this phase anew"
+            f"used ({error or type(error).__name__}); delete it to train this phase anew"
         ) from error
+    if found_basis != basis:
+        raise ValueError(
+            f"{path}: expected a checkpoint that started from {basis}, received one that started "
+            f"from {found_basis}: the data or an earlier phase is not the one it was trained with; "
+            "check --data_dir, or delete it to train this phase anew"
+        )
     found = [array.shape for array in arrays]
     wanted = [tuple(variable.shape) for variable in variables]
     if found != wanted:
@@ -490,6 +513,21 @@ def collapse(u: np.ndarray) -> str:
     return ""
 
 
+def constant_class(probs: np.ndarray) -> str:
+    """Says in words if a classifier gives one answer to everything; "" if it does not.
+
+    Args:
+      probs: `[n, k]` on held-out data.
+    """
+    predicted = np.unique(probs.argmax(axis=1))
+    if len(predicted) > 1 or len(probs) == 1:
+        return ""
+    return (
+        f"the classifier answers class {predicted[0]} to all {len(probs)} validation images: it "
+        "did not learn, or diverged; more epochs or another learning rate usually helps"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """What a network says during training, for curves and histograms."""
@@ -514,7 +552,7 @@ class Stage:
       values: Snapshot of the whole network.
       rows: History, one row an epoch.
       facts: What belongs into the results beside the metrics: `gamma`, …
-      collapse: Words of `collapse`, "" for a healthy estimator.
+      collapse: Words of `collapse` or `constant_class`, "" where all is well.
     """
 
     name: str
@@ -596,6 +634,8 @@ def fit(
             epochs=epochs,
             learning_rate=learning_rate,
             checkpoint=folder / f"{name}.npz",
+            # The data decides how the first phase goes; later ones start from its outcome.
+            basis=weights_id(network) if stages else dataset.fingerprint,
             describe=lambda row: describe(name, row, answers()),
             before_epoch=(lambda: model.set_targets(targets())) if targets else None,
             after_epoch=lambda rows: after_epoch(name, rows),
@@ -618,7 +658,14 @@ def fit(
         config.learning_rate,
         classifier_answers,
     )
-    stages["classifier"] = Stage("classifier", "", snapshot(network), rows, {})
+    stages["classifier"] = Stage(
+        "classifier",
+        "",
+        snapshot(network),
+        rows,
+        {},
+        constant_class(classify(encode(validation.images))),
+    )
     if not estimators:
         return stages
 
@@ -725,13 +772,16 @@ def density_settings(
     return DensitySettings(gamma, config.epsilon, config.density, config.scope, bins), uncapped
 
 
-def classifier_id(network: keras.Model) -> str:
-    """12 hexadecimal digits of the SHA-256 of the classifier's and its encoder's weights.
+def weights_id(
+    network: keras.Model, parts: Sequence[str] = ("encoder", "classifier", "estimator")
+) -> str:
+    """12 hexadecimal digits of the SHA-256 of the weights of some sub-models.
 
-    Rows of one id are of the same classifier: differences between them are paired.
+    Of the encoder and the classifier it is the classifier's id: rows of one id are of the same
+    classifier, and differences between them are paired.
     """
     digest = hashlib.sha256()
-    for part in ("encoder", "classifier"):
+    for part in parts:
         for weights in network.get_layer(part).get_weights():
             digest.update(weights.tobytes())
     return digest.hexdigest()[:12]

@@ -56,7 +56,9 @@ def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
     path = tmp_path / "checkpoints" / "file.npz"
     subprocess.run([sys.executable, "-c", kill, path], check=False)
     assert len(os.listdir(path.parent)) == 1
-    (tmp_path / "mine.txt").touch()
+    mine = [tmp_path / ".notes-20240101.txt", tmp_path / "checkpoints" / ".notes-20240101.txt"]
+    for other in mine:
+        other.touch()
     with folder_lock(tmp_path):
-        assert os.listdir(path.parent) == []
-    assert (tmp_path / "mine.txt").exists()
+        assert os.listdir(path.parent) == [mine[1].name]
+    assert all(other.exists() for other in mine)

@@ -2,6 +2,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -161,9 +162,27 @@ def test_a_folder_of_other_settings_is_refused(whole, capsys):
     assert hashes(whole) == before
 
 
+@pytest.mark.parametrize("name", ["finished.json", "results.json"])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"saved_model": null}'])
+def test_a_damaged_end_is_one_clear_error(whole, tmp_path, capsys, name, text):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    assert main(words(tmp_path)) == 1
+    message = capsys.readouterr().err
+    assert name in message and "expected" in message and message.count("\n") == 1
+
+
+def test_a_finished_run_without_checkpoints_still_holds_its_folder(whole, tmp_path, capsys):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = hashes(tmp_path)
+    assert main(words(tmp_path, "--gamma=3")) == 1
+    assert "received gamma=3.0" in capsys.readouterr().err
+    assert hashes(tmp_path) == before
+
+
 def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, capsys):
     import dataclasses
-    import shutil
 
     from btcp_tf import main as module
 
@@ -175,7 +194,7 @@ def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, c
         lambda *a, load=module.load: dataclasses.replace(load(*a), fingerprint="other"),
     )
     assert main(words(tmp_path)) == 1
-    assert "holds a run on other data" in capsys.readouterr().err
+    assert "expected a checkpoint that started from other, received" in capsys.readouterr().err
 
 
 def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch):
@@ -193,6 +212,22 @@ def test_a_second_process_is_refused(tmp_path, capsys):
         assert main(words(tmp_path)) == 1
     assert "which another run holds" in capsys.readouterr().err
     assert os.listdir(tmp_path / "run") == [".lock"]
+
+
+@pytest.mark.parametrize("setting", ["output_dir", "export_dir"])
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, setting):
+    (tmp_path / "file").touch()
+    assert main([*words(tmp_path), f"--{setting}={tmp_path}/file"]) == 1
+    message = capsys.readouterr().err
+    assert f"{setting}: expected a folder that can be written, received" in message
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_classifier_that_learned_nothing_is_not_exported(tmp_path, capsys):
+    diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
+    assert main([*diverged, "--learning_rate=1e30", "--batch_size=1000"]) == 0
+    assert "not exported: the classifier answers class" in capsys.readouterr().out
+    assert not list((tmp_path / "models").iterdir())
 
 
 def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
@@ -217,7 +252,9 @@ def test_a_run_killed_in_every_phase_ends_like_one_that_was_not(whole, tmp_path)
         process.send_signal(signal.SIGKILL)
         process.wait()
         with np.load(checkpoints / f"{stage}.npz") as saved:
-            assert len(json.loads(str(saved["rows"]))) < 6, "killed too late to show anything"
+            assert len(json.loads(str(saved["about"]))["rows"]) < 6, (
+                "killed too late to show anything"
+            )
         assert not (tmp_path / "run" / "results.json").exists()
     last = subprocess.run(command, capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr[-2000:]
@@ -233,11 +270,10 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(tmp_path, monkey
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
-    assert not (tmp_path / "models").exists()
+    assert not list((tmp_path / "models").iterdir())
     _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
-    (tmp_path / "run" / "finished.json").unlink()
     assert main([*short, "--export_collapsed"]) == 0
     assert os.listdir(tmp_path / "models" / "digits") == ["1"]
 

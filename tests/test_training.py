@@ -152,7 +152,7 @@ def test_frozen_stages_have_one_classifier_id(trained):
     ids = {}
     for name, stage in stages.items():
         training.restore(network, stage.values)
-        ids[name] = training.classifier_id(network)
+        ids[name] = training.weights_id(network, ("encoder", "classifier"))
     assert ids["classifier"] == ids["tcp"] == ids["btcp"] != ids["btcp_finetuned"]
 
 
@@ -238,6 +238,7 @@ def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
         epochs=1,
         learning_rate=0.5,
         checkpoint=tmp_path / "one.npz",
+        basis="",
         describe=lambda row: row,
     )
     assert rows[0]["loss"] == pytest.approx(float(loss), rel=1e-5)
@@ -305,7 +306,7 @@ def test_refuses_a_damaged_checkpoint_and_leaves_it(trained, tmp_path):
     _, config, *_ = trained
     checkpoint = tmp_path / "classifier.npz"
     checkpoint.write_bytes((trained[0] / "classifier.npz").read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"classifier\.npz, which cannot be read"):
+    with pytest.raises(ValueError, match=r"classifier\.npz, which cannot be used"):
         run(tmp_path, config)
     assert checkpoint.stat().st_size == 1000
 
@@ -315,6 +316,30 @@ def test_refuses_the_checkpoint_of_another_network(trained, tmp_path):
     (tmp_path / "classifier.npz").write_bytes((trained[0] / "classifier.npz").read_bytes())
     with pytest.raises(ValueError, match="belongs to another network"):
         run(tmp_path, Config(**SETTINGS | dict(feature_dim=9)))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY"])
+def test_refuses_whatever_is_no_checkpoint(trained, tmp_path, content):
+    (tmp_path / "classifier.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="expected a checkpoint of the phase classifier"):
+        run(tmp_path, trained[1])
+
+
+def test_refuses_weights_that_are_not_finite(trained, tmp_path):
+    folder, config, *_ = trained
+    with np.load(folder / "classifier.npz") as saved:
+        arrays = dict(saved)
+    arrays["variable0"][:] = np.nan
+    np.savez(tmp_path / "classifier.npz", **arrays)
+    with pytest.raises(ValueError, match="weights that are not finite"):
+        run(tmp_path, config)
+
+
+def test_refuses_an_estimator_of_another_classifier(trained, tmp_path):
+    folder, config, *_ = trained
+    (tmp_path / "tcp.npz").write_bytes((folder / "tcp.npz").read_bytes())
+    with pytest.raises(ValueError, match=r"tcp\.npz: expected a checkpoint that started from"):
+        run(tmp_path, Config(**SETTINGS | dict(classifier_epochs=1)))
 
 
 def test_stops_at_a_loss_that_is_not_finite(tmp_path):
@@ -340,7 +365,7 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
         for first, second in zip(stage.values, many[name].values, strict=True):
             np.testing.assert_allclose(second, first, atol=1e-5, err_msg=name)
         for term, value in stage.rows[0].items():
-            if term != "seconds":
+            if term not in ("phase", "seconds"):
                 assert many[name].rows[0][term] == pytest.approx(value, rel=1e-4), (name, term)
 
 
@@ -392,7 +417,7 @@ def test_schedule_rises_and_falls_to_zero():
 def test_checkpoint_holds_the_rows_as_json(trained):
     folder, *_, stages = trained
     with np.load(folder / "btcp.npz") as saved:
-        assert json.loads(str(saved["rows"])) == stages["btcp"].rows
+        assert json.loads(str(saved["about"]))["rows"] == stages["btcp"].rows
 
 
 @pytest.mark.parametrize(
