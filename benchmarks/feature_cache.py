@@ -150,7 +150,6 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         images.shape[1:],
         10,
         feature_dim=config.feature_dim,
-        weight_decay=config.weight_decay,
     )
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
@@ -188,6 +187,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
             epochs=job.epochs,
             learning_rate=config.estimator_learning_rate,
             checkpoint=job.images.with_name(f"{name}.npz"),
+            basis="",
             describe=clock.describe,
             before_epoch=before_epoch,
             after_epoch=clock.after_epoch,

@@ -267,7 +267,6 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
         images.shape[1:],
         10,
         feature_dim=config.feature_dim,
-        weight_decay=config.weight_decay,
     )
     model = training.PhaseModel(PHASES[0], network)
 
@@ -304,6 +303,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
             epochs=job.epochs,
             learning_rate=config.learning_rate,
             checkpoint=job.folder / f"{name}.npz",
+            basis="",
             describe=clock.describe,
             before_epoch=clock.before_epoch,
             after_epoch=clock.after_epoch,
@@ -324,7 +324,6 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
         images.shape[1:],
         10,
         feature_dim=config.feature_dim,
-        weight_decay=config.weight_decay,
     )
     encoder, weights = network.get_layer("encoder"), check_weights()
     encoder.set_weights(weights[:6])
@@ -341,6 +340,7 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
         epochs=CHECK_STEPS,
         learning_rate=config.learning_rate,
         checkpoint=job.folder / "check.npz",
+        basis="",
         describe=lambda row: row,
     )
     connection.send({"losses": [row["cross_entropy"] for row in rows]})

@@ -53,10 +53,8 @@ class PhaseModel(keras.Model):
         network: keras.Model,
         density: DensitySettings | None = None,
         term_weights: dict[str, float] | None = None,
-        weight_decay: float = 0.0,
     ) -> None:
         super().__init__(name=phase.name)
-        self.weight_decay = weight_decay
         self.phase = phase
         self.density = density
         self.term_weights = {"cross_entropy": 1.0, "dfl": 1.0, **(term_weights or {})}
@@ -73,6 +71,11 @@ class PhaseModel(keras.Model):
                 shape=(density.bins,), initializer="zeros", trainable=False, name="counts"
             )
         self.built = True
+
+    def compile(self, *, weight_decay: float = 0.0, **arguments: Any) -> None:
+        """As in Keras; `weight_decay` is L2 on all that is trained, as PyTorch's SGD applies it."""
+        self.weight_decay = weight_decay
+        super().compile(**arguments)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -139,9 +142,8 @@ class PhaseModel(keras.Model):
         weights = self.trainable_weights
         gradients = tape.gradient(objective, weights)
         if self.weight_decay:
-            # As in PyTorch: L2 on everything that is trained, through the momentum; the decay of
-            # Keras' optimizers is decoupled. Added here, as penalties in the loss cost the small
-            # estimator a quarter of its step.
+            # Through the momentum, as in PyTorch; the decay of Keras' optimizers is decoupled.
+            # Added here, as penalties in the loss cost the small estimator a quarter of its step.
             share = self.weight_decay / replica.num_replicas_in_sync
             gradients = [
                 gradient + share * value for gradient, value in zip(gradients, weights, strict=True)
@@ -299,6 +301,7 @@ def fit_phase(
         # of trainable variables. XLA has no kernel for the histogram.
         model.compile(
             optimizer=optimizer,
+            weight_decay=config.weight_decay,
             jit_compile=False,
             steps_per_execution=min(config.steps_per_execution, steps),
         )
@@ -624,7 +627,6 @@ def fit(
                 {"cross_entropy": config.cross_entropy_weight, "dfl": config.dfl_weight}
                 if len(phase.objective) > 1
                 else None,
-                config.weight_decay,
             )
         rows = fit_phase(
             model,

@@ -229,7 +229,7 @@ def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
         probs = classifier(encoder(dataset.train.images, training=True))
         loss = tf.reduce_mean(-tf.math.log(tf.gather(probs, dataset.train.labels, batch_dims=1)))
     gradients = [g.numpy() for g in tape.gradient(loss, weights)]
-    model = training.PhaseModel(PHASES[0], network, weight_decay=config.weight_decay)
+    model = training.PhaseModel(PHASES[0], network)
     rows = training.fit_phase(
         model,
         dataset.train.images,
