@@ -494,12 +494,18 @@ def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
     return rows
 
 
-def collapse(u: np.ndarray) -> str:
+def collapse(u: np.ndarray, effective_sample_size: float) -> str:
     """Says in words whether an estimator stopped telling examples apart; "" if it did not.
 
     Args:
       u: Estimates `[n]` on held-out data.
+      effective_sample_size: Of its training weights; below 1 only where they are all 0.
     """
+    if effective_sample_size < 0.5:
+        return (
+            "the estimator learned nothing: every weight of the DFL is 0, as all targets lie in "
+            "one window; a smaller gamma or a longer classifier phase usually helps"
+        )
     dead = float(np.mean(u * (1.0 - u) < 1e-7))
     if dead >= 0.99:
         return (
@@ -715,7 +721,7 @@ def fit(
             snapshot(network),
             rows,
             {**facts, "gamma": density.gamma, "gamma_uncapped": uncapped},
-            collapse(estimate(validation_features)[:, 0]),
+            collapse(estimate(validation_features)[:, 0], rows[-1]["effective_sample_size"]),
         )
 
     # Phase 3.
@@ -751,7 +757,9 @@ def fit(
             snapshot(network),
             rows,
             {"gamma": densities[method].gamma},
-            collapse(infer(validation.images)["uncertainty"][:, 0]),
+            collapse(
+                infer(validation.images)["uncertainty"][:, 0], rows[-1]["effective_sample_size"]
+            ),
         )
     return stages
 

@@ -266,7 +266,7 @@ def test_a_run_killed_in_every_phase_ends_like_one_that_was_not(whole, tmp_path)
 
 
 def test_a_collapsed_estimator_is_not_exported_unless_asked_for(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "collapse", lambda u: "the estimator collapsed to a constant")
+    monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
@@ -306,8 +306,6 @@ def test_mirrored_from_the_command_line(tmp_path):
 def test_real_images(tmp_path, prepared_data_dir, capsys):
     arguments = ["--dataset=fashion_mnist", "--preset=smoke", f"--data_dir={prepared_data_dir}"]
     arguments += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
-    # The paper's learning rate is too small to learn anything from so few images.
-    arguments += ["--learning_rate=0.05", "--estimator_learning_rate=0.05", "--classifier_epochs=4"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "fashion_mnist, seed 0, test: frozen classifier" in printed

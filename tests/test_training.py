@@ -431,8 +431,21 @@ def test_checkpoint_holds_the_rows_as_json(trained):
     ],
 )
 def test_collapse_is_said_in_words(u, words):
-    found = training.collapse(u.astype(np.float32))
+    found = training.collapse(u.astype(np.float32), 10.0)
     assert (words in found) if words else found == ""
+
+
+def test_an_estimator_without_weights_is_said_in_words():
+    """All targets in one window: density 1, and weights that underflow to 0."""
+    network = make_network(Config(**SETTINGS))
+    density = training.DensitySettings(10.0, 0.05, "window", "dataset", 1000)
+    model = training.PhaseModel(PHASES[1], network, density)
+    u_true = np.full(8, 0.9, np.float32)
+    model.set_targets(u_true)
+    outputs = {"uncertainty": tf.constant(np.linspace(0, 1, 8, dtype=np.float32))}
+    weights = model.terms(tf.constant(u_true), outputs)["weight"].numpy()
+    size = losses.effective_sample_size(weights)
+    assert "every weight of the DFL is 0" in training.collapse(np.linspace(0, 1, 8), size)
 
 
 def test_targets_are_counted_over_the_whole_training_set():
