@@ -403,7 +403,11 @@ def environment() -> dict[str, str]:
             found[name] = "not installed"
     return found | {
         "platform": platform.platform(),
-        "devices": ", ".join(device.name for device in tf.config.list_logical_devices()),
+        # Physical ones: how a CPU is split is a setting of the run.
+        "devices": ", ".join(
+            device.name.removeprefix("/physical_device:")
+            for device in tf.config.list_physical_devices()
+        ),
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset"),
     }
 

@@ -298,7 +298,8 @@ def test_mirrored_from_the_command_line(tmp_path):
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
-    assert "/device:CPU:1" in extra["environment"]["devices"]
+    assert extra["settings"]["strategy"] == "mirrored"
+    assert extra["settings"]["logical_devices"] == "2"
     assert (tmp_path / "models" / "digits" / "1" / "saved_model.pb").exists()
 
 
