@@ -81,7 +81,7 @@ def test_later_words_win_over_preset_over_data_set_over_defaults(tmp_path):
     table = command.parse(["--dataset=cifar10"])
     assert table.encoder == "vgg16"
     smoke = command.parse(["--dataset=cifar10", "--preset=smoke"])
-    assert (smoke.classifier_epochs, smoke.encoder) == (1, "vgg16")
+    assert (smoke.max_train_images, smoke.encoder) == (600, "vgg16")
 
     file = write(tmp_path / "mine.cfg", "--classifier_epochs=7", "--estimator_epochs=8")
     config = command.parse(
@@ -98,7 +98,7 @@ def test_a_flag_file_may_name_the_data_set_and_the_preset(tmp_path):
         tmp_path / "outer.cfg", "# A note.", "", "// Another.", "--dataset=cifar10", inner
     )
     config = command.parse([outer, "--seed", "4"])
-    assert (config.dataset, config.encoder, config.classifier_epochs) == ("cifar10", "vgg16", 1)
+    assert (config.dataset, config.encoder, config.max_train_images) == ("cifar10", "vgg16", 600)
     assert (config.seed, config.output_dir) == (4, "runs/cifar10-smoke-seed4")
 
 
