@@ -1,6 +1,6 @@
 """An estimator's epoch on features computed once, against computing them for every batch.
 
-    python -m benchmarks.feature_cache [--images=10000] [--rounds=5] [--data_dir=FOLDER]
+    python -m benchmarks.feature_cache [--images=50000] [--rounds=5] [--data_dir=FOLDER]
 
 Run it from the checkout on an idle machine. Both variants train the same estimator of the paper's
 small network on the same targets in the same order with `training.fit_phase`, each in a process of
@@ -46,7 +46,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--images", type=int, default=10_000, help="images of an epoch")
+    parser.add_argument("--images", type=int, default=50_000, help="images of an epoch")
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     parser.add_argument("--warmup", type=int, default=1, help="rounds before them, at least 1")

@@ -172,7 +172,10 @@ class Config:
     momentum: float = setting(0.9, "Momentum of SGD.", low=0, below=1)
     weight_decay: float = setting(1e-4, "L2 weight decay, as PyTorch's SGD applies it.", low=0)
     steps_per_execution: int = setting(
-        20, "Training steps per call of the compiled function.", low=1, changes_results=False
+        20,
+        "Training steps per call of the compiled function; 5 times as many in phase 2.",
+        low=1,
+        changes_results=False,
     )
     strategy: str = setting(
         "none",

@@ -42,9 +42,9 @@ class DensitySettings:
 class PhaseModel(keras.Model):
     """What one phase trains: some of the sub-models, and the loss terms of the phase.
 
-    Reads batches `(x, y, weight)`. With the encoder among the trained parts x are
+    Reads batches `(x, y)` or `(x, y, weight)`. With the encoder among the trained parts x are
     uint8 images and y int64 labels; in the estimator phase x are features and y
-    is `u_true`. `weight` is what a row counts in the means, see `_split_evenly`.
+    is `u_true`. `weight` is what a row counts in the means, see `_split_evenly`; 1 if not given.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class PhaseModel(keras.Model):
         return terms
 
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
-        x, y, weight = batch
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        if weight is None:
+            weight = tf.ones(tf.shape(y), tf.float32)
         replica = tf.distribute.get_replica_context()
         size = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(weight))
         with tf.GradientTape() as tape:
@@ -291,9 +293,11 @@ def fit_phase(
     epoch_variable = data.epoch_variable()
     # One order for all methods of a phase: no difference between them comes from the order.
     seed = config.seed * len(PHASES) + PHASES.index(model.phase)
-    dataset = _split_evenly(
-        data.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable), replicas
-    )
+    dataset = data.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable)
+    if replicas > 1:
+        dataset = _split_evenly(dataset, replicas)
+    # Steps on features are so short that the calls between them would count.
+    steps_per_call = config.steps_per_execution * (1 if "encoder" in model.parts else 5)
     with model.distribute_strategy.scope():
         optimizer = _optimizer(config, learning_rate, epochs * steps)
         optimizer.build(model.trainable_variables)
@@ -303,7 +307,7 @@ def fit_phase(
             optimizer=optimizer,
             weight_decay=config.weight_decay,
             jit_compile=False,
-            steps_per_execution=min(config.steps_per_execution, steps),
+            steps_per_execution=min(steps_per_call, steps),
         )
     rows = _load_checkpoint(checkpoint, model, basis) if checkpoint.exists() else []
     if config.verbose:
@@ -319,6 +323,7 @@ def fit_phase(
             shuffle=False,  # The data set shuffles itself.
             verbose=config.verbose,
             callbacks=[
+                _ProgressBar(steps),
                 _EveryEpoch(
                     len(x),
                     epoch_variable,
@@ -351,6 +356,17 @@ def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
         return x, y, weight
 
     return dataset.map(split)
+
+
+class _ProgressBar(keras.callbacks.ProgbarLogger):
+    """Keras' bar, which would otherwise count the steps that its last call only might have run."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def on_train_batch_end(self, batch: int, logs: Row | None = None) -> None:
+        super().on_train_batch_end(min(batch, self._steps - 1), logs)
 
 
 class _EveryEpoch(keras.callbacks.Callback):

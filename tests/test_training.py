@@ -1,4 +1,5 @@
 import json
+import re
 
 import keras
 import numpy as np
@@ -456,3 +457,10 @@ def test_targets_are_counted_over_the_whole_training_set():
     model.set_targets(u)
     np.testing.assert_array_equal(model.counts.numpy(), losses.histogram(u, 1000))
     assert model.counts.numpy().sum() == 500
+
+
+def test_progress_bar_ends_at_the_last_step(capfd, tmp_path):
+    # 3 steps in calls of 2: the last call has only one step left to run.
+    run(tmp_path, Config(**SETTINGS | dict(verbose=1, steps_per_execution=2)))
+    counts = re.findall(r"(\d+)/(\d+)", capfd.readouterr().out)
+    assert counts and all(int(done) <= int(total) for done, total in counts)
