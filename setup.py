@@ -45,6 +45,7 @@ setup(
         "tensorboard>=2.21,<2.22",  # needed by tf.summary, no longer brought by tensorflow
         "numpy>=2.0,<3",
         "scikit-learn>=1.6,<2",
+        "scipy>=1.14,<2",
         "matplotlib>=3.10,<4",
         "absl-py>=2.1,<3",
     ],

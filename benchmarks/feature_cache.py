@@ -153,7 +153,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     )
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
-    density, _ = training.density_settings(config, None, u_true)
+    settings, _ = training.loss_settings(config, training.Recipe(), u_true)
     # A local name: as an attribute the encoder would become part of the model and its checkpoint.
     encoder = network.get_layer("encoder")
 
@@ -170,7 +170,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         encode(images)
         return time.perf_counter() - started
 
-    model = (training.PhaseModel if cached else Recomputing)(PHASES[1], network, density)
+    model = (training.PhaseModel if cached else Recomputing)(PHASES[1], network, settings)
     clock = common.EpochClock(connection, time_features)
 
     def before_epoch() -> None:

@@ -30,7 +30,12 @@ _PUBLIC = {
             "methods",
             "metrics",
             "networks",
+            "plots",
             "report",
+            "runs",
+            "study",
+            "tables",
+            "thresholds",
             "training",
         )
     },

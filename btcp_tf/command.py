@@ -30,7 +30,8 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,6 +49,7 @@ _HEADINGS = {
     "dataset": "What runs, and where the files are",
     "encoder": "Networks",
     "gamma": "Loss",
+    "ohem_fraction": "Methods",
     "classifier_epochs": "Training",
     "tau": "Evaluation and output",
 }
@@ -150,6 +152,9 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     values: dict[str, Any] = {name: flag_values[name].value for name in _FIELDS}
     for name in values["method"]:
         _check_name("method", name, METHODS)
+        base = METHODS[name].column_of
+        if base and base not in values["method"]:
+            raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
     trained = [name for name, method in METHODS.items() if method.trained]
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)
@@ -161,6 +166,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     # A shell leaves the ~ of --output_dir=~/runs to the program.
     for name in ("output_dir", "export_dir"):
         values[name] = os.path.expanduser(values[name])
+    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
     config = Config(**values)
     if not config.output_dir:
         parts = filter(None, [dataset, preset, f"seed{config.seed}"])
@@ -259,6 +265,50 @@ def exit_on_error() -> Iterator[None]:
         yield
     except ValueError as error:
         fail(str(error))
+
+
+def carry_out(action: Callable[[], Any], verbose: int) -> int:
+    """Does a command's work in a process that is set up for TensorFlow.
+
+    Args:
+      action: The work. A false answer or none: all is well; a true one: status 1.
+      verbose: 0 silences warnings.
+
+    Returns:
+      The exit status: 1 after an error of the user's or the machine's making, which is one line on
+      stderr; 130 after Ctrl-C. Other errors are the program's own and are raised.
+    """
+    # Before TensorFlow is imported. The user's own setting wins.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not verbose:
+        warnings.simplefilter("ignore")
+    try:
+        return int(bool(action()))
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        print("error:", one_line(error), file=sys.stderr)
+        return 1
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether an error may be the user's or the machine's making, not a fault of the program."""
+    expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
+    # TensorFlow's errors have a base class of their own, known only once it is imported.
+    return isinstance(error, expected) or type(error).__module__.startswith("tensorflow")
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextlib.contextmanager

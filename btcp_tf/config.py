@@ -150,6 +150,26 @@ class Config:
     cross_entropy_weight: float = setting(1.0, "Weight of the cross-entropy in fine-tuning.", low=0)
     dfl_weight: float = setting(1.0, "Weight of the estimator's loss in fine-tuning.", low=0)
 
+    # Methods.
+    ohem_fraction: float = setting(
+        0.25, "Share of each batch that ohem trains on, by largest loss.", above=0, high=1
+    )
+    mc_passes: int = setting(
+        50, "Passes with dropout on of mc_dropout, for each image.", low=1, high=100_000
+    )
+    trust_alpha: float = setting(
+        0.0,
+        "Share of each class that trust_score leaves out, where training samples are few.",
+        low=0,
+        below=1,
+    )
+    trust_neighbors: int = setting(
+        10, "Neighbors whose distance tells trust_score how few.", low=1, high=100_000
+    )
+    ensemble_members: int = setting(
+        3, "Classifiers of the method ensemble, the run's own among them.", low=2, high=1000
+    )
+
     # Training.
     classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
     estimator_epochs: int = setting(100, "Epochs of phase 2.", low=1)
@@ -188,6 +208,14 @@ class Config:
 
     # Evaluation and output.
     tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
+    ood: tuple[str, ...] = setting(
+        (),
+        "Sets of other images to tell from the test set: names of data sets, or paths of npz "
+        "files of images.",
+    )
+    shift: bool = setting(
+        False, "Also score the test set under noise, blur and rotation at three strengths."
+    )
     bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1, high=1_000_000)
     export_collapsed: bool = setting(
         False, "Export even an estimator that collapsed or saturated.", changes_results=False
@@ -209,6 +237,7 @@ class Config:
             raise ValueError("export_dir: expected a folder, received none")
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
+        _check_list("ood", self.ood, empty=True)
         for name in self.finetuned:
             if name not in self.method:
                 raise ValueError(
@@ -311,7 +340,7 @@ def check(field: dataclasses.Field, value: Any) -> Any:
         raise ValueError(f"{field.name}: expected {wanted}, received {value!r}")
     if kind is tuple:
         for name in value:
-            if not (isinstance(name, str) and re.fullmatch(r"[\w.-]+", name)):
+            if not (isinstance(name, str) and re.fullmatch(r"[^,\s]+", name)):
                 raise ValueError(f"{field.name}: expected names, received {name!r}")
     elif rule["choices"] and value not in rule["choices"]:
         raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")

@@ -1,6 +1,8 @@
 """Image data sets as uint8 arrays, their split by seed, and batches for training.
 
-Importing this module does not import TensorFlow; `load` and `batches` do.
+Also images from elsewhere in the shape of a data set, and the same images seen worse: what a
+classifier is tried on beyond its test set. Importing this module does not import TensorFlow; what
+needs it does.
 """
 
 import dataclasses
@@ -10,6 +12,7 @@ import pathlib
 import re
 import threading
 import urllib.request
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -345,6 +348,164 @@ def _read_split(builder: "tfds.core.DatasetBuilder", part: str, spec: DatasetSpe
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0]
+
+
+def load_images(
+    name: str, data_dir: str, shape: tuple[int, int, int], limit: int = 0
+) -> np.ndarray:
+    """Images alone, in the shape of another data set's: to be told from its own.
+
+    Args:
+      name: A name in `DATASETS`, for the test set, or the path of an npz file with uint8 images
+        `[n, height, width]` or `[n, height, width, channels]` under the key `x_test`, `images` or
+        `x`, or as its only array of images.
+      data_dir: As in `load`.
+      shape: Height, width and channels to convert to, see `convert`.
+      limit: Take at most the first of them; 0: all.
+
+    Returns:
+      uint8 `[n, *shape]`.
+
+    Raises:
+      FileNotFoundError: If there is no such file, or as in `load`.
+      ValueError: If the file holds no images, or as in `load`.
+    """
+    if name in DATASETS:
+        return convert(load(name, data_dir, max_test_images=limit).test.images, shape)
+    path = pathlib.Path(name).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"ood: expected one of {', '.join(DATASETS)} or an npz file of images, received "
+            f"{name!r}, which is neither"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    # Not only ValueError: a damaged file can raise nearly anything.
+    except Exception as error:
+        raise ValueError(
+            f"{path}: expected an npz file of images, received what cannot be read "
+            f"({_first_line(error) or type(error).__name__})"
+        ) from error
+    found = [key for key, array in arrays.items() if _are_images(array)]
+    key = next((key for key in ("x_test", "images", "x") if key in found), "")
+    if not key and len(found) == 1:
+        key = found[0]
+    if not key:
+        held = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items())
+        raise ValueError(
+            f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "
+            f"x_test, images, x or the only such array, received {held or 'no array'}"
+        )
+    return convert(arrays[key][: limit or None], shape)
+
+
+def _are_images(array: np.ndarray) -> bool:
+    shape = array.shape
+    return (
+        array.dtype == np.uint8
+        and (len(shape) == 3 or (len(shape) == 4 and shape[3] in (1, 3)))
+        and all(shape)
+    )
+
+
+def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """Images in another size and number of channels.
+
+    Color becomes gray by luma (0.299 R + 0.587 G + 0.114 B, ITU-R BT.601), gray becomes color by
+    three equal channels. Another size is taken by bilinear interpolation, with a prefilter where
+    the images shrink; the aspect ratio is not kept.
+
+    Args:
+      images: uint8 `[n, height, width]` or `[n, height, width, channels]`, 1 or 3 channels.
+      shape: Height, width and channels, 1 or 3.
+
+    Returns:
+      uint8 `[n, *shape]`, rounded; `images` themselves where nothing changes.
+
+    Raises:
+      ValueError: If these are no such images, or no such shape.
+    """
+    if not _are_images(images):
+        raise ValueError(
+            "images: expected uint8 [n, height, width] or [n, height, width, 1 or 3], received "
+            f"{images.dtype} {images.shape}"
+        )
+    if shape[2] not in (1, 3) or min(shape) < 1:
+        raise ValueError(f"shape: expected (height, width, 1 or 3), received {shape}")
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.shape[3] == 3 and shape[2] == 1:
+        luma = images.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+        images = np.rint(luma[..., None]).astype(np.uint8)
+    if images.shape[1:3] != shape[:2]:
+        import tensorflow as tf
+
+        parts = [
+            tf.image.resize(images[start : start + 1024], shape[:2], antialias=True).numpy()
+            for start in range(0, len(images), 1024)
+        ]
+        images = np.rint(np.concatenate(parts)).clip(0, 255).astype(np.uint8)
+    return np.repeat(images, 3, axis=3) if images.shape[3] < shape[2] else images
+
+
+def _amount(amounts: tuple[float, float, float], images: np.ndarray, strength: int) -> float:
+    """What a corruption does at a strength, after a look at its arguments."""
+    if not _are_images(images) or images.ndim != 4:
+        raise ValueError(
+            "images: expected uint8 [n, height, width, 1 or 3], received "
+            f"{images.dtype} {images.shape}"
+        )
+    if strength not in (1, 2, 3):
+        raise ValueError(f"strength: expected 1, 2 or 3, received {strength}")
+    return amounts[strength - 1]
+
+
+def _noise(images: np.ndarray, strength: int, seed: int) -> np.ndarray:
+    """Gaussian noise on every value, of standard deviation 16, 32 or 64 of 255."""
+    scale = _amount((16.0, 32.0, 64.0), images, strength)
+    rng = np.random.default_rng([seed, strength])
+    noise = rng.standard_normal(images.shape, np.float32)
+    return np.rint(images + scale * noise).clip(0, 255).astype(np.uint8)
+
+
+def _blur(images: np.ndarray, strength: int, seed: int) -> np.ndarray:
+    """Gaussian blur of standard deviation 0.75, 1.5 or 3 pixels of a 28 pixels high image.
+
+    In proportion to the height; the image is mirrored at its edges. `seed` changes nothing.
+    """
+    from scipy import ndimage
+
+    del seed
+    sigma = _amount((0.75, 1.5, 3.0), images, strength) * images.shape[1] / 28
+    blurred = ndimage.gaussian_filter(images.astype(np.float32), (0, sigma, sigma, 0))
+    return np.rint(blurred).clip(0, 255).astype(np.uint8)
+
+
+def _rotation(images: np.ndarray, strength: int, seed: int) -> np.ndarray:
+    """Rotation by 15, 30 or 60 degrees, to a side drawn by seed for each image; zeros beyond."""
+    from scipy import ndimage
+
+    angle = _amount((15.0, 30.0, 60.0), images, strength)
+    left = np.random.default_rng([seed, strength]).random(len(images)) < 0.5
+    result = np.empty_like(images)
+    for side, rows in ((angle, left), (-angle, ~left)):
+        if rows.any():
+            turned = ndimage.rotate(
+                images[rows].astype(np.float32), side, (2, 1), reshape=False, order=1
+            )
+            result[rows] = np.rint(turned).clip(0, 255).astype(np.uint8)
+    return result
+
+
+CORRUPTIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "noise": _noise,
+    "blur": _blur,
+    "rotation": _rotation,
+}
+"""Covariate shift by name: (uint8 images `[n, height, width, 1 or 3]`, strength 1 to 3, seed) →
+images of the same shape and type, equal ones for equal arguments. ValueError for other images or
+another strength."""
 
 
 def epoch_variable() -> "tf.Variable":

@@ -1,11 +1,12 @@
 """Predictions, and the result rows made of them: what a run leaves for tables and figures.
 
 `predictions.npz` holds what a classifier and its uncertainties said of each sample, from anyone's
-program: `labels`, `probs` or `predicted`, and every uncertainty under its own name.
-`results.json` holds rows of metrics. Both are written whole or not at all, and equal contents give
-equal bytes.
+program: `labels`, `probs` or `predicted`, and every uncertainty under its own name; a CSV holds the
+same in columns. `results.json` holds rows of metrics. Both are written whole or not at all, and
+equal contents give equal bytes.
 """
 
+import csv
 import dataclasses
 import json
 import math
@@ -13,11 +14,12 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.files import atomic_path
@@ -27,6 +29,12 @@ REFERENCE = "mcp"
 
 DIFFERENCES = ("auroc", "aupr_error", "aurc")
 """Metrics whose difference to the reference is reported, with a paired interval."""
+
+OOD_DIFFERENCES = ("auroc", "fpr95")
+"""The same for OOD detection."""
+
+VERDICTS = ("better", "worse", "not distinguishable")
+"""What the paired interval of the AUROC says of a method beside the reference."""
 
 EPOCH_METRICS = ("fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc")
 """Metrics of the curves per epoch."""
@@ -45,8 +53,9 @@ class Predictions:
         row.
     """
 
-    labels: np.ndarray
-    """True classes, [n], integers >= 0 (< k where `probs` is given)."""
+    labels: np.ndarray | None
+    """True classes, [n], integers >= 0 (< k where `probs` is given); None where no class is right:
+    samples from out of the distribution."""
     probs: np.ndarray | None
     """Class probabilities, [n, k], rows summing to 1 within 1e-3; None where unknown."""
     predicted: np.ndarray
@@ -55,12 +64,13 @@ class Predictions:
     """By name of the method, [n] floats, finite; higher = less to be trusted. At least one."""
 
     def __post_init__(self) -> None:
-        labels = _classes("labels", self.labels, rows=None)
-        n, classes, probs = len(labels), math.inf, None
+        known = self.predicted if self.labels is None else self.labels
+        name = "predicted" if self.labels is None else "labels"
+        n, classes, probs = len(_classes(name, known, rows=None)), math.inf, None
         if self.probs is not None:
             probs = _probabilities(self.probs, n)
             classes = probs.shape[1]
-            _classes("labels", labels, n, classes)
+        labels = None if self.labels is None else _classes("labels", self.labels, n, classes)
         predicted = _classes("predicted", self.predicted, n, classes)
         if probs is not None:
             best = probs[np.arange(n), predicted] == probs.max(axis=1)
@@ -79,7 +89,9 @@ class Predictions:
 
     @property
     def is_error(self) -> np.ndarray:
-        """Whether each answer is wrong, [n] bool."""
+        """Whether each answer is wrong, [n] bool; all are where no class is right."""
+        if self.labels is None:
+            return np.ones(len(self.predicted), bool)
         return self.predicted != self.labels
 
 
@@ -134,7 +146,8 @@ def _check_shape(name: str, values: np.ndarray, rows: int | None) -> None:
 
 def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
     """Writes `path`, an npz of `labels`, `predicted`, `probs` if known, and one array a method."""
-    arrays = {"labels": predictions.labels, "predicted": predictions.predicted}
+    arrays = {} if predictions.labels is None else {"labels": predictions.labels}
+    arrays["predicted"] = predictions.predicted
     if predictions.probs is not None:
         arrays["probs"] = predictions.probs
     arrays |= predictions.uncertainty
@@ -145,32 +158,116 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def load_predictions(path: str | os.PathLike) -> Predictions:
-    """Reads what `save_predictions` wrote, or anyone's npz of that form.
+def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Predictions:
+    """Reads what `save_predictions` wrote, or anyone's npz or CSV of that form.
 
-    Every array besides `labels`, `probs` and `predicted` is an uncertainty, named by its key.
+    npz: every array besides `labels`, `probs` and `predicted` is an uncertainty, named by its key.
+
+    CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
+    integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers is an
+    uncertainty. Columns without any number, such as names of files, are left out.
+
+    Args:
+      path: The file. Without `labels` no class is right: samples from out of the distribution.
+      reverse: Names of columns in which higher = more trusted; they are returned negated.
 
     Raises:
-      ValueError: If it is no such file; the message names the file and what is wrong in it.
+      ValueError: If it is no such file, or `reverse` names no column of it; the message names the
+        file, what is wrong in it, and the row (from 0), in a CSV also the line (from 1).
       OSError: If it cannot be opened.
     """
+    lines: Sequence[int] = ()
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("expected an npz file, received a single array")
-        with archive:
-            arrays = {name: archive[name] for name in archive.files}
-        if "labels" not in arrays or not {"probs", "predicted"} & set(arrays):
+        if os.fspath(path).lower().endswith(".csv"):
+            arrays, lines = _read_csv(path)
+        else:
+            arrays = _read_npz(path)
+        if not {"probs", "predicted"} & set(arrays):
             raise ValueError(
-                "expected labels, and probs or predicted, "
-                f"received {', '.join(arrays) or 'no arrays'}"
+                f"expected probs or predicted, received {', '.join(arrays) or 'no arrays'}"
             )
         given = "predicted" in arrays
         predicted = arrays["predicted"] if given else np.argmax(arrays["probs"], axis=-1)
         columns = {name: x for name, x in arrays.items() if name not in _CLASS_FIELDS}
-        return Predictions(arrays["labels"], arrays.get("probs"), predicted, columns)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{os.fspath(path)}: no predictions file: {error}") from error
+        found = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, columns)
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
+        row = error.row if isinstance(error, metrics.RowError) else None
+        where = f" (line {lines[row]})" if lines and row is not None else ""
+        raise ValueError(f"{os.fspath(path)}: no predictions file: {error}{where}") from error
+    unknown = [name for name in reverse if name not in found.uncertainty]
+    if unknown:
+        raise ValueError(
+            f"reverse: expected uncertainty columns of {os.fspath(path)} "
+            f"({', '.join(found.uncertainty)}), received {', '.join(unknown)}"
+        )
+    columns = {name: -u if name in reverse else u for name, u in found.uncertainty.items()}
+    return dataclasses.replace(found, uncertainty=columns)
+
+
+def _read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("expected an npz file, received a single array")
+    with archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Arrays by name as an npz would hold them, and each row's line in the file."""
+    rows, lines = [], []
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        names = [name.strip() for name in next(reader, [])]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(
+                f"expected names in the first line, each once, received {', '.join(names)!r}"
+            )
+        for row in reader:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(
+                    f"expected {len(names)} entries, received {len(row)} in line {reader.line_num}"
+                )
+            rows.append(row)
+            lines.append(reader.line_num)
+    if not rows:
+        raise ValueError("expected rows below the first line, received none")
+    arrays = {}
+    for name, words in zip(names, zip(*rows, strict=True), strict=True):
+        whole = name in ("labels", "predicted")
+        good = [_is_number(word, whole) for word in words]
+        wanted = whole or re.fullmatch(r"probs_\d+", name)
+        if not any(good) and not wanted:
+            continue
+        if not all(good):
+            bad = good.index(False)
+            kind = "integers" if whole else "numbers"
+            raise ValueError(
+                f"{name}: expected {kind}, received {words[bad]!r} in line {lines[bad]}"
+            )
+        arrays[name] = np.array(words).astype(np.int64 if whole else np.float64)
+    probs = [name for name in arrays if re.fullmatch(r"probs_\d+", name)]
+    if probs:
+        expected = [f"probs_{number}" for number in range(len(probs))]
+        if set(probs) != set(expected):
+            raise ValueError(
+                f"expected class probabilities {expected[0]} to {expected[-1]}, "
+                f"received {', '.join(probs)}"
+            )
+        arrays["probs"] = np.stack([arrays.pop(name) for name in expected], axis=1)
+    return arrays, lines
+
+
+def _is_number(word: str, whole: bool) -> bool:
+    if whole:
+        # So many digits fit an int64.
+        return re.fullmatch(r"\s*[+-]?\d{1,18}\s*", word, re.ASCII) is not None
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def rows(
@@ -184,8 +281,10 @@ def rows(
     tau: float,
     bootstrap_draws: int,
     bootstrap_seed: int,
+    taus: Mapping[str, float] | None = None,
+    raw: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """One flat row of results for each method of the predictions.
+    """One flat row of results for each method of the predictions: failure prediction.
 
     Args:
       predictions: The answers of one classifier.
@@ -197,49 +296,268 @@ def rows(
       tau: Decision threshold on u.
       bootstrap_draws: Draws of the intervals.
       bootstrap_seed: Seed of the draws; all methods get the same draws of samples.
+      taus: By method, a threshold of its own in the place of `tau`.
+      raw: Methods whose scores have no scale of their own: their threshold and calibration metrics
+        are NaN, as those of any score that leaves [0, 1] are.
 
     Returns:
-      Rows of `method`, the arguments above except the last two, `n`, `errors`, `accuracy`, each
-      metric M of `btcp_tf.metrics.METRICS` as `M`, and its 95 % bootstrap interval as `M_low`,
-      `M_high`. Beside an `mcp` column, other methods also have `M_minus_mcp`, `M_minus_mcp_low`
-      and `M_minus_mcp_high` for the metrics in `DIFFERENCES`, with paired intervals. NaN where a
-      metric is undefined, see `btcp_tf.metrics.evaluate_all`.
+      Rows of `method`, `task` "failure", `ood` "", the arguments above from `dataset` to `tau` (the
+      method's own, if any), `n`, `errors`, `accuracy`, each metric M of `btcp_tf.metrics.METRICS`
+      as `M`, and its 95 % bootstrap interval as `M_low`, `M_high`. Beside an `mcp` column, other
+      methods also have `M_minus_mcp`, `M_minus_mcp_low` and `M_minus_mcp_high` for the metrics in
+      `DIFFERENCES`, with paired intervals. `verdict` is one of `VERDICTS`, or "" where there is no
+      difference to judge. NaN where a metric is undefined, see `btcp_tf.metrics.evaluate_all`.
     """
-    is_error, columns = predictions.is_error, predictions.uncertainty
-    values = {name: metrics.evaluate_all(is_error, u, tau=tau) for name, u in columns.items()}
-    draws = metrics.bootstrap(
-        is_error, columns, tau=tau, draws=bootstrap_draws, seed=bootstrap_seed
+    is_error = predictions.is_error
+    about = dict(
+        dataset=dataset,
+        seed=seed,
+        stage=stage,
+        classifier_id=classifier_id,
+        task="failure",
+        split=split,
+        ood="",
+        n=len(is_error),
+        errors=int(is_error.sum()),
+        accuracy=float(1 - is_error.mean()),
+    )
+    return _rows(
+        is_error,
+        predictions.uncertainty,
+        about,
+        table=metrics.METRICS,
+        differences=DIFFERENCES,
+        tau=tau,
+        taus=taus,
+        raw=raw,
+        draws=bootstrap_draws,
+        seed=bootstrap_seed,
+    )
+
+
+def ood_rows(
+    test: Predictions,
+    ood: Predictions,
+    *,
+    dataset: str,
+    ood_name: str,
+    seed: int,
+    stage: str,
+    classifier_id: str,
+    tau: float,
+    bootstrap_draws: int,
+    bootstrap_seed: int,
+    taus: Mapping[str, float] | None = None,
+    raw: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Rows of OOD detection and of the joint task, one of each for every method of both sets.
+
+    Args:
+      test: Answers to the test set.
+      ood: Answers of the same classifier to samples from out of its distribution; their labels, if
+        any, do not matter.
+      dataset: As in `rows`, and so are the arguments that are not here.
+      ood_name: Name of the OOD set.
+      bootstrap_draws: Draws of the intervals; each takes as many test and OOD samples as there are.
+
+    Returns:
+      Rows as those of `rows`, with `split` "test", `ood`, and `n_ood`, the number of OOD samples;
+      `n`, `errors` and `accuracy` are those of the test samples alone. First of `task` "ood": the
+      metrics in `btcp_tf.metrics.OOD_METRICS` of telling OOD from test samples, with differences in
+      `OOD_DIFFERENCES`. Then of `task` "joint": the metrics in `METRICS`, where both the wrong
+      answers and the OOD samples, `errors + n_ood`, are errors. (Kim, Koo and Hwang, A Unified
+      Benchmark for the Unknown Detection Capability of Deep Neural Networks, 2021.)
+
+    Raises:
+      ValueError: If no method scored both sets.
+    """
+    sizes = len(test.predicted), len(ood.predicted)
+    columns = {
+        name: np.concatenate([u, ood.uncertainty[name]])
+        for name, u in test.uncertainty.items()
+        if name in ood.uncertainty
+    }
+    if not columns:
+        raise ValueError(
+            f"{ood_name}: expected an uncertainty among {', '.join(test.uncertainty)}, "
+            f"received {', '.join(ood.uncertainty)}"
+        )
+    about: dict[str, Any] = dict(
+        dataset=dataset,
+        seed=seed,
+        stage=stage,
+        classifier_id=classifier_id,
+        split="test",
+        ood=ood_name,
+        n=sizes[0],
+        n_ood=sizes[1],
+        errors=int(test.is_error.sum()),
+        accuracy=float(1 - test.is_error.mean()),
+    )
+    is_ood = np.repeat([False, True], sizes)
+    is_failure = np.concatenate([test.is_error, np.ones(sizes[1], bool)])
+    result = []
+    for task, target, table, differences in (
+        ("ood", is_ood, metrics.OOD_METRICS, OOD_DIFFERENCES),
+        ("joint", is_failure, metrics.METRICS, DIFFERENCES),
+    ):
+        result += _rows(
+            target,
+            columns,
+            about | {"task": task},
+            table=table,
+            differences=differences,
+            tau=tau,
+            taus=taus,
+            raw=raw,
+            draws=bootstrap_draws,
+            seed=bootstrap_seed,
+            parts=sizes,
+        )
+    return result
+
+
+def _rows(
+    target: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    about: Mapping[str, Any],
+    *,
+    table: Mapping[str, metrics.Metric],
+    differences: Collection[str],
+    tau: float,
+    taus: Mapping[str, float] | None,
+    raw: Collection[str],
+    draws: int,
+    seed: int,
+    parts: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the columns, for a target that a high u is to find; see `rows` and `bootstrap`."""
+    tau_of = {method: (taus or {}).get(method, tau) for method in columns}
+    values = {
+        method: metrics.evaluate_all(target, u, tau=tau_of[method], table=table)
+        for method, u in columns.items()
+    }
+    drawn = metrics.bootstrap(
+        target, columns, tau=tau_of, draws=draws, seed=seed, table=table, parts=parts
     )
     result = []
     for method in columns:
-        row = dict(
-            dataset=dataset,
-            seed=seed,
-            method=method,
-            stage=stage,
-            classifier_id=classifier_id,
-            split=split,
-            n=len(is_error),
-            errors=int(is_error.sum()),
-            accuracy=float(1 - is_error.mean()),
-            tau=tau,
-        )
+        row = dict(about) | {"method": method, "tau": tau_of[method]}
         for name, value in values[method].items():
-            row |= _with_interval(name, value, draws[method][name])
+            if method in raw and table[name].kind != "ranking":
+                row |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
+            else:
+                row |= _with_interval(name, value, drawn[method][name])
         if REFERENCE in columns and method != REFERENCE:
-            for name in DIFFERENCES:
+            for name in differences:
                 row |= _with_interval(
                     f"{name}_minus_{REFERENCE}",
                     values[method][name] - values[REFERENCE][name],
-                    draws[method][name] - draws[REFERENCE][name],
+                    drawn[method][name] - drawn[REFERENCE][name],
                 )
-        result.append(row)
+        result.append(row | {"verdict": _verdict(row)})
     return result
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    """One of `VERDICTS`, or "" without a defined difference to the reference."""
+    low, high = (row.get(f"auroc_minus_{REFERENCE}_{end}", math.nan) for end in ("low", "high"))
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    better, worse, neither = VERDICTS
+    return better if low > 0 else worse if high < 0 else neither
 
 
 def _with_interval(name: str, value: float, draws: np.ndarray) -> dict[str, float]:
     low, high = metrics.interval(draws)
     return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+_GROUP = ("dataset", "method", "stage", "task", "split", "ood", "ablation", "answers")
+"""Columns in which rows of one method under several seeds agree; the last two may be missing."""
+
+
+def across_seeds(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds, with the certainty of the means and of the differences to MCP.
+
+    Two things make the mean of k seeds uncertain. Training, split and all else that a seed sets
+    differ between the seeds: t s / sqrt(k) bounds it, with s the sample standard deviation of the k
+    values and t the 97.5 % point of Student's distribution with k - 1 degrees of freedom. The test
+    samples, which all seeds share, are a draw themselves, and more seeds do not average it out: the
+    seeds' own bootstrap intervals bound it, on the mean b below and above the value. The two are
+    independent, so the interval of the mean reaches sqrt((t s)^2 / k + b^2) to either side (Zou and
+    Donner, Construction of Confidence Limits about Effect Measures, 2008). For one seed s says
+    nothing, and the interval is that seed's own.
+
+    Where the test draw does not move all seeds alike, s sees some of its noise too, which is then
+    counted twice: the interval is rather too wide than too narrow.
+
+    Args:
+      rows: Of `rows` and `ood_rows`. Further columns `ablation` and `answers`, if there are any,
+        tell apart what is not the same method or not the same classifier.
+
+    Returns:
+      One row for each dataset, method, stage, task, split, ood, ablation and answers, in order of
+      appearance, of these columns and `seeds`, their number; `n` and, if there, `n_ood`; the means
+      of `errors`, `tau`, `accuracy`, each metric M and each difference D = `M_minus_mcp`;
+      `accuracy_sd`, `M_sd` and `D_sd`, sample standard deviations, NaN for one seed; the intervals
+      `M_low`, `M_high`, `D_low`, `D_high`; and `verdict`, from that of the difference in AUROC.
+      NaN where a value is undefined for one of the seeds.
+
+    Raises:
+      ValueError: If a group has two rows of one seed, or test sets of different sizes.
+    """
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name, "") for name in _GROUP), []).append(row)
+    return [_mean_row(group) for group in groups.values()]
+
+
+def _mean_row(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = group[0]
+    result = {name: first[name] for name in _GROUP if name in first}
+    who = ", ".join(str(value) for value in result.values() if value != "")
+    seeds = [row["seed"] for row in group]
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(
+            f"{who}: expected one row for each seed, received seeds {', '.join(map(str, seeds))}; "
+            "rows of other classifiers need other words in a column `answers`"
+        )
+    for name in ("n", "n_ood"):
+        if name in first:
+            sizes = {row[name] for row in group}
+            if len(sizes) > 1:
+                raise ValueError(
+                    f"{who}: expected the same {name} for all seeds, received {sorted(sizes)}"
+                )
+            result[name] = first[name]
+    result["seeds"] = len(group)
+    columns = dict.fromkeys(name for row in group for name in row)
+    measured = [name for name in columns if f"{name}_low" in columns]
+
+    def values_of(name: str) -> np.ndarray:
+        return np.array([row.get(name, math.nan) for row in group], np.float64)
+
+    for name in ("errors", "tau", "accuracy", *measured):
+        values = values_of(name)
+        result[name] = float(values.mean())
+        if name in ("errors", "tau"):
+            continue
+        result[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        if name in measured:
+            ends = values_of(f"{name}_low"), values_of(f"{name}_high")
+            result[f"{name}_low"], result[f"{name}_high"] = _interval_of_mean(values, *ends)
+    return result | {"verdict": _verdict(result)}
+
+
+def _interval_of_mean(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+    """See `across_seeds`; all of shape [k]."""
+    k = len(values)
+    if k == 1:
+        return float(low[0]), float(high[0])
+    training = special.stdtrit(k - 1, 0.975) * values.std(ddof=1) / math.sqrt(k)
+    below, above = (np.hypot(training, gap.mean()) for gap in (values - low, high - values))
+    return float(values.mean() - below), float(values.mean() + above)
 
 
 def epoch_metrics(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> dict[str, float]:
@@ -250,7 +568,8 @@ def epoch_metrics(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) ->
     """
     groups = metrics.tie_groups(is_error, uncertainty)
     u = np.asarray(uncertainty, np.float64)
-    values = metrics.evaluate_groups(groups, tau=tau, names=EPOCH_METRICS)
+    table = {name: metrics.METRICS[name] for name in EPOCH_METRICS}
+    values = metrics.evaluate_groups(groups, tau=tau, table=table)
     return {
         "accuracy": float(groups.correct[-1] / groups.rows[-1]),
         "u_mean": float(u.mean()),

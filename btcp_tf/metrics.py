@@ -9,12 +9,16 @@ formula therefore serves the point estimate and, with a leading axis, all draws 
 "Positive" is a correct answer in `bacc`, `fpr`, `fp_share` and `fnr`, as in the paper's confusion
 matrix; elsewhere the names say which class is meant. "The paper" is Identifying Incorrect
 Classifications with Balanced Uncertainty (BTCP).
+
+OOD detection asks the same of other rows: which samples are out of the classifier's distribution.
+Its metrics, `OOD_METRICS`, are functions of `(is_ood, uncertainty)` and of the same counts, with
+OOD samples in the place of errors and in-distribution samples in that of correct answers.
 """
 
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +49,18 @@ class TieGroups(NamedTuple):
         return self.rows - self.errors
 
 
+class _Task(NamedTuple):
+    """How messages call what is to be told apart."""
+
+    argument: str
+    trusted: str
+    wanted: str
+
+
+_FAILURE = _Task("is_error", "correct answers", "errors")
+_OOD = _Task("is_ood", "in-distribution samples", "OOD samples")
+
+
 def tie_groups(is_error: ArrayLike, uncertainty: ArrayLike) -> TieGroups:
     """Sorts and groups the rows; the one costly step that all metrics share.
 
@@ -56,33 +72,48 @@ def tie_groups(is_error: ArrayLike, uncertainty: ArrayLike) -> TieGroups:
       ValueError: If a shape, a type or a value is not as described, or n is 0; the message names
         the first bad row.
     """
-    return _count(*_keys(*_columns(is_error, uncertainty)))
+    return _grouped(is_error, uncertainty, _FAILURE)
 
 
-def _columns(is_error: ArrayLike, uncertainty: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _grouped(wanted: ArrayLike, uncertainty: ArrayLike, task: _Task) -> TieGroups:
+    return _count(*_keys(*_columns(wanted, uncertainty, task)))
+
+
+def _columns(
+    is_error: ArrayLike, uncertainty: ArrayLike, task: _Task
+) -> tuple[np.ndarray, np.ndarray]:
     """The two columns as [n] bool and [n] float64."""
     if np.ma.isMaskedArray(is_error) or np.ma.isMaskedArray(uncertainty):
         raise ValueError("expected plain arrays, received a masked one; leave its rows out first")
     errors, u = np.asarray(is_error), np.asarray(uncertainty)
-    for name, column in (("is_error", errors), ("uncertainty", u)):
+    for name, column in ((task.argument, errors), ("uncertainty", u)):
         if column.dtype.kind not in "biuf":
             raise ValueError(f"{name}: expected numbers, received dtype {column.dtype}")
         if column.ndim != 1 or not column.size:
             raise ValueError(f"{name}: expected shape [n], n > 0, received {column.shape}")
     if errors.shape != u.shape:
         raise ValueError(
-            "is_error and uncertainty: expected the same shape, "
+            f"{task.argument} and uncertainty: expected the same shape, "
             f"received {errors.shape} and {u.shape}"
         )
     if errors.dtype != bool:
-        check_rows((errors == 0) | (errors == 1), errors, "is_error: expected 0 or 1")
+        check_rows((errors == 0) | (errors == 1), errors, f"{task.argument}: expected 0 or 1")
     u = u.astype(np.float64, copy=False)
     check_rows(np.isfinite(u), u, "uncertainty: expected finite numbers")
     return errors.astype(bool, copy=False), u
 
 
+class RowError(ValueError):
+    """A row that is not as expected."""
+
+    def __init__(self, expectation: str, value: Any, row: int) -> None:
+        super().__init__(f"{expectation}, received {value} in row {row}")
+        self.row = row
+        """Its number, from 0."""
+
+
 def check_rows(good: np.ndarray, column: np.ndarray, expectation: str) -> None:
-    """Raises ValueError unless all is good.
+    """Raises RowError, a ValueError, unless all is good.
 
     Args:
       good: Whether each row is as expected, [n] bool.
@@ -91,7 +122,7 @@ def check_rows(good: np.ndarray, column: np.ndarray, expectation: str) -> None:
     """
     if not good.all():
         row = int(np.argmin(good))
-        raise ValueError(f"{expectation}, received {column[row]} in row {row}")
+        raise RowError(expectation, column[row], row)
 
 
 def _keys(is_error: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -131,18 +162,22 @@ def _first(reached: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _single(
-    formula: Callable[..., np.ndarray], is_error: ArrayLike, uncertainty: ArrayLike, **settings: Any
+    formula: Callable[..., np.ndarray],
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    task: _Task = _FAILURE,
+    **settings: Any,
 ) -> float:
     """One metric of one column; warns if it is undefined."""
-    groups = tie_groups(is_error, uncertainty)
+    groups = _grouped(is_error, uncertainty, task)
     value = float(formula(groups, **settings))
     if math.isnan(value):
-        _warn_undefined([formula.__name__.removeprefix("_")], groups, stacklevel=4)
+        _warn_undefined([formula.__name__.removeprefix("_")], groups, task, stacklevel=4)
     return value
 
 
-def _warn_undefined(names: Iterable[str], groups: TieGroups, stacklevel: int) -> None:
-    absent = "correct answers" if groups.errors[-1] else "errors"
+def _warn_undefined(names: Iterable[str], groups: TieGroups, task: _Task, stacklevel: int) -> None:
+    absent = task.trusted if groups.errors[-1] else task.wanted
     warnings.warn(
         f"no {absent} among {groups.rows[-1]} rows: {', '.join(names)} undefined (NaN)",
         RuntimeWarning,
@@ -227,12 +262,16 @@ def _aurc(groups: TieGroups) -> np.ndarray:
     size, wrong = np.diff(groups.rows), np.diff(groups.errors)
     # In the mean over its orders, every row of a group adds the same share of an error. So the
     # errors among the first k rows are `offset + k * share`, with offset and share of k's group.
-    share = wrong / np.maximum(size, 1)
-    offset = groups.errors[..., :-1] - groups.rows[..., :-1] * share
-    shape = (*size.shape[:-1], groups.rows.flat[-1])
-    share, offset = (np.repeat(x.ravel(), size.ravel()).reshape(shape) for x in (share, offset))
-    k = np.arange(1, shape[-1] + 1)
-    return ((offset + k * share) / k).mean(axis=-1)
+    # Divided by k and summed over the group, that is its errors and `offset` times a sum of 1 / k.
+    offset = groups.errors[..., :-1] - groups.rows[..., :-1] * (wrong / np.maximum(size, 1))
+    n = groups.rows.flat[-1]
+    reciprocals = np.diff(_harmonic(n)[groups.rows])
+    return (groups.errors[..., -1] + (offset * reciprocals).sum(axis=-1)) / n
+
+
+def _harmonic(n: int) -> np.ndarray:
+    """Sums of 1 / k over k = 1..m for m = 0..n, [n + 1]."""
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n + 1))])
 
 
 def e_aurc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
@@ -244,9 +283,12 @@ def e_aurc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
 
 def _e_aurc(groups: TieGroups) -> np.ndarray:
-    k = np.arange(1, groups.rows.flat[-1] + 1)
-    oracle = np.maximum(0, k - groups.correct[..., -1:]) / k
-    return _aurc(groups) - oracle.mean(axis=-1)
+    # The oracle's errors among the first k rows are max(0, k - correct).
+    n, correct = groups.rows.flat[-1], groups.correct[..., -1]
+    harmonic = _harmonic(n)
+    oracle = (groups.errors[..., -1] - correct * (harmonic[n] - harmonic[correct])) / n
+    # Rounding must not put a perfect order below the oracle.
+    return np.maximum(_aurc(groups) - oracle, 0)
 
 
 def augrc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
@@ -425,6 +467,61 @@ def _mean_cost(groups: TieGroups, correct: np.ndarray, error: np.ndarray) -> np.
     return cost.sum(axis=-1) / groups.rows[..., -1]
 
 
+# OOD detection: out-of-distribution samples are what is to be found.
+
+
+def aupr_ood(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
+    """Average precision of finding the OOD samples by highest u; tied rows are one threshold.
+
+    In (0, 1], about the share of OOD samples for a useless u, so that it compares only sets of the
+    same sizes; NaN, with a warning, without OOD samples.
+    """
+    return _single(_aupr_ood, is_ood, uncertainty, _OOD)
+
+
+def _aupr_ood(groups: TieGroups) -> np.ndarray:
+    return _aupr_error(groups)
+
+
+def aupr_id(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
+    """Average precision of finding the in-distribution samples by lowest u, as `aupr_ood`.
+
+    In (0, 1]; NaN, with a warning, without in-distribution samples.
+    """
+    return _single(_aupr_id, is_ood, uncertainty, _OOD)
+
+
+def _aupr_id(groups: TieGroups) -> np.ndarray:
+    return _aupr_success(groups)
+
+
+def ood_acc(is_ood: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
+    """Share of the OOD samples that are rejected, u >= tau: the paper's ACC.
+
+    In [0, 1]; in-distribution samples do not matter, so a larger u everywhere is better. NaN, with
+    a warning, without OOD samples.
+    """
+    return _single(_ood_acc, is_ood, uncertainty, _OOD, tau=tau)
+
+
+def _ood_acc(groups: TieGroups, tau: float) -> np.ndarray:
+    return 1 - _fpr(groups, tau)
+
+
+def ood_au(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
+    """Mean u of the OOD samples, u in [0, 1]: the paper's AU.
+
+    In [0, 1]; in-distribution samples do not matter, see `ood_acc`. NaN, with a warning, without
+    OOD samples.
+    """
+    return _single(_ood_au, is_ood, uncertainty, _OOD)
+
+
+def _ood_au(groups: TieGroups) -> np.ndarray:
+    total = (np.diff(groups.errors) * _unit_interval(groups)).sum(axis=-1)
+    return _ratio(total, groups.errors[..., -1])
+
+
 # Curves.
 
 
@@ -468,7 +565,7 @@ def roc_curve(is_error: ArrayLike, uncertainty: ArrayLike) -> RocCurve:
     groups = tie_groups(is_error, uncertainty)
     correct, errors = ((x[-1] - x)[::-1] for x in (groups.correct, groups.errors))
     if not (correct[-1] and errors[-1]):
-        _warn_undefined(["roc_curve"], groups, stacklevel=3)
+        _warn_undefined(["roc_curve"], groups, _FAILURE, stacklevel=3)
     threshold = np.append(groups.u, np.inf)[::-1]
     return RocCurve(_ratio(correct, correct[-1]), _ratio(errors, errors[-1]), threshold)
 
@@ -503,7 +600,7 @@ class Metric:
     """What a table needs to know about a metric.
 
     Called with `(is_error, uncertainty)`, and `tau=` if `kind` is "threshold", it is the function
-    of its name.
+    of its name. In `OOD_METRICS`, `is_ood` stands for `is_error`.
     """
 
     formula: Callable[..., np.ndarray]
@@ -511,15 +608,18 @@ class Metric:
     title: str
     """Column heading."""
     kind: str
-    """"ranking", "threshold" (takes tau) or "calibration". The last two need u in [0, 1]."""
+    """"ranking", "threshold" (takes tau), "calibration" or "scale" (what u itself is). All but the
+    first need u in [0, 1]."""
     higher_is_better: bool
     in_paper: bool = False
     """Whether the paper reports it."""
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Fixed keyword arguments of the formula."""
+    task: _Task = _FAILURE
+    """For messages: what is told apart."""
 
     def __call__(self, is_error: ArrayLike, uncertainty: ArrayLike, **tau: float) -> float:
-        return _single(self.formula, is_error, uncertainty, **self.settings, **tau)
+        return _single(self.formula, is_error, uncertainty, self.task, **self.settings, **tau)
 
 
 METRICS: dict[str, Metric] = {
@@ -558,16 +658,27 @@ METRICS: dict[str, Metric] = {
 }
 """Every metric of failure prediction by name."""
 
+OOD_METRICS: dict[str, Metric] = {
+    "auroc": dataclasses.replace(METRICS["auroc"], task=_OOD, in_paper=False),
+    "fpr95": dataclasses.replace(METRICS["fpr95"], task=_OOD),
+    "aupr_ood": Metric(_aupr_ood, "AUPR-OOD", "ranking", True, task=_OOD),
+    "aupr_id": Metric(_aupr_id, "AUPR-ID", "ranking", True, task=_OOD),
+    "ood_acc": Metric(_ood_acc, "ACC", "threshold", True, in_paper=True, task=_OOD),
+    "ood_au": Metric(_ood_au, "AU", "scale", True, in_paper=True, task=_OOD),
+}
+"""Every metric of OOD detection by name. `fpr95` is the share of the OOD samples that are accepted
+where 95 % of the in-distribution samples are."""
+
 
 def evaluate_groups(
-    groups: TieGroups, *, tau: float, names: Iterable[str] = tuple(METRICS)
+    groups: TieGroups, *, tau: float, table: Mapping[str, Metric] = METRICS
 ) -> dict[str, np.ndarray]:
     """Metrics of rows that are already grouped, without warnings.
 
     Args:
       groups: See `tie_groups`.
       tau: Decision threshold on u.
-      names: Keys of `METRICS`.
+      table: `METRICS`, `OOD_METRICS` or a part of one.
 
     Returns:
       Values by name, [...] as the leading axes of `groups`. NaN where a metric is undefined: it
@@ -575,8 +686,7 @@ def evaluate_groups(
     """
     on_scale = groups.u[0] >= 0 and groups.u[-1] <= 1
     values = {}
-    for name in names:
-        metric = METRICS[name]
+    for name, metric in table.items():
         if on_scale or metric.kind == "ranking":
             tau_if_used = {"tau": tau} if metric.kind == "threshold" else {}
             values[name] = metric.formula(groups, **metric.settings, **tau_if_used)
@@ -585,16 +695,31 @@ def evaluate_groups(
     return values
 
 
-def evaluate_all(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> dict[str, float]:
-    """All of `METRICS` by name, with one sort; arguments as `tie_groups` and `evaluate_groups`.
+def evaluate_all(
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    *,
+    tau: float,
+    table: Mapping[str, Metric] = METRICS,
+) -> dict[str, float]:
+    """A table of metrics by name, with one sort.
 
-    One warning lists the metrics that are NaN for want of a class. Threshold and calibration
+    One warning lists the metrics that are NaN for want of a class. Threshold, calibration and scale
     metrics of a u that leaves [0, 1] are NaN without one: such a score has no fixed scale.
+
+    Args:
+      is_error: [n], see `tie_groups`; for `OOD_METRICS` whether each sample is out of distribution.
+      uncertainty: [n], see `tie_groups`.
+      tau: Decision threshold on u.
+      table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
     """
-    groups = tie_groups(is_error, uncertainty)
-    values = {name: float(x) for name, x in evaluate_groups(groups, tau=tau).items()}
-    if groups.errors[-1] in (0, groups.rows[-1]):
-        _warn_undefined([name for name, x in values.items() if math.isnan(x)], groups, stacklevel=3)
+    task = next(iter(table.values())).task
+    groups = _grouped(is_error, uncertainty, task)
+    found = evaluate_groups(groups, tau=tau, table=table)
+    values = {name: float(x) for name, x in found.items()}
+    undefined = [name for name, x in values.items() if math.isnan(x)]
+    if undefined and groups.errors[-1] in (0, groups.rows[-1]):
+        _warn_undefined(undefined, groups, task, stacklevel=3)
     return values
 
 
@@ -605,10 +730,11 @@ def bootstrap(
     is_error: ArrayLike,
     columns: Mapping[str, ArrayLike],
     *,
-    tau: float,
+    tau: float | Mapping[str, float],
     draws: int,
     seed: int,
-    names: Iterable[str] = tuple(METRICS),
+    table: Mapping[str, Metric] = METRICS,
+    parts: Sequence[int] | None = None,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Metrics of resampled rows: `interval` of them is a confidence interval.
 
@@ -617,12 +743,14 @@ def bootstrap(
     paired difference.
 
     Args:
-      is_error: [n], see `tie_groups`.
+      is_error: [n], see `tie_groups`; for `OOD_METRICS` whether each sample is out of distribution.
       columns: Uncertainties [n] by name, for the same answers.
-      tau: Decision threshold on u.
+      tau: Decision threshold on u, or one for each column by name.
       draws: Number of draws, at least 1.
       seed: Seed of the draws.
-      names: Keys of `METRICS`.
+      table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
+      parts: Numbers of rows that follow each other and are drawn each from its own part, where the
+        sizes were chosen and not found, as those of test images and OOD images. None: one part.
 
     Returns:
       By column and metric, the metric's value in each draw, [draws] float64; NaN where the draw
@@ -630,18 +758,27 @@ def bootstrap(
     """
     if draws < 1:
         raise ValueError(f"draws: expected at least 1, received {draws}")
-    names = tuple(names)
-    keys = {name: _keys(*_columns(is_error, u)) for name, u in columns.items()}
-    values = {column: {name: np.empty(draws) for name in names} for column in columns}
+    task = next(iter(table.values())).task
+    keys = {name: _keys(*_columns(is_error, u, task)) for name, u in columns.items()}
+    taus = dict(tau) if isinstance(tau, Mapping) else dict.fromkeys(columns, tau)
+    values = {column: {name: np.empty(draws) for name in table} for column in columns}
     n = len(np.asarray(is_error))
+    first: int | np.ndarray = 0
+    end: int | np.ndarray = n
+    if parts is not None:
+        if sum(parts) != n or min(parts) < 0:
+            raise ValueError(f"parts: expected sizes that add up to {n}, received {list(parts)}")
+        ends = np.cumsum(parts)
+        first, end = np.repeat(ends - parts, parts), np.repeat(ends, parts)
     generator = np.random.default_rng(seed)
     at_once = max(1, _BLOCK_CELLS // n)
     for start in range(0, draws, at_once):
         block = slice(start, min(start + at_once, draws))
-        rows = generator.integers(n, size=(block.stop - start, n))
+        rows = generator.integers(first, end, size=(block.stop - start, n))
         for column, (u, key) in keys.items():
             groups = _count(u, key[rows])
-            for name, x in evaluate_groups(groups, tau=tau, names=names).items():
+            found = evaluate_groups(groups, tau=taus[column], table=table)
+            for name, x in found.items():
                 values[column][name][block] = x
     return values
 

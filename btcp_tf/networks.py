@@ -70,6 +70,61 @@ def mcp_model(model: keras.Model) -> keras.Model:
     return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="mcp")
 
 
+def outputs_model(model: keras.Model) -> keras.Model:
+    """image → {`features`, `logits`, `probs`}: all that methods read; weights are shared."""
+    encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
+    image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
+    features = encoder(image)
+    logits = classifier.get_layer("logits")(features)
+    probs = classifier.get_layer("probs")(logits)
+    return keras.Model(image, {"features": features, "logits": logits, "probs": probs})
+
+
+def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Model]:
+    """A copy of the classifier whose dropout never rests, cut in two before the first of it.
+
+    Everything else, BatchNorm too, is in inference mode. The copy has weights and random states of
+    its own: passes through it leave the model bit-identical.
+
+    Args:
+      model: From `assemble`.
+      seed: Of the masks; the n-th pass after the copy was made always draws the same.
+
+    Returns:
+      `(before, after)`: image → what no dropout layer has touched yet, the same in every pass; and
+      that → probs, another answer in every pass.
+
+    Raises:
+      ValueError: If the encoder has no dropout.
+    """
+    encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
+    kinds = (layers.Dropout, layers.GaussianDropout, layers.AlphaDropout)
+    drawn: list[keras.Layer] = []
+
+    def copy(layer: keras.Layer) -> keras.Layer:
+        settings = layer.get_config()
+        if not isinstance(layer, kinds):
+            return layer.__class__.from_config(settings)
+        twin = layer.__class__.from_config(settings | {"seed": seed + len(drawn)})
+        rest = twin.call
+        twin.call = lambda inputs, training=None: rest(inputs, training=True)
+        drawn.append(twin)
+        return twin
+
+    twin = keras.models.clone_model(encoder, clone_function=copy)
+    if not drawn:
+        raise ValueError(
+            f"expected a network with dropout for mc_dropout, received {encoder.name} of layers "
+            f"{', '.join(layer.name for layer in encoder.layers)}"
+        )
+    # States of dropout are no weights: those of the copy stay its own.
+    twin.set_weights(encoder.get_weights())
+    last = keras.models.clone_model(classifier)
+    last.set_weights(classifier.get_weights())
+    middle = drawn[0].input
+    return keras.Model(twin.input, middle), keras.Model(middle, last(twin.output))
+
+
 def build_classifier(feature_dim: int, num_classes: int) -> keras.Model:
     """features `[n, feature_dim]` → probs `[n, num_classes]`; its layer "logits" is linear."""
     features = keras.Input((feature_dim,), name="features")

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf import data, losses
+from btcp_tf import data, losses, networks
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
 
@@ -29,14 +29,26 @@ Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class DensitySettings:
-    """How the DFL weighs an example; see `losses.distributional_focal_loss`."""
+class Recipe:
+    """What sets one estimator of a run apart from the others."""
+
+    gamma: float | None = None
+    """Exponent of the focal factor; None takes the run's `gamma` setting."""
+    hardest: float = 1.0
+    """Share of each batch that is trained on, by largest loss, in (0, 1]: OHEM below 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSettings:
+    """How the estimator's loss weighs an example; see `losses.distributional_focal_loss`."""
 
     gamma: float
     epsilon: float
     form: str
     scope: str
     bins: int
+    hardest: float = 1.0
+    """See `Recipe`."""
 
 
 class PhaseModel(keras.Model):
@@ -51,12 +63,12 @@ class PhaseModel(keras.Model):
         self,
         phase: Phase,
         network: keras.Model,
-        density: DensitySettings | None = None,
+        settings: LossSettings | None = None,
         term_weights: dict[str, float] | None = None,
     ) -> None:
         super().__init__(name=phase.name)
         self.phase = phase
-        self.density = density
+        self.settings = settings
         self.term_weights = {"cross_entropy": 1.0, "dfl": 1.0, **(term_weights or {})}
         # Only what is trained becomes part of the model, and so of its checkpoints.
         self.parts = {name: network.get_layer(name) for name in phase.trains}
@@ -66,9 +78,9 @@ class PhaseModel(keras.Model):
         names += ["accuracy"] * ("classifier" in self.parts)
         names += ["weight", "weight_squared"] * ("estimator" in self.parts)
         self.trackers = {name: keras.metrics.Mean(name=name) for name in names}
-        if density is not None:
+        if settings is not None:
             self.counts = self.add_weight(
-                shape=(density.bins,), initializer="zeros", trainable=False, name="counts"
+                shape=(settings.bins,), initializer="zeros", trainable=False, name="counts"
             )
         self.built = True
 
@@ -92,8 +104,8 @@ class PhaseModel(keras.Model):
 
     def set_targets(self, u_true: np.ndarray) -> None:
         """Takes U, the training set's `u_true` `[n]`, for the density with scope "dataset"."""
-        assert self.density is not None, "a phase without the DFL has no density"
-        self.counts.assign(losses.histogram(u_true, self.density.bins))
+        assert self.settings is not None, "a phase without the DFL has no density"
+        self.counts.assign(losses.histogram(u_true, self.settings.bins))
 
     def terms(self, y: tf.Tensor, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """One value per example `[n]` for each tracked quantity except the total loss."""
@@ -106,8 +118,8 @@ class PhaseModel(keras.Model):
             # exp(-cross-entropy) is the true class probability of this very pass.
             u_true = 1.0 - tf.exp(-tf.stop_gradient(terms["cross_entropy"]))
         if "uncertainty" in outputs:
-            settings = self.density
-            assert settings is not None, "a phase with the DFL has a density"
+            settings = self.settings
+            assert settings is not None, "a phase with the DFL has its settings"
             counts = self.counts.value
             if settings.scope == "batch":
                 # Summed over replicas here, outside of the loss's own tf.function: a
@@ -136,6 +148,15 @@ class PhaseModel(keras.Model):
         size = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(weight))
         with tf.GradientTape() as tape:
             terms = self.terms(y, self(x, training=True))
+            if self.settings is not None and self.settings.hardest < 1.0:
+                chosen = _hardest(terms["dfl"], self.settings.hardest)
+                share = replica.all_reduce(
+                    tf.distribute.ReduceOp.SUM, tf.reduce_sum(weight * chosen) / size
+                )
+                # Scaled so that means over the batch are means over what is trained on.
+                terms["dfl"] *= chosen / share
+                terms["weight"] *= chosen
+                terms["weight_squared"] *= chosen
             terms["loss"] = tf.add_n(
                 [self.term_weights[name] * terms[name] for name in self.phase.objective]
             )
@@ -165,6 +186,24 @@ class PhaseModel(keras.Model):
         del iterator, data_batch
 
 
+def _hardest(loss: tf.Tensor, share: float) -> tf.Tensor:
+    """1 for the `share` of the global batch with the largest losses, else 0 (OHEM).
+
+    Args:
+      loss: `[n]`, this replica's part of the batch.
+      share: In (0, 1); at least one example is chosen, and all that tie with the last one.
+
+    Returns:
+      `[n]` float32, without a gradient.
+    """
+    loss = tf.stop_gradient(loss)
+    replica = tf.distribute.get_replica_context()
+    whole = replica.all_gather(loss, axis=0) if replica.num_replicas_in_sync > 1 else loss
+    count = tf.cast(tf.math.ceil(share * tf.cast(tf.size(whole), tf.float64)), tf.int32)
+    smallest = tf.sort(whole, direction="DESCENDING")[count - 1]
+    return tf.cast(loss >= smallest, tf.float32)
+
+
 class Inference:
     """A model in inference mode over arrays of any length, on one device.
 
@@ -181,16 +220,57 @@ class Inference:
 
     def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
         """Answers of the model for all `inputs`, as NumPy; `title` shows a progress bar."""
-        starts = range(0, len(inputs), self._batch_size)
-        if title:
-            print(title)
-        bar = keras.utils.Progbar(len(starts), verbose=1 if title else 0)
-        answers = []
-        for number, start in enumerate(starts, 1):
-            batch = self._call(tf.constant(inputs[start : start + self._batch_size]))
-            answers.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
-            bar.update(number)
-        return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *answers)
+        return _in_batches(self._call, inputs, self._batch_size, title)
+
+
+def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
+    starts = range(0, len(inputs), batch_size)
+    if title:
+        print(title)
+    bar = keras.utils.Progbar(len(starts), verbose=1 if title else 0)
+    answers = []
+    for number, start in enumerate(starts, 1):
+        batch = call(tf.constant(inputs[start : start + batch_size]))
+        answers.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
+        bar.update(number)
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *answers)
+
+
+def sample_dropout(
+    network: keras.Model,
+    images: np.ndarray,
+    *,
+    passes: int,
+    seed: int,
+    batch_size: int,
+    title: str = "",
+) -> np.ndarray:
+    """Mean class probabilities of passes with dropout on (Gal and Ghahramani, 2016).
+
+    The network itself takes no part and is left bit-identical, see `networks.dropout_models`.
+
+    Args:
+      network: From `networks.assemble`.
+      images: `[n, ...]`.
+      passes: Stochastic passes for each image, at least 1.
+      seed: Of the masks.
+      batch_size: Images at once.
+      title: Shows a progress bar under this title.
+
+    Returns:
+      `[n, k]` float32.
+    """
+    before, after = networks.dropout_models(network, seed)
+
+    @tf.function(reduce_retracing=True, jit_compile=False)
+    def mean(batch: tf.Tensor) -> tf.Tensor:
+        fixed = before(batch, training=False)
+        total = tf.zeros((tf.shape(batch)[0], after.output_shape[-1]))
+        for _ in tf.range(passes):
+            total += after(fixed, training=False)
+        return total / passes
+
+    return _in_batches(mean, images, batch_size, title)
 
 
 def make_strategy(name: str, logical_devices: int) -> tf.distribute.Strategy:
@@ -332,7 +412,7 @@ def fit_phase(
                     describe,
                     before_epoch,
                     after_epoch,
-                )
+                ),
             ],
         )
     return rows
@@ -596,7 +676,7 @@ def fit(
     network: keras.Model,
     dataset: data.Dataset,
     config: Config,
-    estimators: dict[str, float | None],
+    estimators: dict[str, Recipe],
     *,
     folder: Path,
     strategy: tf.distribute.Strategy,
@@ -613,7 +693,7 @@ def fit(
       network: From `networks.build_model`, made in the scope of `strategy`.
       dataset: Its training and validation images are used.
       config: Settings.
-      estimators: Method → gamma of its DFL; None takes `config.gamma`.
+      estimators: Method → what its estimator is trained with.
       folder: Where the checkpoints are and go, one `<stage>.npz` each.
       strategy: From `make_strategy`.
       describe: Completes a row after each epoch.
@@ -638,14 +718,14 @@ def fit(
         epochs: int,
         learning_rate: float,
         answers: Callable[[], Answers],
-        density: DensitySettings | None = None,
+        settings: LossSettings | None = None,
         targets: Callable[[], np.ndarray] | None = None,
     ) -> list[Row]:
         with strategy.scope():
             model = PhaseModel(
                 phase,
                 network,
-                density,
+                settings,
                 {"cross_entropy": config.cross_entropy_weight, "dfl": config.dfl_weight}
                 if len(phase.objective) > 1
                 else None,
@@ -715,11 +795,10 @@ def fit(
             estimate(features[few])[:, 0],
         )
 
-    densities = {}
-    for method, gamma in estimators.items():
+    used = {}
+    for method, recipe in estimators.items():
         restore(network, stages["classifier"].values)
-        density, uncapped = density_settings(config, gamma, u_true)
-        densities[method] = density
+        used[method], uncapped = loss_settings(config, recipe, u_true)
         rows = train_stage(
             method,
             PHASES[1],
@@ -728,7 +807,7 @@ def fit(
             config.estimator_epochs,
             config.estimator_learning_rate,
             estimator_answers,
-            density,
+            used[method],
             lambda: u_true,
         )
         stages[method] = Stage(
@@ -736,7 +815,7 @@ def fit(
             method,
             snapshot(network),
             rows,
-            {**facts, "gamma": density.gamma, "gamma_uncapped": uncapped},
+            {**facts, "gamma": used[method].gamma, "gamma_uncapped": uncapped},
             collapse(estimate(validation_features)[:, 0], rows[-1]["effective_sample_size"]),
         )
 
@@ -764,7 +843,7 @@ def fit(
             config.finetune_epochs,
             config.finetune_learning_rate,
             finetune_answers,
-            densities[method],
+            used[method],
             finetune_targets,
         )
         stages[name] = Stage(
@@ -772,7 +851,7 @@ def fit(
             method,
             snapshot(network),
             rows,
-            {"gamma": densities[method].gamma},
+            {"gamma": used[method].gamma},
             collapse(
                 infer(validation.images)["uncertainty"][:, 0], rows[-1]["effective_sample_size"]
             ),
@@ -780,22 +859,23 @@ def fit(
     return stages
 
 
-def density_settings(
-    config: Config, gamma: float | None, u_true: np.ndarray
-) -> tuple[DensitySettings, float]:
-    """The DFL's settings for training targets U, and gamma before its cap.
+def loss_settings(config: Config, recipe: Recipe, u_true: np.ndarray) -> tuple[LossSettings, float]:
+    """The loss of one estimator for training targets U, and its gamma before the cap.
 
     Args:
       config: `gamma`, `gamma_max`, `epsilon`, `density`, `scope`, `fine_bins`.
-      gamma: The method's own exponent; None takes `config.gamma`.
+      recipe: Of the estimator.
       u_true: U, `[n]`.
     """
-    if gamma is None and config.gamma == "auto":
+    if recipe.gamma is None and config.gamma == "auto":
         gamma, uncapped = losses.auto_gamma(u_true, config.gamma_max)
     else:
-        gamma = uncapped = float(config.gamma) if gamma is None else gamma
+        gamma = uncapped = float(config.gamma) if recipe.gamma is None else recipe.gamma
     bins = losses.FIXED_BINS if config.density == "bins" else config.fine_bins
-    return DensitySettings(gamma, config.epsilon, config.density, config.scope, bins), uncapped
+    settings = LossSettings(
+        gamma, config.epsilon, config.density, config.scope, bins, recipe.hardest
+    )
+    return settings, uncapped
 
 
 def weights_id(

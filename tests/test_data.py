@@ -392,6 +392,211 @@ def test_mnist_equals_published_counts_per_class(prepared_data_dir):
 # --- batches ---
 
 
+# --- images from elsewhere ---
+
+
+def color_images(n: int = 4, height: int = 7, width: int = 9) -> np.ndarray:
+    return np.random.default_rng(0).integers(256, size=(n, height, width, 3), dtype=np.uint8)
+
+
+def test_images_of_their_shape_stay_as_they_are():
+    images = color_images()
+    np.testing.assert_array_equal(data.convert(images, (7, 9, 3)), images)
+    np.testing.assert_array_equal(data.convert(images[..., 0], (7, 9, 1))[..., 0], images[..., 0])
+
+
+def test_color_becomes_gray_by_luma_and_gray_becomes_color():
+    images = color_images()
+    gray = data.convert(images, (7, 9, 1))
+    red, green, blue = np.moveaxis(images.astype(float), -1, 0)
+    np.testing.assert_array_equal(gray[..., 0], np.rint(0.299 * red + 0.587 * green + 0.114 * blue))
+    np.testing.assert_array_equal(
+        data.convert(np.full((1, 2, 2, 3), 255, np.uint8), (2, 2, 1)), 255
+    )
+    color = data.convert(gray, (7, 9, 3))
+    for channel in range(3):
+        np.testing.assert_array_equal(color[..., channel], gray[..., 0])
+
+
+def slow_axis(pixels: np.ndarray, size: int) -> np.ndarray:
+    """One axis, bilinear: pixel centers, a triangle that is widened where the axis shrinks."""
+    scale = len(pixels) / size
+    result = []
+    for new in range(size):
+        center = (new + 0.5) * scale - 0.5
+        weights = [max(0, 1 - abs(old - center) / max(scale, 1)) for old in range(len(pixels))]
+        result.append(sum(w * p for w, p in zip(weights, pixels, strict=True)) / sum(weights))
+    return np.array(result)
+
+
+@pytest.mark.parametrize("shape", [(28, 32, 3), (3, 4, 3), (7, 18, 1), (1, 1, 3)])
+def test_another_size_is_bilinear(shape):
+    images = color_images()
+    resized = data.convert(images, shape)
+    assert (resized.dtype, resized.shape) == (np.uint8, (4, *shape))
+    source = data.convert(images, (7, 9, shape[2])).astype(float)
+    for image, received in zip(source, resized, strict=True):
+        expected = np.apply_along_axis(slow_axis, 0, image, shape[0])
+        expected = np.apply_along_axis(slow_axis, 1, expected, shape[1])
+        assert np.abs(expected - received).max() < 0.51  # Rounded, from float32.
+
+
+def test_flat_images_stay_flat_in_any_shape():
+    for shape in ((5, 50, 1), (2, 3, 3)):
+        assert set(data.convert(np.full((2, 7, 9, 3), 200, np.uint8), shape).ravel()) == {200}
+
+
+def test_convert_refuses_what_is_no_image_or_no_shape():
+    for bad in (np.zeros((2, 7, 9, 3)), np.zeros((7, 9), np.uint8), np.zeros((1, 7, 9, 4), "u1")):
+        with pytest.raises(ValueError, match="images: expected uint8"):
+            data.convert(bad, (7, 9, 1))
+    for shape in ((7, 9, 2), (0, 9, 1)):
+        with pytest.raises(
+            ValueError, match=r"shape: expected \(height, width, 1 or 3\), received"
+        ):
+            data.convert(color_images(), shape)
+
+
+def test_images_of_a_data_set_are_its_test_images():
+    digits = data.load("digits").test.images
+    np.testing.assert_array_equal(data.load_images("digits", "", (8, 8, 1)), digits)
+    few = data.load_images("digits", "", (4, 4, 3), limit=5)
+    np.testing.assert_array_equal(few, data.convert(digits[:5], (4, 4, 3)))
+
+
+@pytest.mark.parametrize(
+    "others, key",
+    [
+        (dict(x_train=np.zeros((0, 7, 9), np.uint8), y_test=np.zeros(4, np.uint8)), "x_test"),
+        (dict(masks=np.zeros((4, 7, 9), np.uint8)), "images"),
+        (dict(masks=np.zeros((4, 7, 9), np.uint8), z=np.zeros((4, 2))), "x"),
+        (dict(x=np.zeros((4, 7, 9), np.uint8)), "x_test"),
+        (dict(names=np.array(["a", "b"]), floats=np.zeros((4, 7, 9))), "letters"),
+    ],
+)
+def test_images_of_a_file_are_found(tmp_path, others, key):
+    images = color_images()[..., 0]
+    np.savez(tmp_path / "letters.npz", **others, **{key: images})
+    loaded = data.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 1))
+    np.testing.assert_array_equal(loaded, images[..., None])
+    loaded = data.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 3), limit=3)
+    assert loaded.shape == (3, 7, 9, 3)
+
+
+@pytest.mark.parametrize(
+    "arrays, message",
+    [
+        (dict(x=np.zeros((4, 7, 9))), r"uint8 images .* received x float64 \(4, 7, 9\)"),
+        (dict(x=np.zeros((4, 7, 9, 2), np.uint8)), r"received x uint8 \(4, 7, 9, 2\)"),
+        (dict(x=np.zeros((0, 7, 9), np.uint8)), r"received x uint8 \(0, 7, 9\)"),
+        (dict(a=color_images(), b=color_images()), "only such array, received a uint8 .*b uint8"),
+        ({}, "received no array"),
+    ],
+)
+def test_a_file_without_clear_images_is_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "theirs.npz", **arrays)
+    with pytest.raises(ValueError, match=f"theirs.npz: expected .*{message}"):
+        data.load_images(str(tmp_path / "theirs.npz"), "", (7, 9, 1))
+
+
+def test_a_missing_or_damaged_file_of_images_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected one of mnist, .*received 'letters.npz'"):
+        data.load_images("letters.npz", "", (7, 9, 1))
+    path = tmp_path / "theirs.npz"
+    np.savez(path, x=color_images())
+    whole = path.read_bytes()
+    np.save(tmp_path / "single.npy", color_images())
+    for content in (
+        b"",
+        b"words",
+        whole[: len(whole) // 2],
+        (tmp_path / "single.npy").read_bytes(),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="theirs.npz: expected an npz file of images"):
+            data.load_images(str(path), "", (7, 9, 1))
+
+
+# --- covariate shift ---
+
+
+def scene(n: int = 60, channels: int = 1) -> np.ndarray:
+    """A bright upright bar in the middle of gray images."""
+    images = np.full((n, 28, 28, channels), 100, np.uint8)
+    images[:, 6:22, 12:16] = 220
+    return images
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", data.CORRUPTIONS)
+def test_corruptions_grow_with_strength_and_repeat_by_seed(name, channels):
+    images = scene(channels=channels)
+    before = images.copy()
+    corrupt = data.CORRUPTIONS[name]
+    changed = [corrupt(images, strength, 5) for strength in (1, 2, 3)]
+    np.testing.assert_array_equal(images, before)
+    distances = [np.abs(x.astype(float) - images).mean() for x in changed]
+    assert 0 < distances[0] < distances[1] < distances[2]
+    for strength, x in enumerate(changed, 1):
+        assert (x.dtype, x.shape) == (np.uint8, images.shape)
+        np.testing.assert_array_equal(corrupt(images, strength, 5), x)
+    assert name == "blur" or (corrupt(images, 2, 6) != changed[1]).any()
+
+
+def test_noise_has_its_documented_standard_deviation():
+    flat = np.full((20, 28, 28, 1), 127, np.uint8)
+    for strength, sd in ((1, 16), (2, 32)):
+        noisy = data.CORRUPTIONS["noise"](flat, strength, 0).astype(float) - 127
+        # 15,680 values: the standard error of the sd is 0.6 %, of the mean sd / 125.
+        assert noisy.std() == pytest.approx(sd, rel=0.03)
+        assert noisy.mean() == pytest.approx(0, abs=sd / 25)
+        # Neighbors and images are independent.
+        assert abs(np.corrcoef(noisy[:, :, 1:].ravel(), noisy[:, :, :-1].ravel())[0, 1]) < 0.04
+        assert abs(np.corrcoef(noisy[0].ravel(), noisy[1].ravel())[0, 1]) < 0.15
+
+
+@pytest.mark.parametrize("strength, sigma", [(1, 0.75), (2, 1.5), (3, 3.0)])
+def test_blur_spreads_a_point_as_a_gaussian(strength, sigma):
+    point = np.zeros((2, 28, 28, 3), np.uint8)
+    point[0, 14, 14, 1] = 255
+    blurred = data.CORRUPTIONS["blur"](point, strength, 0)
+    axis = np.exp(-0.5 * ((np.arange(28) - 14) / sigma) ** 2)
+    expected = 255 * np.outer(axis, axis) / axis.sum() ** 2
+    assert np.abs(blurred[0, ..., 1] - expected).max() < 0.6
+    # It spreads neither to other images nor to other channels.
+    assert not blurred[1].any() and not blurred[0, ..., [0, 2]].any()
+    # The same picture at twice the size is blurred twice as much.
+    large = data.CORRUPTIONS["blur"](np.repeat(np.repeat(scene(1), 2, 1), 2, 2), strength, 0)
+    small = data.CORRUPTIONS["blur"](scene(1), strength, 0)
+    assert np.abs(data.convert(large, (28, 28, 1)).astype(float) - small).mean() < 2
+
+
+@pytest.mark.parametrize("strength, degrees", [(1, 15), (2, 30), (3, 60)])
+def test_rotation_turns_the_bar_by_its_angle_to_either_side(strength, degrees):
+    bar = np.where(scene() == 220, 220, 0).astype(np.uint8)
+    turned = data.CORRUPTIONS["rotation"](bar, strength, 0)
+    y, x = np.mgrid[:28, :28] - 13.5
+    angles = []
+    for image in turned[..., 0].astype(float):
+        # Direction of the principal axis, from the second moments; 0 is upright.
+        xx, xy, yy = ((image * product).sum() for product in (x * x, x * y, y * y))
+        angles.append(np.degrees(0.5 * np.arctan2(2 * xy, yy - xx)))
+    assert np.abs(angles) == pytest.approx(degrees, abs=0.5)
+    assert 15 < np.sum(np.array(angles) > 0) < 45
+
+
+@pytest.mark.parametrize("name", data.CORRUPTIONS)
+def test_corruptions_refuse_other_strengths_and_other_arrays(name):
+    for strength in (0, 4, -1, 1.5):
+        with pytest.raises(ValueError, match=f"strength: expected 1, 2 or 3, received {strength}"):
+            data.CORRUPTIONS[name](scene(2), strength, 0)
+    for bad in (scene(2)[..., 0], scene(2) / 255):
+        with pytest.raises(
+            ValueError, match=r"images: expected uint8 \[n, height, width, 1 or 3\]"
+        ):
+            data.CORRUPTIONS[name](bad, 1, 0)
+
+
 def collect(dataset):
     return [tuple(array.numpy() for array in batch) for batch in dataset]
 

@@ -1,4 +1,4 @@
-"""Predictions files of anyone's making, and result rows that survive the disk."""
+"""Predictions files of anyone's making, result rows that survive the disk, and means over seeds."""
 
 import dataclasses
 import json
@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
+import sklearn.metrics
 
 from btcp_tf import evaluation, metrics
 from btcp_tf.evaluation import Predictions
@@ -74,6 +76,153 @@ def test_an_npz_of_numpy_is_read(tmp_path):
     np.testing.assert_array_equal(read.is_error, p.is_error)
 
 
+def test_without_labels_no_answer_is_right(tmp_path):
+    before = predictions(labels=None)
+    assert before.is_error.tolist() == [True] * 60
+    evaluation.save_predictions(tmp_path / "ood.npz", before)
+    with np.load(tmp_path / "ood.npz") as archive:
+        assert archive.files == ["predicted", "probs", "btcp", "mcp", "trust-score"]
+    after = evaluation.load_predictions(tmp_path / "ood.npz")
+    assert after.labels is None
+    assert_same(after, before)
+
+
+def test_reversed_columns_are_negated(tmp_path):
+    p, path = predictions(), tmp_path / "p.npz"
+    evaluation.save_predictions(path, p)
+    read = evaluation.load_predictions(path, reverse=["trust-score"])
+    np.testing.assert_array_equal(read.uncertainty["trust-score"], -p.uncertainty["trust-score"])
+    np.testing.assert_array_equal(read.uncertainty["mcp"], p.uncertainty["mcp"])
+    assert list(read.uncertainty) == list(p.uncertainty)
+    for name in ("labels", "confidence"):
+        with pytest.raises(
+            ValueError,
+            match=rf"reverse: expected .*p.npz \(btcp, mcp, trust-score\), received {name}$",
+        ):
+            evaluation.load_predictions(path, reverse=[name, "mcp"])
+
+
+# CSV.
+
+
+def write_csv(path, p: Predictions, *, probs: bool) -> None:
+    """With names that need quotes beside the columns, and numbers in full."""
+    columns = {"image": [f"im,age {row}" for row in range(len(p.predicted))], "labels": p.labels}
+    if probs:
+        columns |= {f"probs_{k}": p.probs[:, k] for k in range(p.probs.shape[1])}
+    else:
+        columns |= {"predicted": p.predicted}
+    columns |= p.uncertainty
+    lines = [",".join(columns)]
+    for row in zip(*columns.values(), strict=True):
+        lines.append(",".join(f'"{x}"' if isinstance(x, str) else repr(x.item()) for x in row))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("probs", [True, False])
+def test_a_csv_is_read_as_an_npz_of_the_same_content(tmp_path, probs):
+    p = predictions()
+    write_csv(tmp_path / "Scores.CSV", p, probs=probs)
+    read = evaluation.load_predictions(tmp_path / "Scores.CSV", reverse=["btcp"])
+    assert_same(
+        read,
+        dataclasses.replace(
+            p,
+            probs=p.probs if probs else None,
+            uncertainty=dict(p.uncertainty, btcp=-p.uncertainty["btcp"]),
+        ),
+    )
+
+
+def test_what_spreadsheets_add_to_a_csv_does_no_harm(tmp_path):
+    path = tmp_path / "scores.csv"
+    text = "\ufefflabels, predicted ,score\r\n0,1,3\r\n\r\n 1 ,1, 1e-3\r\n"
+    path.write_bytes(text.encode("utf-8"))
+    p = evaluation.load_predictions(path)
+    assert p.is_error.tolist() == [True, False]
+    np.testing.assert_array_equal(p.uncertainty["score"], [3, 0.001])
+
+
+def test_a_csv_without_labels_is_of_samples_from_elsewhere(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("predicted,u\n3,0.5\n0,0.25\n")
+    p = evaluation.load_predictions(path)
+    assert p.labels is None and p.is_error.all()
+
+
+def test_class_probabilities_of_a_csv_may_stand_in_any_order(tmp_path):
+    path = tmp_path / "scores.csv"
+    names = [f"probs_{k}" for k in (10, 2, 0, 1, *range(3, 10))]
+    path.write_text(f"labels,u,{','.join(names)}\n2,0.1,0.25,0.75{',0' * 9}\n")
+    p = evaluation.load_predictions(path)
+    np.testing.assert_array_equal(p.probs[0, [2, 10]], [0.75, 0.25])
+    assert p.predicted.tolist() == [2] and list(p.uncertainty) == ["u"]
+
+
+BAD_CSV = {
+    "nothing": ("", "expected names in the first line, each once, received ''"),
+    "only names": ("labels,predicted,u\n", "expected rows below the first line, received none"),
+    "twice": ("labels,u,u\n1,2,3\n", "each once, received 'labels, u, u'"),
+    "short": ("labels,predicted,u\n1,1,.5\n1,1\n", "expected 3 entries, received 2 in line 3"),
+    "long": ("labels,predicted,u\n1,1,.5,7\n", "expected 3 entries, received 4 in line 2"),
+    "semicolons": ("labels;predicted;u\n1;1;.5\n", "expected probs or predicted, received no"),
+    "word": (
+        "labels,predicted,u\n1,1,.5\n\n1,1,high\n",
+        "u: expected numbers, received 'high' in line 4",
+    ),
+    "empty": ("labels,predicted,u\n1,1,.5\n1,1,\n", "u: expected numbers, received '' in line 3"),
+    "class name": (
+        "labels,predicted,u\n1,1,.5\ncat,1,.5\n",
+        "labels: expected integers, received 'cat' in line 3",
+    ),
+    "class names": ("labels,predicted,u\ncat,1,.5\n", "labels: expected integers, received 'cat'"),
+    "float label": (
+        "labels,predicted,u\n1.0,1,.5\n",
+        "expected integers, received '1.0' in line 2",
+    ),
+    "huge label": (
+        f"labels,predicted,u\n{10**30},1,.5\n",
+        "labels: expected integers, received '10",
+    ),
+    "NaN": (
+        "labels,predicted,u\n1,1,.5\n\n1,1,nan\n",
+        r"u: expected finite numbers, received nan in row 1 \(line 4\)",
+    ),
+    "negative": (
+        "labels,predicted,u\n1,1,.5\n-1,1,.5\n",
+        r"labels: expected classes >= 0, received -1 in row 1 \(line 3\)",
+    ),
+    "several lines in one": (
+        'labels,predicted,u,name\n1,1,.5,"a\nb"\n1,1,.5,c\n1,-2,.5,d\n',
+        r"predicted: .* received -2 in row 2 \(line 5\)",
+    ),
+    "gap": (
+        "labels,u,probs_0,probs_2\n0,.5,.5,.5\n",
+        "probs_0 to probs_1, received probs_0, probs_2",
+    ),
+    "probability": (
+        "labels,u,probs_0,probs_1\n0,.5,x,.5\n",
+        "probs_0: expected numbers, received 'x' in line 2",
+    ),
+    "no sum": (
+        "labels,u,probs_0,probs_1\n0,.5,.5,.4\n",
+        r"probs: expected rows that sum to 1, received 0.9 in row 0 \(line 2\)",
+    ),
+    "no score": ("labels,predicted\n1,1\n", "at least one uncertainty column"),
+    "pandas index": (",labels,predicted,u\n0,1,1,.5\n", "named by letters.*received ''"),
+    "Latin-1": ("labels,predicted,sc\xf6re\n1,1,.5\n".encode("latin-1"), "can't decode byte 0xf6"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CSV)
+def test_a_bad_csv_is_named_with_line_and_reason(tmp_path, case):
+    content, message = BAD_CSV[case]
+    path = tmp_path / "theirs.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=f"theirs.csv: no predictions file: .*{message}"):
+        evaluation.load_predictions(path)
+
+
 def test_any_plain_word_may_name_a_column(tmp_path):
     u = predictions().uncertainty["mcp"]
     named = predictions(uncertainty={"file": u, "allow_pickle": u, "0": u})
@@ -96,8 +245,18 @@ def put(name: str, index, value) -> dict[str, np.ndarray]:
 
 OTHER = (predictions().predicted + 1) % 3
 BAD_FILES = {
-    "no labels": (bad(labels=None), "expected labels, and probs or predicted, received probs"),
-    "no answers": (bad(probs=None, predicted=None), "expected labels, and probs or predicted"),
+    "no answers": (
+        bad(probs=None, predicted=None),
+        "expected probs or predicted, received labels, btcp, mcp, trust-score",
+    ),
+    "no answers and no labels": (
+        bad(labels=None, probs=None, predicted=None),
+        "expected probs or predicted, received btcp",
+    ),
+    "no labels, bad answers": (
+        bad(labels=None, probs=None, **put("predicted", 7, -1)),
+        "predicted: expected classes >= 0, received -1 in row 7",
+    ),
     "no columns": (
         bad(btcp=None, mcp=None, **{"trust-score": None}),
         "at least one uncertainty column",
@@ -216,6 +375,7 @@ def test_rows_hold_the_metrics_of_each_method():
     draws = metrics.bootstrap(p.is_error, p.uncertainty, tau=0.5, draws=50, seed=11)
     for row in rows:
         assert {name: row[name] for name in ABOUT} == ABOUT
+        assert (row["task"], row["ood"]) == ("failure", "")
         assert (row["n"], row["errors"], row["tau"]) == (60, p.is_error.sum(), 0.5)
         assert row["accuracy"] == pytest.approx(1 - p.is_error.sum() / 60)
         expected = metrics.evaluate_all(p.is_error, p.uncertainty[row["method"]], tau=0.5)
@@ -242,9 +402,12 @@ def test_differences_to_mcp_are_paired():
         # The same order of rows: nothing differs in any draw.
         ends = [by_method["twin"][f"{name}_minus_mcp{end}"] for end in ("", "_low", "_high")]
         assert ends == [0, 0, 0]
+    assert by_method["twin"]["verdict"] == "not distinguishable"
     assert not any("minus" in key for key in by_method["mcp"])
+    assert by_method["mcp"]["verdict"] == ""
     alone = evaluation.rows(predictions(uncertainty={"twin": twin}), **ABOUT, **HOW)
     assert not any("minus" in key for key in alone[0])
+    assert alone[0]["verdict"] == ""
 
 
 def test_rows_without_errors_say_so():
@@ -254,6 +417,7 @@ def test_rows_without_errors_say_so():
     assert (row["errors"], row["accuracy"], row["aurc"], row["aurc_high"]) == (0, 1, 0, 0)
     for name in ("auroc", "auroc_low", "auroc_high", "auroc_minus_mcp", "auroc_minus_mcp_low"):
         assert math.isnan(row[name])
+    assert row["verdict"] == ""
 
 
 def test_a_raw_score_has_no_threshold_or_calibration_cells():
@@ -261,6 +425,269 @@ def test_a_raw_score_has_no_threshold_or_calibration_cells():
     for name in ("bacc", "fpr", "ece", "brier_low"):
         assert math.isnan(row[name])
     assert 0 < row["auroc_low"] < row["auroc"] < row["auroc_high"] < 1
+
+
+def test_a_score_that_is_said_to_be_raw_has_none_either():
+    plain, raw = (
+        {row["method"]: row for row in evaluation.rows(predictions(), **ABOUT, **HOW, raw=names)}
+        for names in ([], ["btcp"])
+    )
+    for name, metric in metrics.METRICS.items():
+        for column in (name, f"{name}_low", f"{name}_high"):
+            if metric.kind == "ranking":
+                assert raw["btcp"][column] == plain["btcp"][column]
+            else:
+                assert math.isnan(raw["btcp"][column]) and math.isfinite(plain["btcp"][column])
+    assert raw["btcp"]["auroc_minus_mcp_low"] == plain["btcp"]["auroc_minus_mcp_low"]
+    np.testing.assert_equal(raw["mcp"], plain["mcp"])
+
+
+def test_a_method_may_have_a_threshold_of_its_own():
+    p = predictions()
+    twice = dataclasses.replace(p, uncertainty=dict(p.uncertainty, moved=p.uncertainty["btcp"]))
+    rows = evaluation.rows(twice, **ABOUT, **HOW, taus={"moved": 0.3, "absent": 0.1})
+    by_method = {row["method"]: row for row in rows}
+    assert [by_method[name]["tau"] for name in ("btcp", "moved")] == [0.5, 0.3]
+    alone = evaluation.rows(p, **ABOUT, **HOW | {"tau": 0.3})[0]
+    np.testing.assert_equal(by_method["moved"] | {"method": "btcp"}, alone)
+    assert by_method["moved"]["bacc"] != by_method["btcp"]["bacc"]
+
+
+@pytest.mark.parametrize("sign, verdict", [(1, "better"), (-1, "worse")])
+def test_the_verdict_follows_the_paired_interval(sign, verdict):
+    p = predictions(n=300)
+    generator = np.random.default_rng(1)
+    u = 0.5 + sign * 0.2 * (p.is_error - 0.5) + 0.01 * generator.random(300)
+    mixed = np.where(generator.random(300) < 0.5, u, 0.5)
+    rows = evaluation.rows(
+        dataclasses.replace(p, uncertainty={"mcp": np.full(300, 0.5), "mine": mixed}),
+        **ABOUT,
+        **HOW,
+    )
+    low, high = (rows[1][f"auroc_minus_mcp_{end}"] for end in ("low", "high"))
+    assert low > 0 if sign > 0 else high < 0
+    assert [row["verdict"] for row in rows] == ["", verdict]
+
+
+# OOD.
+
+
+def elsewhere(n: int = 40) -> Predictions:
+    """Answers to samples from elsewhere; no column for what needs labels."""
+    generator = np.random.default_rng(5)
+    probs = generator.dirichlet([1.0] * 3, n).astype(np.float32)
+    return Predictions(
+        labels=None,
+        probs=probs,
+        predicted=probs.argmax(axis=1),
+        uncertainty={
+            "trust-score": 9 * generator.random(n),
+            "mcp": 1 - probs.max(axis=1),
+            "btcp": (0.2 + 0.8 * generator.random(n)).astype(np.float32),
+        },
+    )
+
+
+OOD_ABOUT = dict(dataset="digits", seed=3, stage="frozen", classifier_id="digits-3")
+
+
+def test_ood_rows_hold_both_tasks_of_the_methods_of_both_sets():
+    p, ood = predictions(), elsewhere()
+    p = dataclasses.replace(p, uncertainty=dict(p.uncertainty, oracle=p.is_error * 1.0))
+    rows = evaluation.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW, taus={"mcp": 0.4})
+    keys = [(row["task"], row["method"]) for row in rows]
+    assert keys == [
+        (task, name) for task in ("ood", "joint") for name in ("btcp", "mcp", "trust-score")
+    ]
+    is_ood = np.arange(100) >= 60
+    is_failure = np.concatenate([p.is_error, np.ones(40, bool)])
+    for row in rows:
+        assert {name: row[name] for name in OOD_ABOUT} == OOD_ABOUT
+        assert (row["split"], row["ood"], row["n"], row["n_ood"]) == ("test", "letters", 60, 40)
+        assert (row["errors"], row["accuracy"]) == (
+            p.is_error.sum(),
+            pytest.approx(1 - p.is_error.mean()),
+        )
+        name = row["method"]
+        assert row["tau"] == (0.4 if name == "mcp" else 0.5)
+        u = np.concatenate([p.uncertainty[name], ood.uncertainty[name]])
+        target = is_ood if row["task"] == "ood" else is_failure
+        assert row["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(target, u))
+        assert row["auroc_low"] < row["auroc"] < row["auroc_high"]
+        if row["task"] == "ood":
+            average_precision = sklearn.metrics.average_precision_score
+            assert row["aupr_ood"] == pytest.approx(average_precision(is_ood, u))
+            assert row["aupr_id"] == pytest.approx(average_precision(~is_ood, -u))
+            acc, au = np.mean(ood.uncertainty[name] >= row["tau"]), ood.uncertainty[name].mean()
+            raw = name == "trust-score"
+            expected = [math.nan, math.nan] if raw else [acc, au]
+            assert [row["ood_acc"], row["ood_au"]] == pytest.approx(expected, nan_ok=True)
+            assert not any(key in row for key in ("aurc", "bacc", "aupr_error"))
+        else:
+            expected = metrics.evaluate_all(target, u, tau=row["tau"])
+            assert {key: row[key] for key in expected} == pytest.approx(expected, nan_ok=True)
+            assert not any(key in row for key in metrics.OOD_METRICS if key not in expected)
+        others = {"ood": {"auroc", "fpr95"}, "joint": {"auroc", "aupr_error", "aurc"}}
+        compared = {key.removesuffix("_minus_mcp") for key in row if key.endswith("_minus_mcp")}
+        assert compared == (set() if name == "mcp" else others[row["task"]])
+        assert (row["verdict"] == "") == (name == "mcp")
+
+
+def test_ood_intervals_are_paired_and_keep_the_sizes():
+    p, ood = predictions(), elsewhere()
+    rows = evaluation.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW)
+    columns = {
+        name: np.concatenate([p.uncertainty[name], ood.uncertainty[name]])
+        for name in ("btcp", "mcp")
+    }
+    draws = metrics.bootstrap(
+        np.arange(100) >= 60,
+        columns,
+        tau=0.5,
+        draws=50,
+        seed=11,
+        table=metrics.OOD_METRICS,
+        parts=(60, 40),
+    )
+    for name in ("auroc", "fpr95"):
+        expected = metrics.interval(draws["btcp"][name] - draws["mcp"][name])
+        received = tuple(rows[0][f"{name}_minus_mcp_{end}"] for end in ("low", "high"))
+        assert received == expected
+
+
+def test_ood_rows_need_a_common_method():
+    ood = dataclasses.replace(elsewhere(), uncertainty={"mine": np.zeros(40)})
+    with pytest.raises(
+        ValueError, match="letters: expected an uncertainty among btcp, mcp.*received mine"
+    ):
+        evaluation.ood_rows(predictions(), ood, ood_name="letters", **OOD_ABOUT, **HOW)
+
+
+# Several seeds.
+
+
+def seed_rows(values: dict[int, float], **changes) -> list[dict]:
+    """A row for each seed: a difference with an interval of -0.01 to +0.03 about it."""
+    same = ABOUT | dict(method="btcp", task="failure", ood="", n=60, tau=0.5, verdict="better")
+    return [
+        same
+        | dict(
+            seed=seed,
+            errors=10 + seed,
+            accuracy=0.8,
+            classifier_id=f"id-{seed}",
+            auroc_minus_mcp=value,
+            auroc_minus_mcp_low=value - 0.01,
+            auroc_minus_mcp_high=value + 0.03,
+        )
+        | changes
+        for seed, value in values.items()
+    ]
+
+
+def test_across_seeds_is_mean_sd_and_the_interval_of_both_sources():
+    values = {0: 0.02, 1: 0.05, 4: 0.11}
+    (row,) = evaluation.across_seeds(seed_rows(values))
+    mean, sd = np.mean(list(values.values())), np.std(list(values.values()), ddof=1)
+    training = scipy.stats.t.ppf(0.975, 2) * sd / math.sqrt(3)
+    expected = dict(
+        dataset="digits",
+        method="btcp",
+        stage="frozen",
+        task="failure",
+        split="test",
+        ood="",
+        n=60,
+        seeds=3,
+        errors=pytest.approx(10 + 5 / 3),
+        tau=0.5,
+        accuracy=pytest.approx(0.8),
+        accuracy_sd=pytest.approx(0),
+        auroc_minus_mcp=pytest.approx(mean),
+        auroc_minus_mcp_sd=pytest.approx(sd),
+        auroc_minus_mcp_low=pytest.approx(mean - math.hypot(training, 0.01)),
+        auroc_minus_mcp_high=pytest.approx(mean + math.hypot(training, 0.03)),
+        verdict="not distinguishable",
+    )
+    assert row == expected
+
+
+def test_one_seed_keeps_its_own_interval():
+    found = evaluation.rows(predictions(), **ABOUT, **HOW)
+    for one, row in zip(found, evaluation.across_seeds(found), strict=True):
+        assert row["seeds"] == 1
+        for name, value in one.items():
+            if name not in ("seed", "classifier_id"):
+                np.testing.assert_equal(row[name], value, err_msg=name)
+        for name in metrics.METRICS:
+            assert math.isnan(row[f"{name}_sd"])
+
+
+def test_the_verdict_over_seeds_is_that_of_their_mean():
+    assert (
+        evaluation.across_seeds(seed_rows({0: 0.5, 1: 0.501, 2: 0.502}))[0]["verdict"] == "better"
+    )
+    assert evaluation.across_seeds(seed_rows({0: -0.5, 1: -0.501, 2: -0.502}))[0]["verdict"] == (
+        "worse"
+    )
+    # Alike in all seeds, but within what the shared test set's draw can do.
+    rows = seed_rows({0: 0.005, 1: 0.005, 2: 0.005})
+    assert evaluation.across_seeds(rows)[0]["verdict"] == "not distinguishable"
+
+
+def test_groups_stay_apart_in_order_and_keep_their_names():
+    rows = [
+        *seed_rows({0: 0.1, 1: 0.2}),
+        *seed_rows({0: 0.3}, task="joint", ood="letters", n_ood=40),
+        *seed_rows({0: 0.4}, split="test:noise2"),
+        *seed_rows({0: 0.5}, ablation="gamma=0"),
+        *seed_rows({0: 0.6, 1: 0.8}, answers="tcp", stage="finetuned"),
+        *seed_rows({0: 0.7}, answers="btcp", stage="finetuned"),
+    ]
+    means = evaluation.across_seeds(rows)
+    values = [row["auroc_minus_mcp"] for row in means]
+    assert values == pytest.approx([0.15, 0.3, 0.4, 0.5, 0.7, 0.7])
+    assert [row["seeds"] for row in means] == [2, 1, 1, 1, 2, 1]
+    assert (means[1]["ood"], means[1]["n_ood"], means[3]["ablation"]) == ("letters", 40, "gamma=0")
+    assert [row.get("answers") for row in means] == [None] * 4 + ["tcp", "btcp"]
+    assert not evaluation.across_seeds([])
+
+
+def test_what_is_undefined_for_one_seed_is_undefined_for_all():
+    rows = seed_rows({0: 0.1, 1: math.nan})
+    (row,) = evaluation.across_seeds(rows)
+    for end in ("", "_sd", "_low", "_high"):
+        assert math.isnan(row[f"auroc_minus_mcp{end}"])
+    assert (row["verdict"], row["errors"]) == ("", 10.5)
+    # One run without mcp beside the method.
+    del rows[1]["auroc_minus_mcp"], rows[1]["auroc_minus_mcp_low"], rows[1]["auroc_minus_mcp_high"]
+    for order in (rows, rows[::-1]):
+        assert math.isnan(evaluation.across_seeds(order)[0]["auroc_minus_mcp"])
+
+
+def test_rows_that_do_not_belong_together_are_refused():
+    with pytest.raises(ValueError, match="digits, btcp, frozen.*each seed, received seeds 0, 1, 0"):
+        evaluation.across_seeds([*seed_rows({0: 0.1, 1: 0.2}), *seed_rows({0: 0.3})])
+    rows = [*seed_rows({0: 0.1}), *seed_rows({1: 0.2}, n=50)]
+    with pytest.raises(ValueError, match=r"expected the same n for all seeds, received \[50, 60\]"):
+        evaluation.across_seeds(rows)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("training_sd, test_sd", [(1.0, 0.0), (0.0, 1.0), (1.0, 0.5), (0.5, 1.0)])
+def test_the_interval_over_seeds_covers_the_truth(seeds, training_sd, test_sd):
+    """Studies of a method whose true difference is 0, all seeds on one draw of the test set."""
+    generator = np.random.default_rng(3)
+    studies = 1000
+    shared = test_sd * generator.standard_normal((studies, 1))
+    values = shared + training_sd * generator.standard_normal((studies, seeds))
+    half = scipy.stats.norm.ppf(0.975) * test_sd
+    covered = 0
+    for found in values:
+        low, high = evaluation._interval_of_mean(found, found - half, found + half)
+        covered += low <= 0 <= high
+    # 95 %, the standard error of 1,000 studies being 0.7 %.
+    assert 0.925 < covered / studies < 0.985
 
 
 def test_epoch_metrics():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btcp_tf import metrics
-from btcp_tf.metrics import METRICS
+from btcp_tf.metrics import METRICS, OOD_METRICS
 
 TAU = 0.5
 GRID = (0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 1.0)
@@ -267,7 +267,7 @@ def test_ranking_metrics_ignore_the_scale_of_u():
 @pytest.mark.parametrize("errors", [1, 7, 100])
 def test_a_perfect_order_has_no_excess(errors):
     is_error = np.arange(1000) >= 1000 - errors
-    assert metrics.e_aurc(is_error, np.arange(1000.0)) == 0
+    assert 0 <= metrics.e_aurc(is_error, np.arange(1000.0)) < 1e-15
     assert metrics.auroc(is_error, np.arange(1000.0)) == 1
 
 
@@ -413,19 +413,58 @@ def test_bootstrap_equals_a_loop_over_resampled_rows(monkeypatch):
         np.testing.assert_array_equal(one["b"][name], whole["b"][name])
 
 
-def test_bootstrap_of_chosen_metrics():
+def test_tables_in_part():
     is_error, u = sample(seed=9, n=50)
-    draws = metrics.bootstrap(is_error, {"u": u}, tau=TAU, draws=3, seed=0, names=["aurc"])
-    assert list(draws) == ["u"] and list(draws["u"]) == ["aurc"]
+    table = {"aurc": METRICS["aurc"], "mine": METRICS["fnr"]}
+    draws = metrics.bootstrap(is_error, {"u": u}, tau=TAU, draws=3, seed=0, table=table)
+    assert list(draws) == ["u"] and list(draws["u"]) == ["aurc", "mine"]
+    values = metrics.evaluate_all(is_error, u, tau=TAU, table=table)
+    assert values == {
+        "aurc": metrics.aurc(is_error, u),
+        "mine": metrics.fnr(is_error, u, tau=TAU),
+    }
     with pytest.raises(ValueError, match="draws: expected at least 1, received 0"):
         metrics.bootstrap(is_error, {"u": u}, tau=TAU, draws=0, seed=0)
+
+
+def test_bootstrap_takes_a_threshold_for_each_column():
+    is_error, u = sample(seed=10, n=60)
+    columns = {"low": u, "high": u}
+    both = metrics.bootstrap(is_error, columns, tau={"low": 0.1, "high": 0.7}, draws=20, seed=0)
+    for column, tau in (("low", 0.1), ("high", 0.7)):
+        alone = metrics.bootstrap(is_error, {column: u}, tau=tau, draws=20, seed=0)
+        np.testing.assert_equal(both[column], alone[column])
+    assert (both["low"]["bacc"] != both["high"]["bacc"]).any()
+    np.testing.assert_array_equal(both["low"]["aurc"], both["high"]["aurc"])
+
+
+def test_bootstrap_draws_parts_in_their_sizes(monkeypatch):
+    is_ood, u = np.arange(50) >= 20, np.arange(50) / 50
+    how = dict(tau=TAU, draws=300, seed=4, parts=(20, 30))
+    # Where all is accepted, FP / n is the share of OOD samples in the draw.
+    table = {name: METRICS[name] for name in ("fp_share", "auroc", "fpr")}
+    draws = metrics.bootstrap(is_ood, {"u": u}, **how | {"tau": 2.0}, table=table)["u"]
+    assert set(draws["fp_share"]) == {0.6}
+    mixed = metrics.bootstrap(is_ood, {"u": u}, **how | {"tau": 2.0, "parts": None}, table=table)
+    assert len(set(mixed["u"]["fp_share"])) > 5
+    # 5 of the 30 OOD samples have u < 0.5: their count in a draw is binomial.
+    shares = metrics.bootstrap(is_ood, {"u": u}, **how, table=table)["u"]["fpr"]
+    assert np.mean(shares) == pytest.approx(5 / 30, abs=4 * math.sqrt(5 * 25 / 30**3 / 300))
+    assert np.std(shares) == pytest.approx(math.sqrt(5 * 25 / 30**3), rel=0.2)
+    monkeypatch.setattr(metrics, "_BLOCK_CELLS", 7 * 50)
+    again = metrics.bootstrap(is_ood, {"u": u}, **how, table=table)["u"]["fpr"]
+    np.testing.assert_array_equal(again, shares)
+    for parts in ((20, 29), (51, -1), ()):
+        with pytest.raises(ValueError, match="parts: expected sizes that add up to 50, received"):
+            metrics.bootstrap(is_ood, {"u": u}, **how | {"parts": parts})
 
 
 def test_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
     # The error rate at full coverage is a plain share: its spread is known.
     is_error = np.arange(2000) < 200
+    table = {"risk_at_coverage_95": METRICS["risk_at_coverage_95"]}
     draws = metrics.bootstrap(
-        is_error, {"u": np.zeros(2000)}, tau=TAU, draws=2000, seed=1, names=["risk_at_coverage_95"]
+        is_error, {"u": np.zeros(2000)}, tau=TAU, draws=2000, seed=1, table=table
     )
     low, high = metrics.interval(draws["u"]["risk_at_coverage_95"])
     half = 1.96 * math.sqrt(0.1 * 0.9 / 2000)
@@ -441,6 +480,108 @@ def test_interval():
         metrics.interval(np.arange(3.0), level=95)
 
 
+# OOD detection.
+
+
+def slow_ood(rows) -> dict[str, float]:
+    ood = [u for is_ood, u in rows if is_ood]
+    return {
+        "auroc": slow_auroc(rows),
+        "fpr95": slow_fpr95(rows),
+        "aupr_ood": slow_average_precision(rows, wanted=True, sign=1),
+        "aupr_id": slow_average_precision(rows, wanted=False, sign=-1),
+        "ood_acc": ratio(sum(u >= TAU for u in ood), len(ood)),
+        "ood_au": ratio(sum(ood), len(ood)),
+    }
+
+
+def call_ood(name: str, is_ood, u) -> float:
+    tau = {"tau": TAU} if OOD_METRICS[name].kind == "threshold" else {}
+    return OOD_METRICS[name](is_ood, u, **tau)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(GRID)), min_size=1, max_size=25))
+def test_every_ood_metric_equals_its_textbook_version(rows):
+    is_ood, u = (np.array(column) for column in zip(*rows, strict=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = metrics.evaluate_all(is_ood, u, tau=TAU, table=OOD_METRICS)
+        single = {name: call_ood(name, is_ood, u) for name in OOD_METRICS}
+    expected = slow_ood([(bool(e), float(x)) for e, x in rows])
+    assert whole == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    np.testing.assert_equal(single, whole)
+
+
+def test_ood_metrics_agree_with_scikit_learn():
+    is_ood, u = sample(seed=12, n=3000)
+    received = metrics.evaluate_all(is_ood, u, tau=TAU, table=OOD_METRICS)
+    assert received["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(is_ood, u))
+    average_precision = sklearn.metrics.average_precision_score
+    assert received["aupr_ood"] == pytest.approx(average_precision(is_ood, u))
+    assert received["aupr_id"] == pytest.approx(average_precision(~is_ood, -u))
+    assert received["ood_acc"] == pytest.approx(np.mean(u[is_ood] >= TAU))
+    assert received["ood_au"] == pytest.approx(np.mean(u[is_ood]))
+
+
+def test_ood_functions_are_the_entries_of_the_table():
+    is_ood, u = sample(seed=13, n=500)
+    direct = {
+        "auroc": metrics.auroc(is_ood, u),
+        "fpr95": metrics.fpr95(is_ood, u),
+        "aupr_ood": metrics.aupr_ood(is_ood, u),
+        "aupr_id": metrics.aupr_id(is_ood, u),
+        "ood_acc": metrics.ood_acc(is_ood, u, tau=TAU),
+        "ood_au": metrics.ood_au(is_ood, u),
+    }
+    assert direct == metrics.evaluate_all(is_ood, u, tau=TAU, table=OOD_METRICS)
+
+
+def test_better_is_what_the_table_says_of_ood():
+    is_ood, spread = sample(seed=14, n=400)
+    knows, wrong_way = (
+        np.where(is_ood == fact, 0.95, 0.0) + 0.05 * spread for fact in (True, False)
+    )
+    for name, metric in OOD_METRICS.items():
+        good, bad = call_ood(name, is_ood, knows), call_ood(name, is_ood, wrong_way)
+        assert (good > bad) if metric.higher_is_better else (good < bad), name
+
+
+def test_raw_scores_have_no_acc_and_no_au():
+    is_ood, u = sample(seed=15, n=300)
+    raw = metrics.evaluate_all(is_ood, 7 * u - 3, tau=TAU, table=OOD_METRICS)
+    scaled = metrics.evaluate_all(is_ood, u, tau=TAU, table=OOD_METRICS)
+    assert {name for name, value in raw.items() if math.isnan(value)} == {"ood_acc", "ood_au"}
+    for name in ("auroc", "fpr95", "aupr_ood", "aupr_id"):
+        assert raw[name] == scaled[name]
+    with pytest.raises(ValueError, match=r"expected values in \[0, 1\], received 4.0"):
+        metrics.ood_au([0, 1], [0.5, 4.0])
+
+
+@pytest.mark.parametrize(
+    "ood, absent, undefined",
+    [
+        (0, "no OOD samples among 4", {"auroc", "fpr95", "aupr_ood", "ood_acc", "ood_au"}),
+        (1, "no in-distribution samples among 4", {"auroc", "fpr95", "aupr_id"}),
+    ],
+)
+def test_ood_metrics_name_the_absent_class(ood, absent, undefined):
+    is_ood, u = [ood] * 4, [0.1, 0.2, 0.2, 0.9]
+    for name in OOD_METRICS:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value = call_ood(name, is_ood, u)
+        assert math.isnan(value) == (name in undefined), name
+        messages = [str(w.message) for w in caught]
+        assert messages == ([f"{absent} rows: {name} undefined (NaN)"] if name in undefined else [])
+    with pytest.warns(RuntimeWarning, match=absent) as caught:
+        values = metrics.evaluate_all(is_ood, u, tau=TAU, table=OOD_METRICS)
+    assert len(caught) == 1
+    assert {name for name, x in values.items() if math.isnan(x)} == undefined
+    with pytest.raises(ValueError, match="is_ood: expected 0 or 1, received 2 in row 1"):
+        metrics.aupr_ood([0, 2], [0.1, 0.2])
+
+
 def test_a_million_rows():
     """Counts are exact and areas accurate where float32 or int32 would fail."""
     n = 10**6
@@ -451,6 +592,11 @@ def test_a_million_rows():
     assert values["augrc"] == 0.125
     assert values["ece"] == pytest.approx(0, abs=1e-14)
     values = metrics.evaluate_all(is_error, np.arange(n) / n, tau=TAU)
+    accepted = np.arange(1, n + 1)
+    expected = np.mean(np.cumsum(is_error) / accepted)
+    assert values["aurc"] == pytest.approx(expected, abs=1e-12)
+    oracle = np.mean(np.maximum(0, accepted - n * 3 // 4) / accepted)
+    assert values["e_aurc"] == pytest.approx(expected - oracle, abs=1e-12)
     assert values["auroc"] == pytest.approx(0.5 - 2 / n, abs=1e-12)
 
 

@@ -70,6 +70,49 @@ def test_mcp_model_says_one_minus_the_largest_probability():
     np.testing.assert_allclose(answers["uncertainty"], 1 - probs.max(1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.parametrize("encoder", ["small", "svhn", "vgg16"])
+def test_outputs_model_shows_what_methods_read(encoder):
+    model = networks.build_model(encoder, (32, 32, 3), 3, feature_dim=4)
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    found = networks.outputs_model(model)(images, training=False)
+    np.testing.assert_array_equal(found["features"], model.get_layer("encoder")(images))
+    np.testing.assert_array_equal(found["probs"], model(images)["probs"])
+    logits = model.get_layer("classifier").get_layer("logits")
+    expected = found["features"] @ logits.kernel + logits.bias
+    np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
+
+
+def test_dropout_models_draw_masks_of_every_dropout_layer_and_of_nothing_else():
+    model = networks.build_model("svhn", (8, 8, 3), 3, feature_dim=6)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
+    before, after = networks.dropout_models(model, seed=1)
+    encoder = model.get_layer("encoder")
+    # Up to the first dropout layer all is as in the encoder, BatchNorm in inference mode.
+    first = keras.Model(encoder.input, encoder.get_layer("block1_dropout").input)
+    np.testing.assert_allclose(before(images), first(images, training=False), atol=1e-6)
+    names = [layer.name for layer in after.layers]
+    assert sum("dropout" in name for name in names) == 4
+    fixed = before(images)
+    assert (np.asarray(after(fixed)) != np.asarray(after(fixed))).any()
+    # Without masks it is the classifier itself.
+    for layer in after.layers:
+        if "dropout" in layer.name:
+            layer.rate = 0.0
+    np.testing.assert_allclose(after(fixed), model(images)["probs"], atol=1e-6)
+
+
+def test_dropout_models_refuse_a_network_without_dropout():
+    image = keras.Input((4, 4, 1), dtype="uint8", name="image")
+    features = keras.layers.Flatten(name="flat")(keras.layers.Rescaling(1.0, name="scale")(image))
+    model = networks.assemble(
+        keras.Model(image, features, name="encoder"),
+        networks.build_classifier(16, 3),
+        networks.build_estimator(16),
+    )
+    with pytest.raises(ValueError, match="with dropout for mc_dropout, received encoder of layers"):
+        networks.dropout_models(model, seed=0)
+
+
 def test_saves_and_loads_as_keras_file(tmp_path):
     model = networks.build_model("svhn", (8, 8, 3), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)

@@ -48,7 +48,7 @@ SETTINGS = dict(
     steps_per_execution=2,
     verbose=0,
 )
-ESTIMATORS = {"tcp": 0.0, "btcp": None}
+ESTIMATORS = {"tcp": training.Recipe(0.0), "btcp": training.Recipe()}
 
 
 def make_dataset(n=45, seed=0):
@@ -77,7 +77,16 @@ def make_network(config, strategy=None):
         )
 
 
-def run(folder, config, *, strategy=None, dropout=True, describe=None, dataset=None):
+def run(
+    folder,
+    config,
+    *,
+    strategy=None,
+    dropout=True,
+    describe=None,
+    dataset=None,
+    estimators=ESTIMATORS,
+):
     network = make_network(config, strategy)
     if not dropout:
         for layer in network._flatten_layers():
@@ -88,7 +97,7 @@ def run(folder, config, *, strategy=None, dropout=True, describe=None, dataset=N
         network,
         dataset or make_dataset(),
         config,
-        ESTIMATORS,
+        estimators,
         folder=folder,
         strategy=strategy or tf.distribute.get_strategy(),
         describe=describe or (lambda stage, row, answers: row),
@@ -205,14 +214,14 @@ def test_gamma_is_measured_on_the_training_targets(trained):
     assert stages["btcp_finetuned"].facts["gamma"] == facts["gamma"]
 
 
-def test_density_settings():
+def test_loss_settings():
     u = np.full(10, 0.5)
     config = Config(**SETTINGS | dict(gamma_max=7.0))
-    assert training.density_settings(config, None, u)[0].gamma == 7.0
-    assert training.density_settings(config, None, u)[1] == np.inf
-    assert training.density_settings(config, 0.0, u)[0].gamma == 0.0
+    assert training.loss_settings(config, training.Recipe(), u)[0].gamma == 7.0
+    assert training.loss_settings(config, training.Recipe(), u)[1] == np.inf
+    assert training.loss_settings(config, training.Recipe(0.0), u)[0].gamma == 0.0
     config = Config(**SETTINGS | dict(gamma="12.5", density="bins", fine_bins=500))
-    settings, uncapped = training.density_settings(config, None, u)
+    settings, uncapped = training.loss_settings(config, training.Recipe(), u)
     assert (settings.gamma, uncapped, settings.bins) == (12.5, 12.5, 10)
 
 
@@ -252,7 +261,7 @@ def test_no_gradient_of_the_dfl_flows_through_the_target():
     config = Config(**SETTINGS | dict(weight_decay=0.0))
     network = make_network(config)
     dataset = make_dataset()
-    density = training.DensitySettings(1.0, 0.05, "window", "batch", 1000)
+    density = training.LossSettings(1.0, 0.05, "window", "batch", 1000)
     model = training.PhaseModel(PHASES[2], network, density)
     with tf.GradientTape() as tape:
         outputs = model(tf.constant(dataset.train.images), training=True)
@@ -269,13 +278,71 @@ def test_no_gradient_of_the_dfl_flows_through_the_target():
 def test_batch_scope_takes_u_from_the_batch(form):
     network = make_network(Config(**SETTINGS))
     bins = 1000 if form == "window" else 10
-    density = training.DensitySettings(2.0, 0.05, form, "batch", bins)
+    density = training.LossSettings(2.0, 0.05, form, "batch", bins)
     model = training.PhaseModel(PHASES[1], network, density)
     u_true = np.float32([0.02, 0.03, 0.04, 0.91])
     u_pred = tf.constant([0.5, 0.5, 0.5, 0.5])
     found = model.terms(tf.constant(u_true), {"uncertainty": u_pred})["dfl"]
     share = np.array([0.75, 0.75, 0.75, 0.25])
     np.testing.assert_allclose(found, (1 - share) ** 2 * (0.5 - u_true) ** 2, rtol=1e-5)
+
+
+def test_ohem_trains_on_the_hardest_of_the_batch(tmp_path):
+    """One batch of 10, a share of 0.25: the three largest losses, as if there were no others."""
+    rng = np.random.default_rng(1)
+    features, u_true = rng.normal(size=(10, 8)).astype(np.float32), rng.random(10, np.float32)
+    network = make_network(Config(**SETTINGS))
+    estimator = network.get_layer("estimator")
+    losses_before = (estimator(features)[:, 0] - u_true).numpy() ** 2
+    hardest = np.argsort(losses_before)[-3:]
+    start = [w.numpy() for w in estimator.trainable_weights]
+
+    def train(rows, share):
+        training.restore(estimator, start)
+        settings = training.LossSettings(0.0, 0.05, "window", "dataset", 1000, share)
+        model = training.PhaseModel(PHASES[1], network, settings)
+        model.set_targets(u_true)
+        (row,) = training.fit_phase(
+            model,
+            features[rows],
+            u_true[rows],
+            config=Config(**SETTINGS),
+            epochs=1,
+            learning_rate=0.1,
+            checkpoint=tmp_path / f"{share}.npz",
+            basis="",
+            describe=lambda row: row,
+        )
+        return row, [w.numpy() for w in estimator.trainable_weights]
+
+    row, weights = train(slice(None), 0.25)
+    expected_row, expected = train(hardest, 1.0)
+    assert row["loss"] == pytest.approx(losses_before[hardest].mean(), rel=1e-5)
+    assert row["loss"] == pytest.approx(expected_row["loss"], rel=1e-5)
+    assert row["effective_sample_size"] == pytest.approx(3, rel=1e-5)
+    for found, wanted, before in zip(weights, expected, start, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+        assert (found != before).any()
+
+
+def test_sampling_dropout_leaves_the_network_as_it_is(trained):
+    _, _, network, _, _ = trained
+    images = make_dataset().test.images
+    before = training.snapshot(network)
+
+    def sample(passes=3, seed=5, batch_size=64):
+        return training.sample_dropout(
+            network, images, passes=passes, seed=seed, batch_size=batch_size
+        )
+
+    first = sample()
+    assert all(same(before, training.snapshot(network)))
+    np.testing.assert_array_equal(sample(), first)
+    assert (sample(seed=6) != first).any()
+    np.testing.assert_allclose(first.sum(axis=1), 1, atol=1e-5)
+    # The mean of many passes is near the answer without dropout, which halves what varies.
+    fixed = network(images)["probs"].numpy()
+    assert np.abs(sample(passes=400) - fixed).mean() < np.abs(sample(passes=1) - fixed).mean()
 
 
 class Killed(Exception):
@@ -360,8 +427,10 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
     settings = SETTINGS | dict(batch_size=4, scope=scope, learning_rate=1e-3)
     settings |= dict(classifier_epochs=1, estimator_epochs=1, finetune_epochs=1)
     config = Config(**settings)
-    _, _, one = run(tmp_path / "one", config, dropout=False)
-    _, _, many = run(tmp_path / "many", config, strategy=mirrored(devices), dropout=False)
+    # The one estimates with OHEM, whose choice of examples is the whole batch's.
+    same = dict(dropout=False, estimators=ESTIMATORS | {"tcp": training.Recipe(0.0, 0.3)})
+    _, _, one = run(tmp_path / "one", config, **same)
+    _, _, many = run(tmp_path / "many", config, strategy=mirrored(devices), **same)
     for name, stage in one.items():
         for first, second in zip(stage.values, many[name].values, strict=True):
             np.testing.assert_allclose(second, first, atol=1e-5, err_msg=name)
@@ -439,7 +508,7 @@ def test_collapse_is_said_in_words(u, words):
 def test_an_estimator_without_weights_is_said_in_words():
     """All targets in one window: density 1, and weights that underflow to 0."""
     network = make_network(Config(**SETTINGS))
-    density = training.DensitySettings(10.0, 0.05, "window", "dataset", 1000)
+    density = training.LossSettings(10.0, 0.05, "window", "dataset", 1000)
     model = training.PhaseModel(PHASES[1], network, density)
     u_true = np.full(8, 0.9, np.float32)
     model.set_targets(u_true)
@@ -451,7 +520,7 @@ def test_an_estimator_without_weights_is_said_in_words():
 
 def test_targets_are_counted_over_the_whole_training_set():
     network = make_network(Config(**SETTINGS))
-    density = training.DensitySettings(1.0, 0.05, "window", "dataset", 1000)
+    density = training.LossSettings(1.0, 0.05, "window", "dataset", 1000)
     model = training.PhaseModel(PHASES[1], network, density)
     u = np.random.default_rng(0).random(500).astype(np.float32)
     model.set_targets(u)

@@ -1,0 +1,700 @@
+"""One run in its folder: train a classifier and estimators, score, measure, report, export.
+
+The steps of `run` stand in order; each takes values and returns values. What is
+saved on the way lets a killed run go on, and everything behind it be redone
+without training.
+"""
+
+import csv
+import dataclasses
+import datetime
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from btcp_tf import command, evaluation, methods, report, thresholds
+from btcp_tf.config import Config
+from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, load, load_images
+from btcp_tf.evaluation import Predictions
+from btcp_tf.files import atomic_path, check_folder, folder_lock
+from btcp_tf.methods import METHODS
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+    from btcp_tf.training import Answers, Stage
+
+Row = dict[str, Any]
+
+NOT_EXPORTED = "not exported"
+
+SIDE_DRAWS = 200
+"""Bootstrap draws, at most, of rows that are not the test set's failure prediction. There are many
+of them, and with a thousand draws they would take longer than the training."""
+
+
+def run(config: Config, *, part_of_study: bool = False) -> None:
+    """Carries out one run in `config.output_dir`, or what is left of it.
+
+    Args:
+      config: Settings.
+      part_of_study: Leaves no SavedModel and prints no summary.
+
+    Raises:
+      ValueError: If the folder holds a run with other settings, or data or
+        checkpoints are damaged.
+      RuntimeError: If another process holds the folder, or the export fails.
+      FileNotFoundError: If the data set is not there.
+    """
+    folder = Path(config.output_dir)
+    with folder_lock(folder):
+        _claim(folder, config)
+        finished = folder / "finished.json"
+        if finished.exists():
+            saved_model = _read_finished(folder)
+            again = config.export_collapsed and saved_model.startswith(NOT_EXPORTED)
+            if part_of_study or not again:
+                if config.verbose and not part_of_study:
+                    print(f"{folder} is finished already; nothing is changed.\n")
+                    _print_summary(folder)
+                return
+        # Now, and not after the training.
+        if not part_of_study:
+            check_folder("export_dir", config.export_dir)
+
+        with command.hidden_stderr():
+            # It warns of traces, of which every phase rightly needs some.
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+            import keras
+
+            from btcp_tf import networks, training
+
+            strategy = training.make_strategy(config.strategy, config.logical_devices)
+            training.start_devices()
+        dataset = load(
+            config.dataset,
+            config.data_dir,
+            config.seed,
+            config.max_train_images,
+            config.max_test_images,
+        )
+        others = load_others(dataset, config)
+        log(folder, f"started with {dataset.name} {dataset.fingerprint}")
+
+        def build(seed: int) -> "keras.Model":
+            # Sets the weights of all networks and the masks of all dropout layers.
+            keras.utils.set_random_seed(seed)
+            with strategy.scope():
+                return networks.build_model(
+                    config.encoder,
+                    dataset.train.images.shape[1:],
+                    len(dataset.class_names),
+                    feature_dim=config.feature_dim,
+                    estimator_activation=config.estimator_activation,
+                    synchronized=strategy.num_replicas_in_sync > 1,
+                )
+
+        members = train_members(build, dataset, config, folder / "checkpoints", strategy)
+        network = build(config.seed)
+        journal = Journal(folder, config, dataset)
+        stages = training.fit(
+            network,
+            dataset,
+            config,
+            {
+                name: training.Recipe(
+                    METHODS[name].gamma,
+                    config.ohem_fraction if METHODS[name].hard_examples else 1.0,
+                )
+                for name in config.method
+                if METHODS[name].trained
+            },
+            folder=folder / "checkpoints",
+            strategy=strategy,
+            describe=journal.describe,
+            after_epoch=journal.after_epoch,
+        )
+        scorer = Scorer(network, stages, members, dataset, config)
+        predictions = predict_all(scorer, dataset, others, verbose=config.verbose)
+        for (split, name), found in predictions.items():
+            evaluation.save_predictions(predictions_file(folder, split, name), found)
+        log(folder, f"scored the test set: {len(dataset.test)} images")
+        taus = choose_taus(predictions, config)
+        rows = evaluate(network, stages, predictions, taus, config)
+        notes = collect_notes(stages, dataset, others, taus, config)
+        evaluation.save_rows(
+            folder / "results.json",
+            rows,
+            {
+                "settings": config.settings(results_only=True),
+                "data": {
+                    "fingerprint": dataset.fingerprint,
+                    "note": dataset.note,
+                    "class_names": dataset.class_names,
+                    **{
+                        split: len(getattr(dataset, split))
+                        for split in ("train", "validation", "calibration", "test")
+                    },
+                },
+                "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
+                "taus": taus,
+                "notes": notes,
+                "environment": environment(),
+            },
+        )
+        journal.finish(rows, predictions)
+        if part_of_study:
+            exported = f"{NOT_EXPORTED}: part of a study"
+        else:
+            exported = export_model(network, stages, dataset, config, rows)
+        report.write_run_report(
+            folder,
+            rows,
+            {name: found for (split, name), found in predictions.items() if split == "test"},
+            journal.history,
+            images=dataset.test.images,
+            class_names=dataset.class_names,
+            settings=config.settings(results_only=True),
+            environment=environment(),
+            notes=notes,
+            saved_model=exported,
+        )
+        log(folder, f"exported: {exported}")
+        with atomic_path(finished) as temporary:
+            temporary.write_text(json.dumps({"saved_model": exported}) + "\n")
+        log(folder, "finished")
+        if config.verbose and not part_of_study:
+            print()
+            _print_summary(folder)
+
+
+def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
+    """Images that are no test images of the data set, by the name of their split.
+
+    Loaded before the training, so that a missing one is known at once.
+
+    Returns:
+      "ood_<name>" for each of `config.ood`, and with `config.shift` the test images under each
+      corruption as "shift_<name><strength>".
+    """
+    others = {}
+    shape = dataset.test.images.shape[1:]
+    for name in config.ood:
+        # A data set under its name, a file under its stem.
+        split = f"ood_{Path(name).stem}"
+        if split in others:
+            raise ValueError(f"ood: expected each name once, received {Path(name).stem} twice")
+        others[split] = load_images(name, config.data_dir, shape, config.max_test_images)
+    if config.shift:
+        for name, corrupt in CORRUPTIONS.items():
+            for strength in (1, 2, 3):
+                others[f"shift_{name}{strength}"] = corrupt(
+                    dataset.test.images, strength, config.seed
+                )
+    return others
+
+
+def train_members(
+    build: Callable[[int], "keras.Model"],
+    dataset: Dataset,
+    config: Config,
+    folder: Path,
+    strategy: "tf.distribute.Strategy",
+) -> list[list[np.ndarray]]:
+    """Trains the further classifiers of the ensemble, alike but for their seed.
+
+    Args:
+      build: Seed → a new network.
+      dataset: The run's: all members share its split.
+      config: Settings.
+      folder: Where the checkpoints are; `member<number>/` in it for each.
+      strategy: From `training.make_strategy`.
+
+    Returns:
+      A snapshot of each network; none without the method `ensemble`.
+    """
+    from btcp_tf import training
+
+    members = []
+    for number in range(2, config.ensemble_members + 1) if "ensemble" in config.method else ():
+        if config.verbose:
+            print(f"ensemble: member {number} of {config.ensemble_members}")
+        # Far from the seeds that a person would choose for further runs.
+        seed = (config.seed + 1_000_003 * (number - 1)) % 2**31
+        stages = training.fit(
+            build(seed),
+            dataset,
+            dataclasses.replace(config, seed=seed),
+            {},
+            folder=folder / f"member{number}",
+            strategy=strategy,
+            describe=lambda stage, row, answers: row,
+            after_epoch=lambda stage, rows: None,
+        )
+        members.append(stages["classifier"].values)
+    return members
+
+
+def _claim(folder: Path, config: Config) -> None:
+    """Makes the folder this run's, or checks that it is."""
+    path = folder / "flags.cfg"
+    # A run that failed before its first epoch, for want of data say, does not hold its folder.
+    traces = [folder / "finished.json", folder / "results.json"]
+    traces += (folder / "checkpoints").glob("*.npz")
+    held = [trace for trace in traces if trace.exists()]
+    if not held:
+        command.save_flagfile(config, path)
+        return
+    if not path.exists():
+        raise ValueError(
+            f"expected {path} with the settings of the run in {folder}, received a folder with "
+            f"{held[0].relative_to(folder)} but without them; choose another --output_dir"
+        )
+    saved = command.load_flagfile(path)
+    names = command.differences(config, saved)
+    if names:
+        expected = ", ".join(f"{name}={saved.get(name, 'unset')}" for name in names)
+        received = ", ".join(f"{name}={config.settings()[name]}" for name in names)
+        raise ValueError(
+            f"{folder} holds a run with other settings: expected {expected}, received {received}; "
+            "choose another --output_dir, or delete the folder"
+        )
+
+
+def log(folder: Path, event: str) -> None:
+    """Adds a line with the time to the run's log."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    with open(folder / "run.log", "a", encoding="utf-8") as file:
+        file.write(f"{now} {event}\n")
+
+
+class Journal:
+    """Curves per epoch: the history file and TensorBoard, on validation data alone."""
+
+    def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
+        from btcp_tf.summaries import Summaries
+
+        self._folder = folder
+        self._config = config
+        self._dataset = dataset
+        self._rows: dict[str, list[Row]] = {}
+        self._summaries = Summaries(folder / "tensorboard")
+
+    @property
+    def history(self) -> list[Row]:
+        """Rows of all stages, in order of training."""
+        return [row for rows in self._rows.values() for row in rows]
+
+    def describe(self, stage: str, row: Row, answers: "Answers") -> Row:
+        """Completes an epoch's row with metrics of the validation data."""
+        u, train_u = answers.uncertainty, answers.train_uncertainty
+        if u is None or train_u is None:
+            # There is only a classifier yet: what it says of itself.
+            u, train_u = 1.0 - answers.probs.max(axis=1), 1.0 - answers.train_probs.max(axis=1)
+        is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
+        row = {
+            "stage": stage,
+            **row,
+            **evaluation.epoch_metrics(is_error, u, tau=self._config.tau),
+        }
+        # Classifiers without an error, or without a correct answer, have no best threshold.
+        if METHODS["thresholding"].column_of == stage and 0 < is_error.sum() < len(is_error):
+            tau = thresholds.best_bacc(is_error, u).tau
+            best = evaluation.epoch_metrics(is_error, u, tau=tau)
+            row |= {"best_tau": tau, "fpr_best_tau": best["fpr"], "fnr_best_tau": best["fnr"]}
+        self._summaries.epoch(stage, row, {"u_validation": u, "u_train": train_u})
+        return row
+
+    def after_epoch(self, stage: str, rows: list[Row]) -> None:
+        """Rewrites the history with a stage's rows so far."""
+        self._rows[stage] = rows
+        history = self.history
+        columns = dict.fromkeys(name for row in history for name in row)
+        with (
+            atomic_path(self._folder / "history.csv") as temporary,
+            open(temporary, "w", newline="", encoding="utf-8") as file,
+        ):
+            writer = csv.DictWriter(file, list(columns), restval="")
+            writer.writeheader()
+            writer.writerows(history)
+
+    def finish(self, rows: list[Row], predictions: "AllPredictions") -> None:
+        """Shows the most uncertain validation images, and settings beside final metrics."""
+        validation = self._dataset.validation
+        for (split, stage), found in predictions.items():
+            if split != "validation":
+                continue
+            for name, u in found.uncertainty.items():
+                order = np.argsort(-u, kind="stable")[:16]
+                names, labels = self._dataset.class_names, validation.labels
+                captions = [
+                    f"true {names[labels[i]]}\npred. {names[found.predicted[i]]}\nu = {u[i]:.3f}"
+                    for i in order
+                ]
+                self._summaries.images(
+                    f"highest_u/{stage}/{name}", validation.images[order], captions
+                )
+        self._summaries.hparams(
+            self._config.settings(results_only=True),
+            {
+                f"{row['stage']}/{row['method']}/{name}": row[name]
+                for row in rows
+                if (row["task"], row["split"]) == ("failure", "test")
+                for name in ("accuracy", "auroc", "aupr_error", "aurc", "bacc")
+            },
+        )
+        self._summaries.close()
+
+
+AllPredictions = dict[tuple[str, str], Predictions]
+"""(split, predictor) → predictions. Splits: "validation", "calibration", "test" and those of
+`load_others`. Predictors: "frozen", the classifier; "mc_dropout" and "ensemble", which predict with
+means of their own; "<method>_finetuned"."""
+
+
+def predictions_file(folder: Path, split: str, predictor: str) -> Path:
+    """Where the predictions of a split and predictor are; `predictions.npz`: test, frozen."""
+    parts = [
+        "predictions",
+        *([split] if split != "test" else []),
+        *([predictor] if predictor != "frozen" else []),
+    ]
+    return folder / f"{'_'.join(parts)}.npz"
+
+
+class Scorer:
+    """All methods of a run, fitted on its training and validation data, ready to score images."""
+
+    def __init__(
+        self,
+        network: "keras.Model",
+        stages: dict[str, "Stage"],
+        members: list[list[np.ndarray]],
+        dataset: Dataset,
+        config: Config,
+    ) -> None:
+        """
+        Args:
+          network: Takes on the weights of one stage after the other.
+          stages: From `training.fit`.
+          members: Further classifiers of the ensemble, from `train_members`.
+          dataset: The run's.
+          config: Settings.
+        """
+        from btcp_tf import networks, training
+
+        self._network, self._stages, self._members = network, stages, members
+        self._config = config
+        self._infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
+        self._estimate = training.Inference(network.get_layer("estimator"), config.test_batch_size)
+        training.restore(network, stages["classifier"].values)
+        logits = network.get_layer("classifier").get_layer("logits")
+        reference = methods.Reference(
+            train=self._outputs(dataset.train.images, dataset.train.labels),
+            validation=self._outputs(dataset.validation.images, dataset.validation.labels),
+            kernel=logits.kernel.numpy(),
+            bias=logits.bias.numpy(),
+            seed=config.seed,
+            alpha=config.trust_alpha,
+            neighbors=config.trust_neighbors,
+        )
+        self._scores = {
+            name: prepare(reference)
+            for name in config.method
+            if (prepare := METHODS[name].prepare) is not None
+        }
+
+    def __call__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray | None,
+        *,
+        sampled: bool = True,
+        title: str = "",
+    ) -> dict[str, Predictions]:
+        """Predictions by predictor.
+
+        Args:
+          images: `[n, ...]` uint8.
+          labels: `[n]`, or None where no class is right.
+          sampled: Whether methods that need many passes take part.
+          title: Shows progress bars of them under this title.
+        """
+        from btcp_tf import training
+
+        training.restore(self._network, self._stages["classifier"].values)
+        outputs = self._outputs(images, labels)
+        means = {}
+        for name in self._config.method if sampled else ():
+            if METHODS[name].samples == "dropout":
+                means[name] = training.sample_dropout(
+                    self._network,
+                    images,
+                    passes=self._config.mc_passes,
+                    seed=self._config.seed,
+                    batch_size=min(256, self._config.test_batch_size),
+                    title=title and f"{title}: {self._config.mc_passes} passes with dropout",
+                )
+            elif METHODS[name].samples == "ensemble":
+                means[name] = self._ensemble_mean(images, outputs.probs)
+        outputs = dataclasses.replace(
+            outputs, sampled={METHODS[name].samples: mean for name, mean in means.items()}
+        )
+        columns = dict(self._columns(outputs, sampled))
+        found = {"frozen": Predictions(labels, outputs.probs, outputs.predicted, columns)}
+        for name, mean in means.items():
+            # It predicts with its own mean, which is another classifier.
+            found[name] = Predictions(labels, mean, mean.argmax(axis=1), {name: columns[name]})
+        for method in self._config.finetuned:
+            stage = self._stages[f"{method}_finetuned"]
+            training.restore(self._network, stage.values)
+            outputs = self._outputs(images, labels)
+            columns = {
+                "mcp": 1.0 - outputs.probs.max(axis=1),
+                method: self._estimate(outputs.features)[:, 0],
+            }
+            found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
+        return found
+
+    def _outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
+        return methods.Outputs(**self._infer(images), labels=labels)
+
+    def _columns(self, outputs: methods.Outputs, sampled: bool) -> Iterator[tuple[str, np.ndarray]]:
+        from btcp_tf import training
+
+        for name in self._config.method:
+            method = METHODS[name]
+            if (method.samples and not sampled) or (method.uses_labels and outputs.labels is None):
+                continue
+            if name in self._scores:
+                yield name, self._scores[name](outputs)
+            else:
+                # A threshold of its own makes a method of another's estimator.
+                training.restore(self._network, self._stages[method.column_of or name].values)
+                yield name, self._estimate(outputs.features)[:, 0]
+
+    def _ensemble_mean(self, images: np.ndarray, own: np.ndarray) -> np.ndarray:
+        from btcp_tf import training
+
+        total = own.copy()
+        for values in self._members:
+            training.restore(self._network, values)
+            total += self._infer(images)["probs"]
+        training.restore(self._network, self._stages["classifier"].values)
+        return total / (1 + len(self._members))
+
+
+def predict_all(
+    scorer: Scorer, dataset: Dataset, others: dict[str, np.ndarray], *, verbose: int = 0
+) -> AllPredictions:
+    """Scores validation, calibration and test images, and those of `load_others`."""
+    predictions: AllPredictions = {}
+    for split in ("validation", "calibration", "test"):
+        part = getattr(dataset, split)
+        title = split if verbose == 1 else ""
+        for name, found in scorer(part.images, part.labels, title=title).items():
+            predictions[split, name] = found
+    for split, images in others.items():
+        shifted = split.startswith("shift_")
+        # The passes of the sampled methods would cost more than all the rest together.
+        labels = dataset.test.labels if shifted else None
+        title = split if verbose == 1 else ""
+        for name, found in scorer(images, labels, sampled=not shifted, title=title).items():
+            predictions[split, name] = found
+    return predictions
+
+
+def choose_taus(predictions: AllPredictions, config: Config) -> dict[str, float]:
+    """Decision thresholds of the methods that have one of their own, from validation data."""
+    found = predictions["validation", "frozen"]
+    taus = {}
+    for name in config.method:
+        if METHODS[name].column_of and 0 < found.is_error.sum() < len(found.is_error):
+            taus[name] = thresholds.best_bacc(found.is_error, found.uncertainty[name]).tau
+    return taus
+
+
+def evaluate(
+    network: "keras.Model",
+    stages: dict[str, "Stage"],
+    predictions: AllPredictions,
+    taus: dict[str, float],
+    config: Config,
+) -> list[Row]:
+    """Result rows of the test set and of other images, every predictor with its own id."""
+    from btcp_tf import training
+
+    ids = {}
+    for name in ("classifier", *(f"{method}_finetuned" for method in config.finetuned)):
+        training.restore(network, stages[name].values)
+        ids[name] = training.weights_id(network, ("encoder", "classifier"))
+    rows = []
+    for (split, name), found in predictions.items():
+        if split in ("validation", "calibration"):
+            continue
+        finetuned = name.endswith("_finetuned")
+        same: dict[str, Any] = dict(
+            dataset=config.dataset,
+            seed=config.seed,
+            stage="finetuned" if finetuned else "frozen",
+            classifier_id=ids[name]
+            if finetuned
+            else ids["classifier"] + (f"-{name}" if name != "frozen" else ""),
+            tau=config.tau,
+            taus={} if finetuned else taus,
+            raw=[column for column in found.uncertainty if not METHODS[column].bounded],
+            bootstrap_draws=config.bootstrap_draws
+            if split == "test"
+            else min(config.bootstrap_draws, SIDE_DRAWS),
+            bootstrap_seed=config.seed,
+        )
+        kind, _, rest = split.partition("_")
+        if kind == "ood":
+            test = predictions["test", name]
+            rows += evaluation.ood_rows(test, found, ood_name=rest, **same)
+        else:
+            rows += evaluation.rows(found, split=f"test:{rest}" if rest else split, **same)
+    return rows
+
+
+def collect_notes(
+    stages: dict[str, "Stage"],
+    dataset: Dataset,
+    others: dict[str, np.ndarray],
+    taus: dict[str, float],
+    config: Config,
+) -> list[str]:
+    """What a reader must know before believing the figures."""
+    notes = [dataset.note] if dataset.note else []
+    for name in config.ood:
+        found, whole = len(others[f"ood_{Path(name).stem}"]), DATASETS.get(name)
+        if whole and found != whole.expected_test:
+            notes.append(
+                f"OOD set {name}: part or stand-in: {found:,} of {whole.expected_test:,} images"
+            )
+    for name in config.method:
+        if METHODS[name].column_of and name not in taus:
+            notes.append(
+                f"{name}: no threshold could be chosen, as the validation answers are all correct "
+                f"or all wrong; tau stays {config.tau:g}"
+            )
+    for stage in stages.values():
+        if stage.collapse:
+            notes.append(f"{stage.name}: {stage.collapse}")
+        uncapped = stage.facts.get("gamma_uncapped", 0.0)
+        if uncapped > stage.facts.get("gamma", 0.0):
+            notes.append(
+                f"{stage.name}: gamma = 1 / (12 var(U)) is {uncapped:.4g}, capped at "
+                f"{stage.facts['gamma']:g} (gamma_max)"
+            )
+        if stage.facts.get("train_errors", 100) < 100:
+            notes.append(
+                f"{stage.name}: the classifier is wrong on only {stage.facts['train_errors']} "
+                "training images; an estimator learns little from so few errors"
+            )
+    return list(dict.fromkeys(notes))
+
+
+def environment() -> dict[str, str]:
+    """What besides the settings can change a figure."""
+    import tensorflow as tf
+
+    packages = ("btcp_tf", "tensorflow", "keras", "numpy", "tensorflow-datasets", "scikit-learn")
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found | {
+        "platform": platform.platform(),
+        # Physical ones: how a CPU is split is a setting of the run.
+        "devices": ", ".join(
+            device.name.removeprefix("/physical_device:")
+            for device in tf.config.list_physical_devices()
+        ),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset"),
+    }
+
+
+def export_model(
+    network: "keras.Model",
+    stages: dict[str, "Stage"],
+    dataset: Dataset,
+    config: Config,
+    rows: list[Row],
+) -> str:
+    """Exports the run's last estimator; returns the version's folder, or why there is none."""
+    from btcp_tf import networks, training
+    from btcp_tf.export import export
+
+    stage = list(stages.values())[-1]
+    collapse = stages["classifier"].collapse or stage.collapse
+    if collapse and not config.export_collapsed:
+        return f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
+    training.restore(network, stage.values)
+    model = network if stage.method else networks.mcp_model(network)
+    wanted = (stage.method or "mcp", "finetuned" if stage.name.endswith("_finetuned") else "frozen")
+    row = next(row for row in rows if (row["method"], row["stage"]) == wanted)
+    path = export(
+        model,
+        config.export_dir,
+        config.dataset,
+        dataset.class_names,
+        {"settings": config.settings(results_only=True), "test": row, "data_note": dataset.note},
+        dataset.validation.images[:64],
+    )
+    return str(path)
+
+
+def _read_finished(folder: Path) -> str:
+    """Where the SavedModel of a finished run is, or why there is none."""
+    path = folder / "finished.json"
+    try:
+        saved_model = json.loads(path.read_text(encoding="utf-8"))["saved_model"]
+        if not isinstance(saved_model, str):
+            raise ValueError(f"saved_model is {saved_model!r}")
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise ValueError(
+            f"expected the end of a run in {path}, received what cannot be read ({error}); delete "
+            "it, and the same command goes on from the checkpoints"
+        ) from error
+    return saved_model
+
+
+def _print_summary(folder: Path) -> None:
+    files = {
+        "report": folder / "report.html",
+        "results": folder / "results.json",
+        "predictions": folder / "predictions.npz",
+        "figures": folder / "figures",
+    }
+    missing = [path for path in files.values() if not path.exists()]
+    remedy = f"delete {folder / 'finished.json'}, and the same command makes them again"
+    if missing:
+        print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
+    try:
+        rows, extra = evaluation.load_rows(files["results"])
+        table = report.terminal_table(
+            rows,
+            {
+                **files,
+                "TensorBoard": f"tensorboard --logdir {folder / 'tensorboard'}",
+                "SavedModel": _read_finished(folder),
+            },
+        )
+        notes = [f"note: {note}" for note in extra["notes"]]
+    except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
+        raise ValueError(
+            f"expected the results of a finished run in {files['results']}, received what cannot "
+            f"be read ({error}); {remedy}"
+        ) from error
+    print("\n".join([table, *notes]))

@@ -1,0 +1,291 @@
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from btcp_tf import evaluation, training
+from btcp_tf.files import folder_lock
+from btcp_tf.main import main
+
+WORDS = [
+    "--dataset=digits",
+    "--max_train_images=500",
+    "--classifier_epochs=6",
+    "--estimator_epochs=6",
+    "--finetune_epochs=6",
+    "--bootstrap_draws=50",
+]
+
+
+def words(folder, *more):
+    return [*WORDS, f"--output_dir={folder}/run", f"--export_dir={folder}/models", *more]
+
+
+def hashes(folder):
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished run on digits; what it printed is in `printed`."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert main(words(folder, "--verbose=0")) == 0
+    return folder
+
+
+def test_leaves_the_files_of_a_run(whole):
+    found = {path.name for path in (whole / "run").iterdir()}
+    expected = "flags.cfg history.csv predictions.npz predictions_btcp_finetuned.npz results.json"
+    expected += " figures tensorboard checkpoints report.html run.log finished.json"
+    assert set(expected.split()) <= found
+    figures = {path.stem for path in (whole / "run" / "figures").glob("*.pdf")}
+    assert {
+        "uncertainty_histogram",
+        "risk_coverage",
+        "roc",
+        "reliability",
+        "uncertainty_per_epoch",
+        "fpr_fnr_per_epoch",
+        "most_confident_errors",
+    } <= figures
+    log = (whole / "run" / "run.log").read_text()
+    assert log.count("scored the test set: 355 images") == 1
+
+
+def test_rows_are_of_two_classifiers(whole):
+    rows, extra = evaluation.load_rows(whole / "run" / "results.json")
+    assert [(row["stage"], row["method"]) for row in rows] == [
+        ("frozen", "mcp"),
+        ("frozen", "tcp"),
+        ("frozen", "btcp"),
+        ("finetuned", "mcp"),
+        ("finetuned", "btcp"),
+    ]
+    ids = [row["classifier_id"] for row in rows]
+    assert ids[0] == ids[1] == ids[2] != ids[3] == ids[4]
+    assert all(row["n"] == 355 and row["accuracy"] > 0.6 for row in rows)
+    assert extra["data"]["test"] == 355
+    assert any("only 500 training images used" in note for note in extra["notes"])
+    assert extra["environment"]["tensorflow"]
+
+
+def test_results_follow_from_the_predictions(whole):
+    rows, _ = evaluation.load_rows(whole / "run" / "results.json")
+    for stage, name in (("frozen", "predictions"), ("finetuned", "predictions_btcp_finetuned")):
+        found = evaluation.load_predictions(whole / "run" / f"{name}.npz")
+        wrong = found.probs.argmax(axis=1) != found.labels
+        for row in rows:
+            if row["stage"] == stage:
+                assert row["errors"] == wrong.sum()
+                u = found.uncertainty[row["method"]]
+                assert row["auroc"] == pytest.approx(roc_auc_score(wrong, u))
+        np.testing.assert_allclose(found.uncertainty["mcp"], 1 - found.probs.max(axis=1), rtol=1e-6)
+
+
+def test_history_has_every_epoch_on_validation_data(whole):
+    with open(whole / "run" / "history.csv", newline="") as file:
+        history = list(csv.DictReader(file))
+    stages = [row["stage"] for row in history]
+    assert stages == [
+        stage for stage in ("classifier", "tcp", "btcp", "btcp_finetuned") for _ in range(6)
+    ]
+    validation = evaluation.load_predictions(whole / "run" / "predictions_validation.npz")
+    last = [row for row in history if row["stage"] == "btcp"][-1]
+    u = validation.uncertainty["btcp"].astype(np.float64)
+    assert float(last["u_mean"]) == pytest.approx(u.mean(), rel=1e-5)
+    assert float(last["u_std"]) == pytest.approx(u.std(), rel=1e-5)
+    assert float(last["accuracy"]) == pytest.approx(1 - validation.is_error.mean())
+
+
+def test_saved_model_answers_what_the_run_scored(whole):
+    import tensorflow as tf
+
+    from btcp_tf.data import load
+
+    path = json.loads((whole / "run" / "finished.json").read_text())["saved_model"]
+    assert path == str(whole / "models" / "digits" / "1")
+    images = load("digits", max_train_images=500).test.images
+    answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
+    found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
+    np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
+    np.testing.assert_allclose(answers["uncertainty"], found.uncertainty["btcp"], atol=1e-5)
+
+
+def test_tensorboard_has_every_phase_under_one_run(whole):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole / "run" / "tensorboard"), {"tensors": 0})
+    events.Reload()
+    tags = events.Tags()["tensors"]
+    for stage in ("classifier", "tcp", "btcp", "btcp_finetuned"):
+        assert [event.step for event in events.Tensors(f"{stage}/loss")] == [1, 2, 3, 4, 5, 6]
+        assert f"{stage}/learning_rate" in tags
+        assert {f"{stage}/u_validation", f"{stage}/u_train"} <= set(tags)
+    assert "btcp/effective_sample_size" in tags
+    assert any(tag.startswith("highest_u/") for tag in tags)
+
+
+def test_a_finished_run_says_so_and_changes_nothing(whole, capsys):
+    before = hashes(whole)
+    assert main(words(whole)) == 0
+    printed = capsys.readouterr().out
+    assert "finished already; nothing is changed" in printed
+    assert "AUPR-error" in printed
+    assert hashes(whole) == before
+
+
+def test_its_flag_file_repeats_the_run(whole, capsys):
+    assert main([f"--flagfile={whole}/run/flags.cfg"]) == 0
+    assert hashes(whole)
+    assert capsys.readouterr().out == ""  # The file holds --verbose=0 too.
+
+
+def test_a_folder_of_other_settings_is_refused(whole, capsys):
+    before = hashes(whole)
+    assert main(words(whole, "--gamma=2", "--seed=1")) == 1
+    message = capsys.readouterr().err
+    assert "expected seed=0, gamma=auto, received seed=1, gamma=2.0" in message
+    assert message.count("\n") == 1
+    assert hashes(whole) == before
+
+
+@pytest.mark.parametrize("name", ["finished.json", "results.json"])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"saved_model": null}'])
+def test_a_damaged_end_is_one_clear_error(whole, tmp_path, capsys, name, text):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    assert main(words(tmp_path)) == 1
+    message = capsys.readouterr().err
+    assert name in message and "expected" in message and message.count("\n") == 1
+
+
+def test_a_finished_run_without_checkpoints_still_holds_its_folder(whole, tmp_path, capsys):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    before = hashes(tmp_path)
+    assert main(words(tmp_path, "--gamma=3")) == 1
+    assert "received gamma=3.0" in capsys.readouterr().err
+    assert hashes(tmp_path) == before
+
+
+def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, capsys):
+    import dataclasses
+
+    from btcp_tf import runs as module
+
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    monkeypatch.setattr(
+        module,
+        "load",
+        lambda *a, load=module.load: dataclasses.replace(load(*a), fingerprint="other"),
+    )
+    assert main(words(tmp_path)) == 1
+    assert "expected a checkpoint that started from other, received" in capsys.readouterr().err
+
+
+def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch):
+    from btcp_tf import data
+
+    monkeypatch.setattr(data, "_answers", lambda url: False)
+    folders = [f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/none"]
+    assert main(["--dataset=mnist", *folders]) == 1
+    assert main(["--dataset=mnist", *folders, "--seed=1"]) == 1
+    assert "--seed=1" in (tmp_path / "run" / "flags.cfg").read_text()
+
+
+def test_a_second_process_is_refused(tmp_path, capsys):
+    with folder_lock(tmp_path / "run"):
+        assert main(words(tmp_path)) == 1
+    assert "which another run holds" in capsys.readouterr().err
+    assert os.listdir(tmp_path / "run") == [".lock"]
+
+
+@pytest.mark.parametrize("setting", ["output_dir", "export_dir"])
+def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, setting):
+    (tmp_path / "file").touch()
+    assert main([*words(tmp_path), f"--{setting}={tmp_path}/file"]) == 1
+    message = capsys.readouterr().err
+    assert f"{setting}: expected a folder that can be written, received" in message
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+def test_a_classifier_that_learned_nothing_is_not_exported(tmp_path, capsys):
+    diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
+    assert main([*diverged, "--learning_rate=1e30", "--batch_size=1000"]) == 0
+    assert "not exported: the classifier answers class" in capsys.readouterr().out
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
+    from btcp_tf import data
+
+    monkeypatch.setattr(data, "_answers", lambda url: False)
+    found = main(["--dataset=mnist", f"--data_dir={tmp_path}/none", f"--output_dir={tmp_path}/run"])
+    assert found == 1
+    message = capsys.readouterr().err
+    assert f"{tmp_path}/none/mnist" in message and "--data_dir" in message
+    assert message.count("\n") == 1
+
+
+def test_a_run_killed_in_every_phase_ends_like_one_that_was_not(whole, tmp_path):
+    command = [sys.executable, "-m", "btcp_tf.main", *words(tmp_path, "--verbose=2")]
+    checkpoints = tmp_path / "run" / "checkpoints"
+    for stage in ("classifier", "btcp", "btcp_finetuned"):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not (checkpoints / f"{stage}.npz").exists():
+            assert process.poll() is None, process.stderr.read().decode()[-2000:]
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with np.load(checkpoints / f"{stage}.npz") as saved:
+            assert len(json.loads(str(saved["about"]))["rows"]) < 6, (
+                "killed too late to show anything"
+            )
+        assert not (tmp_path / "run" / "results.json").exists()
+    last = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert last.returncode == 0, last.stderr[-2000:]
+    assert "resumed after epoch" in last.stdout
+    first, second = (folder / "run" / "results.json" for folder in (whole, tmp_path))
+    assert first.read_bytes() == second.read_bytes()
+    for name in ("predictions.npz", "predictions_btcp_finetuned.npz"):
+        assert (whole / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_a_collapsed_estimator_is_not_exported_unless_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
+    short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
+    assert main(short) == 0
+    assert "not exported: the estimator collapsed" in capsys.readouterr().out
+    assert not list((tmp_path / "models").iterdir())
+    _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    assert "btcp: the estimator collapsed to a constant" in extra["notes"]
+
+    assert main([*short, "--export_collapsed"]) == 0
+    assert os.listdir(tmp_path / "models" / "digits") == ["1"]
+
+
+def test_a_run_without_an_estimator_exports_mcp(tmp_path):
+    import tensorflow as tf
+
+    assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0
+    rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
+    assert [row["method"] for row in rows] == ["mcp"]
+    model = tf.saved_model.load(str(tmp_path / "models" / "digits" / "1"))
+    answers = model.signatures["serving_default"](images=np.zeros((2, 8, 8, 1), np.uint8))
+    np.testing.assert_allclose(
+        answers["uncertainty"], 1 - answers["probs"].numpy().max(axis=1), atol=1e-6
+    )

@@ -1,0 +1,235 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from btcp_tf import evaluation, runs, study
+from btcp_tf.methods import METHODS
+
+WORDS = [
+    "--dataset=digits",
+    "--max_train_images=400",
+    "--classifier_epochs=3",
+    "--estimator_epochs=2",
+    "--finetune_epochs=1",
+    "--bootstrap_draws=20",
+    "--mc_passes=3",
+    "--seeds=2",
+    "--verbose=0",
+]
+
+
+def plan(*words):
+    return study.plan(words, study.define_flags())
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A file of images that are no digits, of another size and in color."""
+    path = tmp_path_factory.mktemp("images") / "noise.npz"
+    images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), np.uint8)
+    np.savez(path, x_test=images)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, images):
+    folder = tmp_path_factory.mktemp("study")
+    words = [*WORDS, f"--ood={images}", "--ensemble_members=2", f"--output_dir={folder}"]
+    assert study.main(words) == 0
+    return folder, words
+
+
+def test_plans_a_run_for_each_data_set_and_seed():
+    found = plan("--dataset=mnist,fashion_mnist", "--preset=fast", "--seeds=3", "--seed=4")
+    assert str(found.folder) == "runs/study-mnist-fashion_mnist-fast"
+    names = [cell.name for cell in found.cells if not cell.ablation]
+    assert names == [f"{d}-seed{s}" for d in ("mnist", "fashion_mnist") for s in (4, 5, 6)]
+    for cell in found.cells:
+        assert cell.config.output_dir == str(found.folder / cell.name)
+        assert cell.config.batch_size == 128
+        if not cell.ablation:
+            assert cell.config.shift
+            assert cell.config.ood == (study.PAIRS[cell.config.dataset],)
+            assert set(cell.config.method) == set(METHODS) - {"ensemble"}
+    assert found.words == (
+        "--dataset=mnist,fashion_mnist",
+        "--seed=4",
+        "--preset=fast",
+        "--seeds=3",
+    )
+
+
+def test_plans_ablations_of_the_first_seed_that_change_one_setting():
+    found = plan("--dataset=mnist", "--seeds=2", "--seed=7")
+    base = found.cells[0].config
+    ablations = [cell for cell in found.cells if cell.ablation]
+    assert len(ablations) == len(study.ABLATION)
+    for cell in ablations:
+        name, _, value = cell.ablation.partition("=")
+        assert cell.of == "mnist-seed7"
+        assert (
+            float(getattr(cell.config, name)) == float(value)
+            if value[0].isdigit()
+            else (getattr(cell.config, name) == value)
+        )
+        for other in ("gamma", "epsilon", "scope", "density"):
+            if other != name:
+                assert getattr(cell.config, other) == getattr(base, other)
+    assert not [cell for cell in plan("--dataset=mnist", "--noablation").cells if cell.ablation]
+
+
+def test_plan_takes_words_over_its_own_wishes():
+    found = plan(
+        "--dataset=digits,mnist", "--method=mcp,btcp", "--noshift", "--ood=pair,digits,/x/no.npz"
+    )
+    by_data = {cell.config.dataset: cell.config for cell in found.cells if not cell.ablation}
+    assert by_data["digits"].ood == ("/x/no.npz",)
+    assert by_data["mnist"].ood == ("fashion_mnist", "digits", "/x/no.npz")
+    assert by_data["mnist"].method == ("mcp", "btcp") and not by_data["mnist"].shift
+    assert "ensemble" in plan("--dataset=mnist", "--ensemble_members=4").cells[0].config.method
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dataset="], "dataset: expected names of data sets, each once, received ''"),
+        (["--dataset=mnist,mnist"], "each once, received 'mnist,mnist'"),
+        (["--dataset=mnist,svnh"], "expected one of mnist, .* received 'svnh'"),
+        (["--dataset=mnist", "--seeds=0"], "seeds"),
+        (["--dataset=mnist", "--method=mcp,thresholding"], "expected tcp beside thresholding"),
+        (["--dataset=mnist", "--method=mcp,mcq"], "received 'mcq'"),
+    ],
+)
+def test_refuses_at_once(words, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        study.main(words)
+    assert end.value.code == 2
+    import re
+
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_every_method_has_rows_of_every_task(finished):
+    folder, _ = finished
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    assert extra["failed"] == {}
+    plain = [row for row in rows if not row["ablation"]]
+    for seed in (0, 1):
+        of_seed = [row for row in plain if row["seed"] == seed]
+        frozen = {
+            row["method"]
+            for row in of_seed
+            if (row["task"], row["stage"], row["split"]) == ("failure", "frozen", "test")
+        }
+        assert frozen == set(METHODS)
+        for task in ("ood", "joint"):
+            found = {row["method"] for row in of_seed if row["task"] == task}
+            assert found == set(METHODS) - {"tcp_oracle"}
+            assert {row["ood"] for row in of_seed if row["task"] == task} == {"noise"}
+        shifted = {row["split"] for row in of_seed if row["split"] != "test"}
+        assert len(shifted) == 9 and all(name.startswith("test:") for name in shifted)
+    assert {row["ablation"] for row in rows} - {""} == {
+        f"{name}={value}" for change in study.ABLATION for name, value in change.items()
+    }
+
+
+def test_methods_share_one_classifier_a_seed(finished):
+    rows, _ = evaluation.load_rows(finished[0] / "results.json")
+    for seed in (0, 1):
+        ids = {
+            row["method"]: row["classifier_id"]
+            for row in rows
+            if row["seed"] == seed
+            and row["stage"] == "frozen"
+            and row["split"] == "test"
+            and row["task"] == "failure"
+            and "-" not in row["classifier_id"]
+        }
+        assert set(ids) == set(METHODS) and len(set(ids.values())) == 1
+    # The ablations take the classifier of the first seed.
+    first = {row["classifier_id"] for row in rows if row["ablation"]}
+    assert first == {
+        row["classifier_id"]
+        for row in rows
+        if row["seed"] == 0 and row["method"] == "tcp" and row["stage"] == "frozen"
+    }
+
+
+def test_ablation_with_the_runs_own_settings_is_the_runs_btcp(finished):
+    rows, _ = evaluation.load_rows(finished[0] / "results.json")
+    base, again = (
+        next(
+            row
+            for row in rows
+            if row["method"] == "btcp"
+            and row["seed"] == 0
+            and row["stage"] == "frozen"
+            and row["split"] == "test"
+            and row["task"] == "failure"
+            and row["ablation"] == ablation
+        )
+        for ablation in ("", "gamma=auto")
+    )
+    assert base["auroc"] == again["auroc"] and base["aurc"] == again["aurc"]
+
+
+def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
+    cell = finished[0] / "digits-seed0"
+    rows, extra = evaluation.load_rows(cell / "results.json")
+    found = {
+        row["method"]: row
+        for row in rows
+        if row["task"] == "failure" and row["split"] == "test" and row["stage"] == "frozen"
+    }
+    validation = evaluation.load_predictions(cell / "predictions_validation.npz")
+    tau = runs.thresholds.best_bacc(validation.is_error, validation.uncertainty["tcp"]).tau
+    assert found["thresholding"]["tau"] == extra["taus"]["thresholding"] == tau
+    assert found["thresholding"]["auroc"] == found["tcp"]["auroc"]
+    assert found["tcp"]["tau"] == 0.5
+
+
+def test_means_of_many_passes_predict_for_themselves(finished):
+    cell = finished[0] / "digits-seed0"
+    for name in ("mc_dropout", "ensemble"):
+        own = evaluation.load_predictions(cell / f"predictions_{name}.npz")
+        shared = evaluation.load_predictions(cell / "predictions.npz")
+        np.testing.assert_array_equal(own.uncertainty[name], shared.uncertainty[name])
+        assert (own.probs != shared.probs).any()
+        rows, _ = evaluation.load_rows(cell / "results.json")
+        ids = {row["classifier_id"] for row in rows if row["method"] == name}
+        assert len(ids) == 2 and any(found.endswith(name) for found in ids)
+
+
+def test_a_finished_study_computes_nothing_again(finished, monkeypatch):
+    folder, words = finished
+    results = (folder / "results.json").read_bytes()
+    monkeypatch.setattr(runs, "load", None)  # Any cell that trained or scored would need it.
+    assert study.main(words) == 0
+    assert (folder / "results.json").read_bytes() == results
+
+
+def test_a_failed_cell_is_reported_and_stops_no_other(finished, tmp_path, capsys):
+    folder, words = finished
+    shutil.copytree(folder / "digits-seed1", tmp_path / "digits-seed1")
+    # Seed 0 holds a damaged checkpoint.
+    checkpoint = tmp_path / "digits-seed0" / "checkpoints" / "classifier.npz"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"PK")
+    shutil.copy(folder / "digits-seed0" / "flags.cfg", tmp_path / "digits-seed0")
+    assert study.main([*words, f"--output_dir={tmp_path}", "--noablation"]) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "digits-seed0: expected a checkpoint" in last
+    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    assert {row["seed"] for row in rows} == {1}
+    assert list(extra["failed"]) == ["digits-seed0"]
+    assert checkpoint.read_bytes() == b"PK"
+
+
+def test_leaves_a_report(finished):
+    folder, _ = finished
+    assert {"report.html", "report.md", "tables", "figures"} <= {p.name for p in folder.iterdir()}
+    assert json.loads((folder / "results.json").read_text())["extra"]["command"][0].endswith(
+        "study"
+    )
