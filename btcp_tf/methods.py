@@ -9,6 +9,7 @@ NumPy and SciPy alone, no TensorFlow: a command line can be checked against `MET
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -532,9 +533,15 @@ def constant(reference: Reference) -> Score:
 def random(reference: Reference) -> Score:
     """Uniform random numbers: knows nothing, without ties.
 
-    They depend on the seed and a sample's row alone. Range [0, 1).
+    They depend on the seed and on the samples together: the same set gets the same numbers, and two
+    sets of one size, which OOD detection tells apart, do not get equal ones. Range [0, 1).
     """
-    return lambda outputs: np.random.default_rng(reference.seed).random(len(outputs.probs))
+
+    def score(outputs: Outputs) -> np.ndarray:
+        of_set = zlib.crc32(np.ascontiguousarray(outputs.logits).tobytes())
+        return np.random.default_rng([reference.seed, of_set]).random(len(outputs.probs))
+
+    return score
 
 
 def mcp_cubed(reference: Reference) -> Score:

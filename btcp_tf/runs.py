@@ -299,6 +299,7 @@ class Journal:
         if u is None or train_u is None:
             # There is only a classifier yet: what it says of itself.
             u, train_u = 1.0 - answers.probs.max(axis=1), 1.0 - answers.train_probs.max(axis=1)
+        _check_finite(answers.probs, u, train_u)
         is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
         row = {
             "stage": stage,
@@ -354,6 +355,14 @@ class Journal:
         self._summaries.close()
 
 
+def _check_finite(*answers: np.ndarray) -> None:
+    if not all(np.isfinite(array).all() for array in answers):
+        raise FloatingPointError(
+            "expected finite outputs of the network, received others: it diverged; a smaller "
+            "learning rate usually helps"
+        )
+
+
 AllPredictions = dict[tuple[str, str], Predictions]
 """(split, predictor) → predictions. Splits: "validation", "calibration", "test" and those of
 `load_others`. Predictors: "frozen", the classifier; "mc_dropout" and "ensemble", which predict with
@@ -406,6 +415,8 @@ class Scorer:
             alpha=config.trust_alpha,
             neighbors=config.trust_neighbors,
         )
+        # Beside every fine-tuned estimator; it is fitted on nothing.
+        self._mcp = methods.mcp(reference)
         self._scores = {
             name: prepare(reference)
             for name in config.method
@@ -458,14 +469,16 @@ class Scorer:
             training.restore(self._network, stage.values)
             outputs = self._outputs(images, labels)
             columns = {
-                "mcp": 1.0 - outputs.probs.max(axis=1),
+                "mcp": self._mcp(outputs),
                 method: self._estimate(outputs.features)[:, 0],
             }
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return found
 
     def _outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
-        return methods.Outputs(**self._infer(images), labels=labels)
+        found = self._infer(images)
+        _check_finite(*found.values())
+        return methods.Outputs(**found, labels=labels)
 
     def _columns(self, outputs: methods.Outputs, sampled: bool) -> Iterator[tuple[str, np.ndarray]]:
         from btcp_tf import training

@@ -10,6 +10,8 @@ import pathlib
 
 # Read by TensorFlow when it is imported, which the test modules do after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# As a run of its own has it, so that runs in this process and in others agree on any processor.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 

@@ -104,6 +104,8 @@ def test_a_score_is_finite_in_range_and_a_matter_of_the_sample_alone(name):
     if METHODS[name].bounded:
         assert u.min() >= 0 and u.max() <= 1
     np.testing.assert_array_equal(prepared(test), u)
+    if name == "random":
+        return  # It is a matter of the set.
     first = Outputs(
         test.features[:7],
         test.logits[:7],
@@ -198,12 +200,14 @@ def test_mcp_cubed_ranks_exactly_as_mcp():
     assert 1 < len(np.unique(mcp)) < len(mcp)
 
 
-def test_random_depends_on_seed_and_row_alone():
-    by_seed = [score("random", draw(50, 2), reference_of(draw(9, 0), seed=s)) for s in (0, 1)]
-    np.testing.assert_array_equal(by_seed[0], np.random.default_rng(0).random(50))
-    assert not np.array_equal(*by_seed)
-    again = score("random", draw(20, 5), reference_of(draw(9, 3), seed=0))
-    np.testing.assert_array_equal(again, by_seed[0][:20])
+def test_random_is_uniform_and_of_the_seed_and_the_set():
+    one, other = draw(2000, 2), draw(2000, 3)
+    u = score("random", one, reference_of(draw(9, 0), seed=0))
+    np.testing.assert_array_equal(u, score("random", one, reference_of(draw(9, 3), seed=0)))
+    assert not np.array_equal(u, score("random", one, reference_of(draw(9, 0), seed=1)))
+    # With equal numbers for two sets of one size, no OOD sample would differ from a test sample.
+    assert not np.array_equal(u, score("random", other, reference_of(draw(9, 0), seed=0)))
+    assert np.histogram(u, bins=4, range=(0, 1))[0] == pytest.approx(500, abs=100)
 
 
 def test_tcp_oracle_reads_the_labels():

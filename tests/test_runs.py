@@ -225,9 +225,19 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, ca
 
 def test_a_classifier_that_learned_nothing_is_not_exported(tmp_path, capsys):
     diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
-    assert main([*diverged, "--learning_rate=1e30", "--batch_size=1000"]) == 0
+    assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 0
     assert "not exported: the classifier answers class" in capsys.readouterr().out
     assert not list((tmp_path / "models").iterdir())
+
+
+def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
+    answer = training.Inference.__call__
+    monkeypatch.setattr(
+        training.Inference, "__call__", lambda *arguments: answer(*arguments) * np.float32(np.nan)
+    )
+    assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 1
+    message = capsys.readouterr().err
+    assert "it diverged" in message and message.count("\n") == 1
 
 
 def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
