@@ -5,6 +5,7 @@ tensorflow-datasets data that is already prepared. It is looked for in TFDS_DATA
 ../shared/data/tfds beside the checkout; a test that lacks its data is not collected.
 """
 
+import importlib.util
 import os
 import pathlib
 
@@ -14,6 +15,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
+
+# Needs an environment of its own.
+collect_ignore = [] if importlib.util.find_spec("torch_uncertainty") else ["test_metrics_torch.py"]
 
 
 def _prepared_data_dir() -> pathlib.Path:

@@ -20,6 +20,14 @@ WORDS = [
 ]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_ablations():
+    """Two of them: each is a whole run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
+        yield
+
+
 def plan(*words):
     return study.plan(words, study.define_flags())
 
