@@ -199,8 +199,13 @@ def mcp(reference: Reference) -> Score:
 
     Range [0, 1 − 1/k].
     """
+    return lambda outputs: mcp_of(outputs.probs)
+
+
+def mcp_of(probs: np.ndarray) -> np.ndarray:
+    """`mcp` of probabilities alone: `[n, k]` → u `[n]`."""
     # Float32 softmax may exceed 1 by a rounding; u must not leave its scale for that.
-    return lambda outputs: np.clip(1.0 - outputs.probs.max(axis=1), 0.0, 1.0)
+    return np.clip(1.0 - probs.max(axis=1), 0.0, 1.0)
 
 
 def entropy(reference: Reference) -> Score:

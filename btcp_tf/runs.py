@@ -298,7 +298,7 @@ class Journal:
         u, train_u = answers.uncertainty, answers.train_uncertainty
         if u is None or train_u is None:
             # There is only a classifier yet: what it says of itself.
-            u, train_u = 1.0 - answers.probs.max(axis=1), 1.0 - answers.train_probs.max(axis=1)
+            u, train_u = methods.mcp_of(answers.probs), methods.mcp_of(answers.train_probs)
         _check_finite(answers.probs, u, train_u)
         is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
         row = {
@@ -415,8 +415,6 @@ class Scorer:
             alpha=config.trust_alpha,
             neighbors=config.trust_neighbors,
         )
-        # Beside every fine-tuned estimator; it is fitted on nothing.
-        self._mcp = methods.mcp(reference)
         self._scores = {
             name: prepare(reference)
             for name in config.method
@@ -469,7 +467,7 @@ class Scorer:
             training.restore(self._network, stage.values)
             outputs = self._outputs(images, labels)
             columns = {
-                "mcp": self._mcp(outputs),
+                "mcp": methods.mcp_of(outputs.probs),
                 method: self._estimate(outputs.features)[:, 0],
             }
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
