@@ -47,12 +47,14 @@ setup(
         "scikit-learn>=1.6,<2",
         "scipy>=1.14,<2",
         "matplotlib>=3.10,<4",
+        "pillow>=11,<14",
         "absl-py>=2.1,<3",
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "test": [
             "pytest>=9,<10",
+            "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",
             "ruff>=0.17,<0.18",
             "mypy>=2.4,<3",

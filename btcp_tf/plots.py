@@ -54,9 +54,9 @@ _STYLES = tuple(
         ("#000000", (0, (2, 2)), "X"),
     )
 )
-_CORRECT, _WRONG, _GRAY = "#56B4E9", "#D55E00", "#595959"
+_CORRECT, WRONG, _GRAY = "#56B4E9", "#D55E00", "#595959"
 _FILLED: dict[str, Any] = dict(facecolor=_CORRECT, edgecolor=_CORRECT)
-_HATCHED: dict[str, Any] = dict(facecolor="none", edgecolor=_WRONG, hatch="////", linewidth=1.2)
+_HATCHED: dict[str, Any] = dict(facecolor="none", edgecolor=WRONG, hatch="////", linewidth=1.2)
 # Of lines that only show where the many are.
 _REST = dict(color="#B0B0B0", linestyle="-", marker="", linewidth=0.8, zorder=1.5)
 
@@ -435,7 +435,7 @@ def plot_ranks(ax: Axes, rows: Iterable[Row], metric: str = "aurc", *, title: st
     _label(ax, f"rank by {title_of(metric)}, 1 = best", "", title)
     if len(names) > 1:
         cd = critical_difference(len(names), ranks.shape[1])
-        ax.plot([1, 1 + cd], [-1, -1], color=_WRONG, linewidth=2.5)
+        ax.plot([1, 1 + cd], [-1, -1], color=WRONG, linewidth=2.5)
         ax.annotate(
             f"critical difference {cd:.1f}",
             (1, -1),

@@ -328,7 +328,8 @@ class Journal:
             writer.writerows(history)
 
     def finish(self, rows: list[Row], predictions: "AllPredictions") -> None:
-        """Shows the most uncertain validation images, and settings beside final metrics."""
+        """Shows the most uncertain validation images, wrong answers with a frame; and settings
+        beside final metrics."""
         validation = self._dataset.validation
         for (split, stage), found in predictions.items():
             if split != "validation":
@@ -341,9 +342,13 @@ class Journal:
                     for i in order
                 ]
                 self._summaries.images(
-                    f"highest_u/{stage}/{name}", validation.images[order], captions
+                    f"highest_u/{stage}/{name}",
+                    validation.images[order],
+                    captions,
+                    found.is_error[order],
                 )
         self._summaries.hparams(
+            str(self._folder),
             self._config.settings(results_only=True),
             {
                 f"{row['stage']}/{row['method']}/{name}": row[name]

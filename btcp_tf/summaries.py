@@ -9,11 +9,18 @@ from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
 from tensorboard.plugins.hparams import api as hparams_api
 
+from btcp_tf.plots import WRONG
+
 HISTOGRAM_BUCKETS = 50
+
+# Of a sheet of images, in pixels. TensorBoard shows a sheet at half its size.
+CELL = 240
+FRAME = 8
+LINE = 32
 
 
 class Summaries:
@@ -59,16 +66,22 @@ class Summaries:
         self._writer().flush()
 
     def images(
-        self, tag: str, images: np.ndarray, captions: Sequence[str], *, columns: int = 4
+        self,
+        tag: str,
+        images: np.ndarray,
+        captions: Sequence[str],
+        marked: Sequence[bool] = (),
+        *,
+        columns: int = 4,
     ) -> None:
         """Writes images with a caption each as one sheet, in reading order.
 
         Args:
           tag: Name of the sheet.
-          images: uint8 `[n, height, width, 1 or 3]`, n at least 1. Small ones are
-            enlarged without smoothing.
-          captions: n texts; line breaks are kept. Lines of up to 18 characters
-            are legible without opening the sheet.
+          images: uint8 `[n, height, width, 1 or 3]`, n at least 1. They are brought to one
+            width, small ones without smoothing.
+          captions: n texts; line breaks are kept, and lines that are too long cut.
+          marked: For each image, whether it gets a frame; empty: none does.
           columns: Images in a row.
 
         Raises:
@@ -80,7 +93,7 @@ class Summaries:
                 f"received {len(images)} images and {len(captions)} captions"
             )
         with self._writer().as_default(0):
-            tf.summary.image(tag, _sheet(images, captions, columns)[np.newaxis])
+            tf.summary.image(tag, _sheet(images, captions, marked, columns)[np.newaxis])
         self._writer().flush()
 
     def text(self, tag: str, markdown: str) -> None:
@@ -89,17 +102,20 @@ class Summaries:
             tf.summary.text(tag, markdown)
         self._writer().flush()
 
-    def hparams(self, settings: Mapping[str, str], metrics: Mapping[str, float]) -> None:
+    def hparams(
+        self, trial: str, settings: Mapping[str, str], metrics: Mapping[str, float]
+    ) -> None:
         """Writes one row of the HParams table.
 
         Args:
+          trial: Its name.
           settings: Command-line words by name. Those that read as numbers are
             written as numbers, so that the table sorts and filters by size.
           metrics: Final metrics by name, such as `btcp/auroc`; the tags are
             `final/<name>`. None, NaN and infinity are left out.
         """
         with self._writer("final").as_default(0):
-            hparams_api.hparams({name: _typed(word) for name, word in settings.items()})
+            hparams_api.hparams({name: _typed(word) for name, word in settings.items()}, trial)
             for name, value in metrics.items():
                 if _is_finite_number(value):
                     tf.summary.scalar(f"final/{name}", float(value))
@@ -138,24 +154,36 @@ def _typed(word: str) -> bool | float | str:
     return number if math.isfinite(number) else word
 
 
-def _sheet(images: np.ndarray, captions: Sequence[str], columns: int) -> np.ndarray:
+def _sheet(
+    images: np.ndarray, captions: Sequence[str], marked: Sequence[bool], columns: int
+) -> np.ndarray:
     """A grid of captioned images as pixels, uint8 `[height, width, 3]`."""
     columns = min(columns, len(images))
-    rows = math.ceil(len(images) / columns)
     lines = [caption.split("\n") for caption in captions]
-    longest = max(len(line) for caption in lines for line in caption)
-    # TensorBoard shows the sheet at half its size: as large as the width of a cell allows.
-    font_size = 12 * min(1, 18 / max(longest, 1))
-    height = 1.5 + 0.02 * font_size * max(map(len, lines))
-    figure = Figure(figsize=(1.6 * columns, height * rows), dpi=100)
-    canvas = FigureCanvasAgg(figure)
-    for place, ax in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
-        ax.set_axis_off()
-        if place < len(images):
-            # Three channels also for gray: a color map would shift the levels.
-            pixels = np.broadcast_to(images[place], (*images.shape[1:3], 3))
-            ax.imshow(pixels, interpolation="nearest")
-            ax.set_title(captions[place], fontsize=font_size)
-    figure.tight_layout(pad=0.4)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3]
+    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE * 3 // 4)
+    shown = CELL - 2 * FRAME
+    # A whole multiple where the image is the smaller one: each of its pixels a sharp square.
+    scale = max(1, shown // images.shape[2]) if images.shape[2] <= shown else None
+    width = images.shape[2] * scale if scale else shown
+    height = images.shape[1] * width // images.shape[2]
+    row = height + 2 * FRAME + LINE * max(map(len, lines)) + LINE // 2
+    sheet = Image.new("RGB", (CELL * columns, row * math.ceil(len(images) / columns)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, pixels in enumerate(images):
+        left, top = CELL * (place % columns), row * (place // columns)
+        picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])
+        how = Image.Resampling.NEAREST if scale else Image.Resampling.BOX
+        inside = (left + (CELL - width) // 2, top + FRAME)
+        if len(marked) and marked[place]:
+            corners = (inside[0] - FRAME + 1, inside[1] - FRAME + 1)
+            draw.rectangle(
+                (*corners, inside[0] + width + FRAME - 2, inside[1] + height + FRAME - 2),
+                fill=WRONG,
+            )
+        sheet.paste(picture.resize((width, height), how), inside)
+        for number, line in enumerate(lines[place]):
+            while line and font.getlength(line) > CELL:
+                line = line[:-2] + "…" if len(line) > 2 else ""
+            below = top + height + 2 * FRAME + LINE * number
+            draw.text((left + CELL // 2, below), line, fill="black", font=font, anchor="ma")
+    return np.asarray(sheet)

@@ -5,10 +5,12 @@ import io
 import matplotlib.image
 import numpy as np
 import pytest
+from PIL import ImageColor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
+from btcp_tf.plots import WRONG
 from btcp_tf.summaries import Summaries
 
 
@@ -109,6 +111,23 @@ def test_sheet_shows_each_image_sharp_and_in_order(tmp_path, channels):
     assert [row for row, _ in centers] == [0] * 4 + [1] * 3
 
 
+def test_marked_images_have_a_frame(tmp_path):
+    images = np.full((2, 8, 8, 1), 90, np.uint8)
+    with Summaries(tmp_path) as summaries:
+        summaries.images("u", images, ["a", "b"], [False, True])
+    [(_, (_, _, png))] = read(tmp_path)["u"]
+    sheet = np.round(matplotlib.image.imread(io.BytesIO(png), format="png")[..., :3] * 255)
+    [places] = np.nonzero((sheet == ImageColor.getrgb(WRONG)).all(axis=-1).any(axis=0))
+    assert len(places) and (places > sheet.shape[1] / 2).all()
+
+
+def test_images_larger_than_their_place_are_made_smaller(tmp_path):
+    with Summaries(tmp_path) as summaries:
+        summaries.images("u", np.zeros((3, 900, 300, 3), np.uint8), ["a" * 99] * 3)
+    [(_, (width, height, _))] = read(tmp_path)["u"]
+    assert int(width) == 720 and 600 < int(height) < 900
+
+
 def test_captions_are_drawn(tmp_path):
     sheets = []
     for caption in ("", "true 3"):
@@ -130,7 +149,7 @@ def test_hparams_hold_settings_by_type_and_only_final_metrics(tmp_path):
     metrics = {"btcp/auroc": 0.875, "tcp/auroc": np.float64(0.75), "mcp/fpr95": float("nan")}
     with Summaries(tmp_path) as summaries:
         summaries.epoch("classifier", {"epoch": 1, "loss": 2.0})
-        summaries.hparams(settings, metrics)
+        summaries.hparams("runs/try", settings, metrics)
     assert scalars(tmp_path) == {"classifier/loss": [(1, 2.0)]}
     assert scalars(tmp_path / "final") == {
         "final/btcp/auroc": [(0, 0.875)],
@@ -141,6 +160,7 @@ def test_hparams_hold_settings_by_type_and_only_final_metrics(tmp_path):
     data = plugin_data_pb2.HParamsPluginData.FromString(
         events.SummaryMetadata(tag).plugin_data.content
     )
+    assert data.session_start_info.group_name == "runs/try"
     found = {
         name: getattr(value, value.WhichOneof("kind"))
         for name, value in data.session_start_info.hparams.items()
