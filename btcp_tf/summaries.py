@@ -70,7 +70,7 @@ class Summaries:
         tag: str,
         images: np.ndarray,
         captions: Sequence[str],
-        marked: Sequence[bool] = (),
+        marked: Sequence[bool] | np.ndarray = (),
         *,
         columns: int = 4,
     ) -> None:
@@ -155,7 +155,7 @@ def _typed(word: str) -> bool | float | str:
 
 
 def _sheet(
-    images: np.ndarray, captions: Sequence[str], marked: Sequence[bool], columns: int
+    images: np.ndarray, captions: Sequence[str], marked: Sequence[bool] | np.ndarray, columns: int
 ) -> np.ndarray:
     """A grid of captioned images as pixels, uint8 `[height, width, 3]`."""
     columns = min(columns, len(images))

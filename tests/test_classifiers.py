@@ -1,0 +1,247 @@
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from btcp_tf import classifiers
+
+SHAPE = (12, 12, 1)
+
+
+def trunk(dropout=True):
+    """Image → `conv` → `gap` `[n, 4]` → `hidden` `[n, 8]` (→ `rest`)."""
+    image = keras.Input(SHAPE)
+    gap = layers.GlobalAveragePooling2D(name="gap")(
+        layers.Conv2D(4, 3, activation="relu", name="conv")(image)
+    )
+    x = layers.Dense(8, activation="relu", name="hidden")(gap)
+    return image, layers.Dropout(0.5, name="rest")(x) if dropout else x
+
+
+def functional(units=3, activation="softmax", behind=lambda x: x):
+    image, x = trunk()
+    return keras.Model(image, behind(layers.Dense(units, activation=activation, name="last")(x)))
+
+
+def sequential(*last):
+    return keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.Flatten(name="flat"),
+            *last,
+        ]
+    )
+
+
+def built_by_call():
+    model = keras.Sequential([layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(5, "softmax")])
+    model(np.zeros((1, *SHAPE)))
+    return model
+
+
+@keras.saving.register_keras_serializable("tests")
+class Subclass(keras.Model):
+    def __init__(self, units=3, **settings):
+        super().__init__(**settings)
+        self.units = units
+        self.conv = layers.Conv2D(4, 3)
+        self.pool = layers.GlobalAveragePooling2D(name="pool")
+        self.drop = layers.Dropout(0.5)
+        self.norm = layers.BatchNormalization(name="norm")
+        self.out = layers.Dense(units, name="out")
+
+    def call(self, x, training=None):
+        x = self.drop(self.pool(self.conv(x)), training=training)
+        return keras.ops.softmax(self.out(self.norm(x, training=training)))
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+class NotSavable(Subclass):
+    def get_config(self):
+        raise NotImplementedError
+
+
+def subclass(kind=Subclass):
+    model = kind()
+    model(np.zeros((1, *SHAPE)))
+    return model
+
+
+def nested():
+    """A rescaled whole classifier inside of a model."""
+    return keras.Sequential([keras.Input(SHAPE), layers.Rescaling(0.5), functional()])
+
+
+def softmax_layer():
+    return functional(activation=None, behind=layers.Softmax())
+
+
+MODELS = {
+    "functional": (functional, "", 8),
+    "functional, earlier layer": (functional, "gap", 4),
+    "softmax layer": (softmax_layer, "", 8),
+    "activation layer": (lambda: functional(3, None, layers.Activation("softmax")), "", 8),
+    "softmax operation": (lambda: functional(3, None, keras.ops.softmax), "", 8),
+    "logits": (lambda: functional(3, None), "", 8),
+    "sigmoid": (lambda: functional(1, "sigmoid"), "", 8),
+    "one logit": (lambda: functional(1, None), "", 8),
+    "sequential": (lambda: sequential(layers.Dense(5, activation="softmax")), "", 400),
+    "sequential, built by a call": (built_by_call, "", 400),
+    "sequential on a functional": (
+        lambda: keras.Sequential([keras.Model(*trunk()), layers.Dense(2, "softmax")]),
+        "",
+        8,
+    ),
+    "nested": (nested, "", 8),
+    "nested, named layer": (nested, "hidden", 8),
+    "subclass": (subclass, "", 4),
+    "subclass, named layer": (subclass, "norm", 4),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_answer_bit_for_bit_and_survive_a_file(name, tmp_path):
+    make, features, width = MODELS[name]
+    given = make()
+    x = np.random.default_rng(1).normal(size=(20, *SHAPE)).astype(np.float32)
+    # Statistics that are no zeros and ones: inference mode has to show.
+    given.set_weights([w + np.float32(0.1) for w in given.get_weights()])
+    weights = given.get_weights()
+    answers = np.asarray(given(x, training=False))
+
+    encoder, classifier = classifiers.take_apart(given, features)
+    vectors = encoder(encoder.input)
+    ends = keras.Model(encoder.input, [vectors, *classifiers.both_ends(classifier)(vectors)])
+    vectors, logits, probs = map(np.asarray, ends(x, training=False))
+    assert vectors.shape == (20, width)
+    assert logits.shape == probs.shape == (20, max(2, answers.shape[1]))
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        np.log(probs[:, 1:] / probs[:, :1]), logits[:, 1:] - logits[:, :1], atol=1e-4
+    )
+    which = logits if "logit" in name else probs
+    np.testing.assert_array_equal(which[:, -answers.shape[1] :], answers)
+    # A copy: nothing of the given model changed, and nothing is shared with it.
+    for before, after in zip(weights, given.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert given.trainable
+    mine = {id(variable) for variable in ends.variables}
+    assert not mine & {id(variable) for variable in given.variables}
+
+    ends.save(tmp_path / "ends.keras")
+    again = keras.models.load_model(tmp_path / "ends.keras")
+    for found, wanted in zip(again(x, training=False), (vectors, logits, probs), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["functional", "softmax layer", "sigmoid", "subclass"])
+def test_last_weights_make_the_logits(name):
+    make, features, _ = MODELS[name]
+    _, classifier = classifiers.take_apart(make(), features)
+    kernel, bias = classifiers.last_weights(classifier)
+    x = np.random.default_rng(0).normal(size=(5, kernel.shape[0])).astype(np.float32)
+    logits, _ = classifiers.both_ends(classifier)(x)
+    np.testing.assert_allclose(x @ kernel + bias, logits, atol=1e-5)
+
+
+def test_takes_a_file(tmp_path):
+    given = functional()
+    given.save(tmp_path / "my.keras")
+    x = np.ones((2, *SHAPE), np.float32)
+    encoder, classifier = classifiers.take_apart(tmp_path / "my.keras")
+    np.testing.assert_array_equal(classifier(encoder(x)), given(x))
+
+
+def test_takes_a_keras_application():
+    given = keras.applications.MobileNetV2((32, 32, 3), weights=None, classes=4)
+    x = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype(np.float32)
+    encoder, classifier = classifiers.take_apart(given)
+    np.testing.assert_array_equal(classifier(encoder(x)), given(x, training=False))
+
+
+def test_takes_tokens_and_text():
+    tokens = [keras.Input((7,), dtype="int32"), layers.Embedding(9, 4)]
+    ends = [layers.GlobalAveragePooling1D(), layers.Dense(2, activation="softmax")]
+    encoder, _ = classifiers.take_apart(keras.Sequential([*tokens, *ends]))
+    assert encoder(np.zeros((3, 7), np.int32)).shape == (3, 4)
+
+    lookup = layers.TextVectorization(vocabulary=["good", "bad"], output_sequence_length=4)
+    text = keras.Sequential(
+        [keras.Input((), dtype="string"), lookup, layers.Embedding(9, 4), *ends]
+    )
+    words = np.array(["good", "bad good"])
+    with pytest.raises(ValueError, match="example: expected a few inputs of a model that reads"):
+        classifiers.take_apart(text)
+    encoder, classifier = classifiers.take_apart(text, example=words)
+    np.testing.assert_array_equal(
+        classifier(encoder(keras.ops.convert_to_tensor(words))),
+        text(keras.ops.convert_to_tensor(words)),
+    )
+
+
+def multiple_inputs():
+    image, x = trunk()
+    other = keras.Input((8,))
+    return keras.Model([image, other], layers.Dense(3)(layers.Add()([x, other])))
+
+
+def with_nan():
+    model = functional()
+    model.set_weights([w * np.nan for w in model.get_weights()])
+    return model
+
+
+def around():
+    image, x = trunk()
+    return keras.Model(image, layers.Dense(3)(layers.Concatenate()([x, layers.Flatten()(image)])))
+
+
+def no_dense():
+    image = keras.Input(SHAPE)
+    return keras.Model(image, layers.GlobalAveragePooling2D()(layers.Conv2D(4, 3)(image)))
+
+
+REFUSED = {
+    "no such layer": (functional, "nope", "one layer of .*conv, gap, hidden.*received 'nope'"),
+    "spatial features": (
+        functional,
+        "conv",
+        r"vectors \[n, d\], received conv of shape \(None, 10",
+    ),
+    "several labels": (lambda: functional(3, "sigmoid"), "", "softmax, the sigmoid or the logits"),
+    "relu": (lambda: functional(3, "relu"), "", "softmax, the sigmoid or the logits"),
+    "something behind": (lambda: functional(3, None, lambda x: x * 2), "", "received others from"),
+    "no dense layer": (no_dense, "", "a last Dense layer of 4 units"),
+    "spatial answers": (
+        lambda: keras.Sequential([keras.Input(SHAPE), layers.Conv2D(3, 3)]),
+        "",
+        r"class scores \[n, k\], received answers of shape",
+    ),
+    "not finite": (with_nan, "", "finite class scores, received NaN"),
+    "two inputs": (multiple_inputs, "", "one input and one output, received 2 and 1"),
+    "a way around": (around, "hidden", "all of the answer passes through, received hidden"),
+    "not built": (Subclass, "", "built and has weights"),
+    "not savable": (lambda: subclass(NotSavable), "", "Keras can save.*received a NotSavable"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case):
+    make, features, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message) as caught:
+        classifiers.take_apart(make(), features)
+    assert "expected" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_refuses_what_is_no_model(tmp_path):
+    with pytest.raises(TypeError, match="expected a Keras model .* received int"):
+        classifiers.take_apart(3)
+    with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
+        classifiers.take_apart(tmp_path / "none.keras")
+    (tmp_path / "bad.keras").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="that Keras can load, received .*bad.keras"):
+        classifiers.take_apart(tmp_path / "bad.keras")
