@@ -10,6 +10,9 @@ import numbers
 import re
 from typing import Any, NamedTuple
 
+OWN_DATA = ("folder", "npz")
+"""Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
+
 
 class Phase(NamedTuple):
     """One of the three `fit()` phases of the paper's algorithm 1."""
@@ -80,12 +83,28 @@ class Config:
     """
 
     # What runs, and where the files are.
-    dataset: str = setting("", "Name of a data set in btcp_tf.data.DATASETS.")
+    dataset: str = setting(
+        "",
+        "Name of a data set in btcp_tf.data.DATASETS or of another that is prepared in "
+        "--data_dir; folder or npz: the images in --data_dir.",
+    )
     data_dir: str = setting(
         "",
         "Folder of prepared tensorflow-datasets data. "
-        "Default: TFDS_DATA_DIR, else ~/tensorflow_datasets.",
+        "Default: TFDS_DATA_DIR, else ~/tensorflow_datasets. "
+        "With --dataset=folder a folder of class folders, perhaps in train/, val/ and test/; "
+        "with --dataset=npz a file of x_train, y_train, x_test, y_test.",
         changes_results=False,
+    )
+    image_size: str = setting(
+        "",
+        "Brings all images to one size in pixels: a side, or HEIGHTxWIDTH. "
+        "Default: as they are, if they are all alike.",
+    )
+    bad_files: str = setting(
+        "fail",
+        "What becomes of files in a class folder that are no whole image.",
+        choices=("fail", "skip"),
     )
     output_dir: str = setting(
         "",
@@ -235,6 +254,11 @@ class Config:
             raise ValueError("dataset: expected the name of a data set, received none")
         if not self.export_dir:
             raise ValueError("export_dir: expected a folder, received none")
+        if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size):
+            raise ValueError(
+                "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
+                f"received {self.image_size!r}"
+            )
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         _check_list("ood", self.ood, empty=True)
@@ -263,6 +287,14 @@ class Config:
         """Methods that phase 3 trains; empty with `finetune_epochs=0`."""
         return self.finetune_method if self.finetune_epochs else ()
 
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of `image_size`; None: the images' own."""
+        if not self.image_size:
+            return None
+        height, _, width = self.image_size.partition("x")
+        return int(height), int(width or height)
+
     def settings(self, *, results_only: bool = False) -> dict[str, str]:
         """All settings as command-line words, in order of declaration.
 
@@ -270,10 +302,12 @@ class Config:
           results_only: Leave out what does not change the results (folders,
             verbosity): two runs agree exactly if these agree.
         """
+        # One's own data is known by its path alone.
+        also = ("data_dir",) if self.dataset in OWN_DATA else ()
         return {
             field.name: to_word(getattr(self, field.name))
             for field in dataclasses.fields(self)
-            if field.metadata["changes_results"] or not results_only
+            if field.metadata["changes_results"] or not results_only or field.name in also
         }
 
 
@@ -289,7 +323,7 @@ def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
 
 def to_word(value: Any) -> str:
     """The command-line form of a setting's value."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return ",".join(value)
     if isinstance(value, bool):
         return str(value).lower()

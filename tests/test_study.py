@@ -93,6 +93,7 @@ def test_plan_takes_words_over_its_own_wishes():
         "--dataset=digits,mnist", "--method=mcp,btcp", "--noshift", "--ood=pair,digits,/x/no.npz"
     )
     by_data = {cell.config.dataset: cell.config for cell in found.cells if not cell.ablation}
+    assert "--ood=pair,digits,/x/no.npz" in found.words
     assert by_data["digits"].ood == ("/x/no.npz",)
     assert by_data["mnist"].ood == ("fashion_mnist", "digits", "/x/no.npz")
     assert by_data["mnist"].method == ("mcp", "btcp") and not by_data["mnist"].shift
