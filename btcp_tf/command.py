@@ -7,7 +7,7 @@ done any number of times in one process. TensorFlow is not imported here.
 Settings are taken, later over earlier, from
 
 1. the defaults of `Config`,
-2. `flags/<dataset>.cfg`, the data set's table,
+2. `flags/<dataset>.cfg`, the table of a data set in `data.DATASETS`,
 3. `flags/<preset>.cfg` with `--preset=<preset>`,
 4. the words of the command line, in order; a `--flagfile=PATH` among them
    counts where it stands.
@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 
 from absl import flags
 
-from btcp_tf.config import Config, accepted, check, to_word
+from btcp_tf.config import OWN_DATA, Config, accepted, check, to_word
 from btcp_tf.files import atomic_path
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
@@ -133,7 +133,7 @@ def parse(
 
 
 def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
-    from btcp_tf.data import DATASETS
+    from btcp_tf.data import DATASETS, check_name, short_name
     from btcp_tf.methods import METHODS
 
     # Which files stand before the words is known only from the words, which may
@@ -147,8 +147,10 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         words = [f"--flagfile={flags_dir() / preset}.cfg", *words]
         read(flag_values, words)
     dataset: Any = flag_values["dataset"].value
-    _check_name("dataset", dataset, DATASETS)
-    read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
+    data_dir: Any = flag_values["data_dir"].value
+    check_name(dataset, data_dir)
+    if dataset in DATASETS:
+        read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
     values: dict[str, Any] = {name: flag_values[name].value for name in _FIELDS}
     for name in values["method"]:
         _check_name("method", name, METHODS)
@@ -164,12 +166,16 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
             name for name in values["finetune_method"] if name in values["method"]
         ]
     # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir"):
+    for name in ("output_dir", "export_dir", "data_dir"):
         values[name] = os.path.expanduser(values[name])
+    if dataset in OWN_DATA:
+        # A shell completes the name of a folder with a slash: the same data all the same.
+        values["data_dir"] = os.path.normpath(values["data_dir"])
     values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
     config = Config(**values)
     if not config.output_dir:
-        parts = filter(None, [dataset, preset, f"seed{config.seed}"])
+        data_name = short_name(dataset, config.data_dir)
+        parts = filter(None, [data_name, preset, f"seed{config.seed}"])
         config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
     return config
 
@@ -378,7 +384,8 @@ def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
     if "preset" in flag_values:
         lines += [
             "",
-            f"Data sets: {', '.join(DATASETS)}.",
+            f"Data sets: {', '.join(DATASETS)}, what else is prepared in",
+            f"--data_dir; {' and '.join(OWN_DATA)}: images of one's own.",
             f"Presets: {', '.join(presets())}.",
             "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
             "then the words of the command line in order; the last one counts.",

@@ -230,7 +230,7 @@ class Config:
     ood: tuple[str, ...] = setting(
         (),
         "Sets of other images to tell from the test set: names of data sets, or paths of npz "
-        "files of images.",
+        "files or folders of images.",
     )
     shift: bool = setting(
         False, "Also score the test set under noise, blur and rotation at three strengths."

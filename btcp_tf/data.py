@@ -5,6 +5,7 @@ classifier is tried on beyond its test set. Importing this module does not impor
 needs it does.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -12,14 +13,17 @@ import pathlib
 import re
 import threading
 import urllib.request
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btcp_tf.config import OWN_DATA
+
 if TYPE_CHECKING:
+    import PIL.Image
     import tensorflow as tf
-    import tensorflow_datasets as tfds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,88 +131,215 @@ class Dataset:
     """16 hexadecimal digits of the SHA-256 of names, images and labels of all four parts."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What is supplied of a data set, before the protocol splits it."""
+
+    class_names: tuple[str, ...]
+    parts: dict[str, Split]
+    """By "train", and where they are supplied "validation" and "test"."""
+    notes: tuple[str, ...] = ()
+
+
+def check_name(name: str, data_dir: str) -> None:
+    """Checks that `load` can know a name; whether the data is whole, only loading tells.
+
+    Raises:
+      ValueError: If the name is neither in `DATASETS` or `OWN_DATA` nor prepared in `data_dir`, or
+        is in `OWN_DATA` and `data_dir` is empty.
+    """
+    if name in OWN_DATA and not data_dir:
+        raise ValueError(f"data_dir: expected a path with dataset={name}, received none")
+    if name not in (*DATASETS, *OWN_DATA) and not _is_prepared(name, data_dir):
+        raise ValueError(
+            f"dataset: expected one of {', '.join((*DATASETS, *OWN_DATA))}, or a name with "
+            f"<name>/<version>/dataset_info.json in {_prepared_root(data_dir)}, received "
+            + (repr(name) if name else "none")
+        )
+
+
+def short_name(name: str, data_dir: str) -> str:
+    """What a data set is called in results, and in the names of folders.
+
+    Args:
+      name: As in `load`.
+      data_dir: As in `load`.
+
+    Returns:
+      The name, and for one's own data the last part of its path, without `.npz`.
+    """
+    if name not in OWN_DATA:
+        return name.replace("/", "-")
+    path = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
+    stem = re.sub(r"[^\w.-]+", "_", path.name.removesuffix(".npz"))
+    # A folder called mnist is not MNIST, and is not shown beside published figures.
+    return f"{name}-{stem}" if stem in DATASETS else stem or name
+
+
 def load(
     name: str,
     data_dir: str = "",
     seed: int = 0,
     max_train_images: int = 0,
     max_test_images: int = 0,
+    *,
+    size: tuple[int, int] | None = None,
+    bad_files: str = "fail",
+    verbose: int = 0,
 ) -> Dataset:
     """Loads a data set into memory and splits its training images by seed.
 
     Validation and calibration get 5,000 of the training images each, or 10 %
-    each where there are fewer than 30,000. The test set is the official one.
+    each where there are fewer than 30,000; a validation set that is supplied is
+    halved instead. The test set is the official one; where none is supplied, it
+    is a fifth of the training images of each class, drawn by seed, and the note
+    says so.
 
     Args:
-      name: A name in `DATASETS`.
-      data_dir: Folder of prepared tensorflow-datasets data. Default: the
-        environment's TFDS_DATA_DIR, else ~/tensorflow_datasets. Without a
-        prepared copy there, the data set is downloaded and prepared if its
-        host answers.
+      name: One of
+
+        - a name in `DATASETS`;
+        - another tensorflow-datasets name, perhaps with `/config`, that is
+          prepared in `data_dir`, with an image and a label feature;
+        - "folder": PNG, JPEG and BMP files in one folder for each class. The
+          class folders are in `data_dir`, or in its sub-folders `train`, `val`
+          (or `validation`, `valid`) and `test`, of which `train` alone must be
+          there. Images are gray if all files are, else color; transparency is
+          dropped. Hidden files, and files beside the class folders, are not
+          read;
+        - "npz": a file with uint8 images `[n, height, width]` or `[n, height,
+          width, 1 or 3]` as `x_train`, `x_test` and perhaps `x_val`, whole
+          numbers `[n]` or `[n, 1]` from 0 on as `y_train`, `y_test` and
+          `y_val`, and perhaps words `[classes]` as `class_names`.
+      data_dir: That folder or file; otherwise the folder of prepared
+        tensorflow-datasets data. Default: the environment's TFDS_DATA_DIR, else
+        ~/tensorflow_datasets. Without a prepared copy there, a data set in
+        `DATASETS` is downloaded and prepared if its host answers.
       seed: Seed of the split, and of the draw of `max_train_images`.
       max_train_images: Use at most this many of the training images, drawn
         before the split; 0: all.
       max_test_images: Use at most the first of the test images; 0: all.
+      size: Height and width in pixels to bring all images to, see `convert`;
+        None: images that are not all of one size are refused.
+      bad_files: "fail", or "skip" to go on, with a warning and a note, without
+        files in a class folder that are no whole image.
+      verbose: 1 shows a progress bar while files are decoded.
 
     Raises:
-      FileNotFoundError: If there is neither a prepared copy nor a network.
-      ValueError: If the name is unknown, the prepared copy is damaged, or too
-        few images are asked for.
+      FileNotFoundError: If there is no such folder or file, or neither a
+        prepared copy nor a network.
+      ValueError: If the name is unknown, the data is damaged or is not as
+        above, a class has no training image, classes are fewer than two or
+        differ between splits, or too few images are asked for.
     """
-    if name not in DATASETS:
-        raise ValueError(f"dataset: expected one of {', '.join(DATASETS)}, received {name!r}")
-    spec = DATASETS[name]
-    if spec.source == "digits":
-        class_names, train, test = _load_digits()
+    check_name(name, data_dir)
+    if name == "folder":
+        source = _read_folder(pathlib.Path(data_dir).expanduser(), size, bad_files, verbose)
+    elif name == "npz":
+        source = _read_npz(pathlib.Path(data_dir).expanduser())
+    elif name == "digits":
+        source = _load_digits()
     else:
-        class_names, train, test = _load_tfds(name, spec, data_dir)
+        source = _load_tfds(name, data_dir, size)
 
-    notes = []
-    shortfall = [
-        f"{len(part):,} of {expected:,} {kind} images"
-        for part, expected, kind in (
-            (train, spec.expected_train, "training"),
-            (test, spec.expected_test, "test"),
+    notes = list(source.notes)
+    supplied = {part: _resized(split, size) for part, split in source.parts.items()}
+    train = supplied["train"]
+    if "test" in supplied:
+        test = supplied["test"]
+    else:
+        train, test = _draw_test(train, seed)
+        notes.append(
+            "no test images supplied: a fifth of the training images of each class, drawn by "
+            "seed, is the test set"
         )
-        if len(part) != expected
-    ]
-    if shortfall:
-        notes.append(f"part or stand-in: {', '.join(shortfall)}")
+    spec = DATASETS.get(name)
+    if spec:
+        shortfall = [
+            f"{len(part):,} of {expected:,} {kind} images"
+            for part, expected, kind in (
+                (train, spec.expected_train, "training"),
+                (test, spec.expected_test, "test"),
+            )
+            if len(part) != expected
+        ]
+        if shortfall:
+            notes.append(f"part or stand-in: {', '.join(shortfall)}")
+        if size and size != spec.image_shape[:2]:
+            notes.append(f"images resized to {size[0]}x{size[1]} (image_size)")
     if 0 < max_train_images < len(train):
         notes.append(f"only {max_train_images:,} training images used (max_train_images)")
     if 0 < max_test_images < len(test):
         notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
         test = Split(test.images[:max_test_images].copy(), test.labels[:max_test_images].copy())
 
-    parts = _split(train, seed, max_train_images)
+    parts = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
+    classes = len(source.class_names)
     for part_name, part in parts.items():
-        missing = spec.num_classes - len(np.unique(part.labels))
+        missing = classes - len(np.unique(part.labels))
         if missing:
-            notes.append(f"the {part_name} images lack {missing} of {spec.num_classes} classes")
+            notes.append(f"the {part_name} images lack {missing} of {classes} classes")
+    called = short_name(name, data_dir)
     return Dataset(
-        name=name,
-        class_names=class_names,
+        name=called,
+        class_names=source.class_names,
         **parts,
-        note=f"{name}: {'; '.join(notes)}" if notes else "",
-        fingerprint=_fingerprint(class_names, parts),
+        note=f"{called}: {'; '.join(notes)}" if notes else "",
+        fingerprint=_fingerprint(source.class_names, parts),
     )
 
 
-def _split(train: Split, seed: int, max_train_images: int) -> dict[str, Split]:
-    """Cuts the official training images into train, validation and calibration."""
-    order = np.random.default_rng(seed).permutation(len(train))
+def _take(split: Split, rows: np.ndarray) -> Split:
+    return Split(split.images[rows], split.labels[rows])
+
+
+def _resized(split: Split, size: tuple[int, int] | None) -> Split:
+    if size is None:
+        return split
+    return Split(convert(split.images, (*size, split.images.shape[3])), split.labels)
+
+
+def _draw_test(train: Split, seed: int) -> tuple[Split, Split]:
+    """Cuts a fifth of each class, in random order, from images without a test set."""
+    order = np.random.default_rng([seed, 1]).permutation(len(train))
+    in_test = np.zeros(len(order), bool)
+    for label in np.unique(train.labels):
+        rows = np.flatnonzero(train.labels[order] == label)
+        in_test[rows[: round(len(rows) / 5)]] = True
+    if not in_test.any():
+        raise ValueError(
+            "test: expected a test set, or at least 3 images of a class to draw one from, "
+            f"received {len(train)} images of {len(np.unique(train.labels))} classes"
+        )
+    return _take(train, order[~in_test]), _take(train, order[in_test])
+
+
+def _split(
+    train: Split, seed: int, max_train_images: int, validation: Split | None = None
+) -> dict[str, Split]:
+    """Cuts train, validation and calibration from what is supplied for training and validation."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(train))
     if max_train_images:
         order = order[:max_train_images]
-    held_out = 5_000 if len(order) >= 30_000 else len(order) // 10
-    if not held_out:
-        raise ValueError(f"max_train_images: expected at least 10 images, received {len(order)}")
-    rows = {
-        "train": order[2 * held_out :],
-        "validation": order[:held_out],
-        "calibration": order[held_out : 2 * held_out],
+    if validation is None:
+        held_out = 5_000 if len(order) >= 30_000 else len(order) // 10
+        if not held_out:
+            what = "max_train_images" if len(order) < len(train) else "train"
+            raise ValueError(f"{what}: expected at least 10 images, received {len(order)}")
+        validation = _take(train, order[: 2 * held_out])
+        order = order[2 * held_out :]
+    elif len(validation) < 2:
+        raise ValueError(f"validation: expected at least 2 images, received {len(validation)}")
+    else:
+        validation = _take(validation, rng.permutation(len(validation)))
+    half = (len(validation) + 1) // 2
+    return {
+        "train": _take(train, order),
+        "validation": Split(validation.images[:half], validation.labels[:half]),
+        "calibration": Split(validation.images[half:], validation.labels[half:]),
     }
-    return {part: Split(train.images[r], train.labels[r]) for part, r in rows.items()}
 
 
 def _fingerprint(class_names: tuple[str, ...], parts: dict[str, Split]) -> str:
@@ -220,7 +351,7 @@ def _fingerprint(class_names: tuple[str, ...], parts: dict[str, Split]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _load_digits() -> tuple[tuple[str, ...], Split, Split]:
+def _load_digits() -> _Source:
     """scikit-learn's digits: 8x8 pixels of 0 to 16, stretched to 0 to 255."""
     from sklearn.datasets import load_digits
 
@@ -233,33 +364,361 @@ def _load_digits() -> tuple[tuple[str, ...], Split, Split]:
         in_test[np.flatnonzero(labels == label)[4::5]] = True
     train = Split(images[~in_test], labels[~in_test])
     test = Split(images[in_test], labels[in_test])
-    return tuple(str(n) for n in digits.target_names), train, test
+    names = tuple(str(name) for name in digits.target_names)
+    return _Source(names, {"train": train, "test": test})
 
 
-def _load_tfds(name: str, spec: DatasetSpec, data_dir: str) -> tuple[tuple[str, ...], Split, Split]:
+def _read_folder(
+    root: pathlib.Path, size: tuple[int, int] | None, bad_files: str, verbose: int
+) -> _Source:
+    splits = _split_folders(root)
+    folders = {part: _class_folders(path) for part, path in splits.items()}
+    names = [folder.name for folder in folders["train"]]
+    if len(names) < 2:
+        raise ValueError(
+            f"{splits['train']}: expected a folder for each of at least 2 classes, received "
+            f"{', '.join(names) or 'none'}"
+        )
+    for part, found in folders.items():
+        here = {folder.name for folder in found}
+        if here != set(names):
+            missing, strange = sorted(set(names) - here), sorted(here - set(names))
+            received = [f"them without {_some(missing)}"] if missing else []
+            received += [f"also {_some(strange)}"] if strange else []
+            raise ValueError(
+                f"{splits[part]}: expected the classes of {splits['train']}, received "
+                + " and ".join(received)
+            )
+    files = [
+        file
+        for found in folders.values()
+        for file in _in_turn([_visible(folder) for folder in found])
+    ]
+    _refuse_empty(folders, files)
+    images, files, notes = _decode_all(root, files, size, None, bad_files, verbose)
+    _refuse_empty(folders, files)
+    number = {name: label for label, name in enumerate(names)}
+    labels = np.array([number[file.parent.name] for file in files], np.int64)
+    # The files of a split are next to each other.
+    counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
+    ends = np.cumsum(counts)[:-1]
+    columns = zip(splits, np.split(images, ends), np.split(labels, ends), strict=True)
+    return _Source(tuple(names), {part: Split(x, y) for part, x, y in columns}, notes)
+
+
+def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Folders of class folders by what they are for: `root` alone, or its train and others."""
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"data_dir: expected a folder with a folder for each class, received {root}, which is "
+            + ("a file" if root.exists() else "not there")
+        )
+    # A class may be called train, too, but its folder holds images.
+    if not ((root / "train").is_dir() and _class_folders(root / "train")):
+        return {"train": root}
+    role = {"val": "validation", "valid": "validation"}
+    names = [folder.name for folder in _class_folders(root)]
+    splits = {role.get(name, name): root / name for name in names}
+    if not set(splits) <= {"train", "validation", "test"} or len(splits) < len(names):
+        # Not left out in silence: Test, say, is meant to be test.
+        raise ValueError(
+            f"{root}: expected the folders train, val (or validation, valid) and test, each once, "
+            f"received {', '.join(names)}"
+        )
+    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}
+
+
+def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _class_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [path for path in _visible(folder) if path.is_dir()]
+
+
+def _in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
+    """Files of some groups mixed in proportion, so that the first ones stand for all."""
+    places = [
+        ((rank + 0.5) / len(group), number, rank)
+        for number, group in enumerate(groups)
+        for rank in range(len(group))
+    ]
+    return [groups[number][rank] for _, number, rank in sorted(places)]
+
+
+def _refuse_empty(
+    folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
+) -> None:
+    used = {file.parent for file in files}
+    empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
+    if empty:
+        raise ValueError(f"expected images in each class folder, received none in {_some(empty)}")
+
+
+def _some(words: Sequence[str], most: int = 5) -> str:
+    """The first of many words, and how many more there are."""
+    shown = ", ".join(words[:most])
+    return shown + (f" and {len(words) - most:,} more" if len(words) > most else "")
+
+
+def _decode_all(
+    root: pathlib.Path,
+    files: Sequence[pathlib.Path],
+    size: tuple[int, int] | None,
+    channels: int | None,
+    bad_files: str,
+    verbose: int,
+) -> tuple[np.ndarray, list[pathlib.Path], tuple[str, ...]]:
+    """Reads image files.
+
+    Args:
+      root: What warnings and errors are about.
+      files: Paths below it.
+      size: Height and width; None: the files', which must agree.
+      channels: 1 or 3; None: 1 if all files are gray, else 3.
+      bad_files: As in `load`.
+      verbose: As in `load`.
+
+    Returns:
+      uint8 `[n, height, width, channels]`, the n files they are from, and notes.
+    """
+    bad: dict[pathlib.Path, str] = {}
+    shapes = {}
+    # Sizes and colors stand in a file's first bytes: what does not fit is known in seconds, and
+    # no memory is needed but that of the images as they will be.
+    for file in files:
+        with _noted(file, bad), _opened(file) as image:
+            sideways = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+            shapes[file] = (*image.size[:: 1 if sideways else -1], 1 if image.mode in _GRAY else 3)
+    if size is None:
+        sizes = {f"{height}x{width}" for height, width, _ in shapes.values()}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{root}: expected images of one size (height x width), received "
+                f"{_some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
+            )
+        height, width, _ = next(iter(shapes.values()), (1, 1, 1))
+        size = height, width
+    channels = channels or max((shape[2] for shape in shapes.values()), default=1)
+    images = np.zeros((len(files), *size, channels), np.uint8)
+    bar = None
+    if verbose == 1:
+        import keras
+
+        print(f"{root}: {len(files):,} images")
+        bar = keras.utils.Progbar(len(files))
+    for row, file in enumerate(files):
+        if file in shapes:
+            with _noted(file, bad), _opened(file) as image:
+                images[row] = _pixels(image, (*size, channels))
+        if bar:
+            bar.update(row + 1)
+    if not bad:
+        return images, list(files), ()
+    told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
+    count = f"{len(bad):,} of {len(files):,} files"
+    if bad_files == "fail":
+        raise ValueError(
+            f"{root}: expected whole PNG, JPEG or BMP images in the class folders, received "
+            f"{count} that are not: {_some(told)}; --bad_files=skip goes on without them"
+        )
+    note = f"{count} are no whole images and were skipped (bad_files)"
+    warnings.warn(f"{root}: {note}: {', '.join(told)}", stacklevel=4)
+    rows = [row for row, file in enumerate(files) if file not in bad]
+    return images[rows], [files[row] for row in rows], (note,)
+
+
+_ORIENTATION = 0x0112
+"""Exif: with 5 to 8, what is stored as rows is seen as columns."""
+_GRAY = ("1", "L", "LA")
+"""Pillow's modes of gray images of at most 8 bits."""
+_COLOR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+@contextlib.contextmanager
+def _noted(file: pathlib.Path, bad: dict[pathlib.Path, str]) -> Iterator[None]:
+    """Notes why a file cannot be read, rather than to end."""
+    import PIL
+
+    try:
+        yield
+    except PIL.UnidentifiedImageError:
+        bad[file] = "not a PNG, JPEG or BMP image" if file.stat().st_size else "empty"
+    # Pillow lets through what its decoders raise, which is nearly anything.
+    except Exception as error:
+        bad[file] = getattr(error, "strerror", None) or _first_line(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _opened(file: pathlib.Path) -> "Iterator[PIL.Image.Image]":
+    from PIL import Image
+
+    with Image.open(file, formats=("PNG", "JPEG", "BMP")) as image:
+        if image.mode not in (*_GRAY, *_COLOR):
+            # Pillow would cut 16 bits off at 255.
+            raise ValueError(f"expected 8 bits a channel, received the mode {image.mode}")
+        yield image
+
+
+def _pixels(image: "PIL.Image.Image", shape: tuple[int, int, int]) -> np.ndarray:
+    """An image the right way up as uint8 `[*shape]`."""
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
+    return convert(np.asarray(upright)[None], shape)[0]
+
+
+def _read_npz(path: pathlib.Path) -> _Source:
+    arrays = _read_arrays(path, "data_dir: expected an npz file with x_train")
+    parts = {"train": "train", "test": "test"}
+    if {"x_val", "y_val"} & arrays.keys():
+        parts["validation"] = "val"
+    wanted = [f"{letter}_{part}" for part in parts.values() for letter in "xy"]
+    if not arrays.keys() >= set(wanted):
+        held = ", ".join(arrays) or "none"
+        raise ValueError(f"{path}: expected the arrays {', '.join(wanted)}, received {held}")
+    supplied = {
+        part: _npz_split(path, f"x_{key}", arrays[f"x_{key}"], f"y_{key}", arrays[f"y_{key}"])
+        for part, key in parts.items()
+    }
+    shapes = {part: split.images.shape[1:] for part, split in supplied.items()}
+    if len(set(shapes.values())) > 1:
+        raise ValueError(f"{path}: expected images of one shape, received {shapes}")
+
+    classes = np.unique(supplied["train"].labels)
+    names = arrays.get("class_names", np.arange(max(len(classes), 2)).astype(str))
+    if names.ndim != 1 or names.dtype.kind != "U" or len(set(names)) != len(names):
+        raise ValueError(
+            f"{path}: class_names: expected words [classes], each once, received {_told(names)}"
+        )
+    known = np.arange(len(names))
+    if len(names) < 2 or not np.array_equal(classes, known):
+        raise ValueError(
+            f"{path}: y_train: expected at least 2 classes, each label from 0 to {len(names) - 1} "
+            f"at least once, received {_some([str(label) for label in classes], 10)}"
+        )
+    for part, key in parts.items():
+        strange = np.setdiff1d(supplied[part].labels, known)
+        if len(strange):
+            raise ValueError(
+                f"{path}: y_{key}: expected labels from 0 to {len(names) - 1}, received "
+                f"{_some([str(label) for label in strange])}"
+            )
+    return _Source(tuple(str(name) for name in names), supplied)
+
+
+def _npz_split(
+    path: pathlib.Path, x_key: str, images: np.ndarray, y_key: str, labels: np.ndarray
+) -> Split:
+    if not _are_images(images):
+        raise ValueError(
+            f"{path}: {x_key}: expected uint8 [n, height, width] or [n, height, width, 1 or 3], "
+            f"received {_told(images)}"
+        )
+    if labels.shape == (len(labels), 1):
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
+        raise ValueError(
+            f"{path}: {y_key}: expected a whole number for each of the {len(images)} images in "
+            f"{x_key}, received {_told(labels)}"
+        )
+    return Split(images if images.ndim == 4 else images[..., None], labels.astype(np.int64))
+
+
+def _told(array: np.ndarray) -> str:
+    """What an array is, in words."""
+    words = f"{array.dtype} {array.shape}"
+    if array.dtype.kind in "iuf" and array.size:
+        nan = np.isnan(array).any()
+        words += " with NaN" if nan else f" from {array.min():g} to {array.max():g}"
+    return words
+
+
+def _read_arrays(path: pathlib.Path, expected: str) -> dict[str, np.ndarray]:
+    """All arrays of an npz file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{expected}, received {str(path)!r}, which is no file")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    # Not only ValueError: a damaged file can raise nearly anything.
+    except Exception as error:
+        raise ValueError(
+            f"{path}: expected an npz file of images, received what cannot be read "
+            f"({_first_line(error) or type(error).__name__})"
+        ) from error
+
+
+def _prepared_root(data_dir: str) -> pathlib.Path:
     root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    folder = pathlib.Path(root).expanduser() / name
-    prepared = _newest_prepared(folder) or _prepare(name, spec, folder)
+    return pathlib.Path(root).expanduser()
+
+
+def _is_prepared(name: str, data_dir: str) -> bool:
+    is_name = re.fullmatch(r"\w+(/[\w.+-]+)?", name)
+    return bool(is_name and _newest_prepared(_prepared_root(data_dir) / name))
+
+
+def _load_tfds(name: str, data_dir: str, size: tuple[int, int] | None) -> _Source:
+    folder = _prepared_root(data_dir) / name
+    prepared = _newest_prepared(folder) or _prepare(name, DATASETS[name], folder)
+    spec = DATASETS.get(name)
 
     import tensorflow_datasets as tfds
 
-    try:
+    with _whole(name, prepared):
         builder = tfds.builder_from_directory(str(prepared))
-        label_names = builder.info.features["label"].names
-        train, test = (_read_split(builder, part, spec) for part in ("train", "test"))
-        if len(label_names) != spec.num_classes:
-            raise ValueError(
-                f"expected {spec.num_classes} class names, received {len(label_names)}"
-            )
+        features = dict(builder.info.features.items())
+        splits = list(builder.info.splits)
+    image = _feature(name, features, tfds.features.Image, "image")
+    label = _feature(name, features, tfds.features.ClassLabel, "label")
+    if "train" not in splits:
+        raise ValueError(f"{name}: expected a split train, received {', '.join(splits) or 'none'}")
+    if None in features[image].shape and size is None:
+        raise ValueError(
+            f"{name}: expected images of one size, received sizes that differ; "
+            "--image_size=HEIGHTxWIDTH brings them to one"
+        )
+    # A published test set that is not there is damage; of another data set nothing is known.
+    parts = {"train": "train"} | ({"test": "test"} if spec or "test" in splits else {})
+    for key in ("validation", "val", "valid"):
+        if key in splits:
+            parts.setdefault("validation", key)
+    names = tuple(features[label].names or ())
+    with _whole(name, prepared):
+        if spec and len(names) != spec.num_classes:
+            raise ValueError(f"expected {spec.num_classes} class names, received {len(names)}")
+        supplied = {
+            part: _read_split(builder, key, (image, label), len(names), spec, size)
+            for part, key in parts.items()
+        }
+    return _Source(names, supplied)
+
+
+@contextlib.contextmanager
+def _whole(name: str, prepared: pathlib.Path) -> Iterator[None]:
+    """Turns whatever goes wrong in reading a prepared copy into one clear error."""
+    try:
+        yield
     # tfds lets through errors of TensorFlow, JSON, protobuf and the file system: whatever it is,
     # the copy on disk cannot be used.
     except Exception as error:
+        remedy = " Remove that folder and prepare it again." if name in DATASETS else ""
         raise ValueError(
             f"{name}: expected a whole prepared data set in {prepared}, received "
-            f"{type(error).__name__}: {_first_line(error)}. "
-            "Remove that folder and prepare it again."
+            f"{type(error).__name__}: {_first_line(error)}.{remedy}"
         ) from error
-    return tuple(label_names), train, test
+
+
+def _feature(name: str, features: Mapping[str, Any], kind: type, usual: str) -> str:
+    """The key of a data set's only feature of a kind, or of the one that has its usual name."""
+    found = [key for key, feature in features.items() if isinstance(feature, kind)]
+    if usual not in found and len(found) != 1:
+        raise ValueError(
+            f"{name}: expected one {kind.__name__} feature, or one called {usual!r}, received "
+            f"{', '.join(f'{key} ({type(f).__name__})' for key, f in features.items())}"
+        )
+    return usual if usual in found else found[0]
 
 
 def _newest_prepared(folder: pathlib.Path) -> pathlib.Path | None:
@@ -320,27 +779,54 @@ def _answers(url: str, seconds: float = 5.0) -> bool:
     return answers.is_set()
 
 
-def _read_split(builder: "tfds.core.DatasetBuilder", part: str, spec: DatasetSpec) -> Split:
-    """Reads a whole tfds split at once, in its order."""
+def _read_split(
+    builder: Any,
+    part: str,
+    keys: tuple[str, str],
+    num_classes: int,
+    spec: DatasetSpec | None,
+    size: tuple[int, int] | None,
+) -> Split:
+    """Reads a whole tfds split in its order.
+
+    Args:
+      builder: tensorflow-datasets' builder.
+      part: Name of the split.
+      keys: Of the image and the label.
+      num_classes: Labels are below it.
+      spec: What the images must be, if that is known.
+      size: Height and width to bring images to whose size is not fixed.
+    """
     import tensorflow_datasets as tfds
 
+    fixed = None not in builder.info.features[keys[0]].shape
     examples = builder.as_dataset(
         split=part,
-        batch_size=-1,
+        # All at once where that is possible. A cache would only hold a second copy.
+        batch_size=-1 if fixed else None,
         shuffle_files=False,
-        # With batch_size=-1 a cache would only hold a second copy.
         read_config=tfds.ReadConfig(try_autocache=False),
     )
-    images = examples["image"].numpy()
-    labels = examples["label"].numpy().astype(np.int64)
-    if images.dtype != np.uint8 or images.shape[1:] != spec.image_shape:
+    if fixed:
+        images, labels = (examples[key].numpy() for key in keys)
+    else:
+        channels = 1 if builder.info.features[keys[0]].shape[2] == 1 else 3
+        shape = (*(size or ()), channels)
+        rows = [
+            (convert(example[keys[0]].numpy()[None], shape)[0], example[keys[1]].numpy())
+            for example in examples
+        ]
+        images, labels = (np.stack(column) for column in zip(*rows, strict=True))
+    labels = labels.astype(np.int64)
+    wanted = spec.image_shape if spec else images.shape[1:]
+    if not _are_images(images) or images.shape[1:] != wanted:
         raise ValueError(
-            f"expected uint8 images of shape {spec.image_shape}, received {images.dtype} "
-            f"{images.shape[1:]} in {part}"
+            f"expected uint8 images of shape {wanted if spec else '(height, width, 1 or 3)'}, "
+            f"received {images.dtype} {images.shape[1:]} in {part}"
         )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < spec.num_classes:
+    if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
         raise ValueError(
-            f"expected labels from 0 to {spec.num_classes - 1}, received {labels.min()} to "
+            f"expected labels from 0 to {num_classes - 1}, received {labels.min()} to "
             f"{labels.max()} in {part}"
         )
     return Split(images, labels)
@@ -351,42 +837,49 @@ def _first_line(error: Exception) -> str:
 
 
 def load_images(
-    name: str, data_dir: str, shape: tuple[int, int, int], limit: int = 0
+    name: str,
+    data_dir: str,
+    shape: tuple[int, int, int],
+    limit: int = 0,
+    *,
+    bad_files: str = "fail",
 ) -> np.ndarray:
     """Images alone, in the shape of another data set's: to be told from its own.
 
     Args:
-      name: A name in `DATASETS`, for the test set, or the path of an npz file with uint8 images
-        `[n, height, width]` or `[n, height, width, channels]` under the key `x_test`, `images` or
-        `x`, or as its only array of images.
-      data_dir: As in `load`.
+      name: A name in `DATASETS` or of another data set that is prepared in `data_dir`, for the
+        test set; or the path of an npz file with uint8 images `[n, height, width]` or `[n, height,
+        width, channels]` under the key `x_test`, `images` or `x`, or as its only array of images;
+        or of a folder as in `load`, for its test folder if there is one, or of a folder of image
+        files.
+      data_dir: As in `load`: the folder of prepared data sets.
       shape: Height, width and channels to convert to, see `convert`.
       limit: Take at most the first of them; 0: all.
+      bad_files: As in `load`.
 
     Returns:
       uint8 `[n, *shape]`.
 
     Raises:
       FileNotFoundError: If there is no such file, or as in `load`.
-      ValueError: If the file holds no images, or as in `load`.
+      ValueError: If the file or folder holds no images, or as in `load`.
     """
-    if name in DATASETS:
-        return convert(load(name, data_dir, max_test_images=limit).test.images, shape)
+    if name in DATASETS or _is_prepared(name, data_dir):
+        size = None if name in DATASETS else shape[:2]
+        test = load(name, data_dir, max_test_images=limit, size=size).test
+        return convert(test.images, shape)
     path = pathlib.Path(name).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"ood: expected one of {', '.join(DATASETS)} or an npz file of images, received "
-            f"{name!r}, which is neither"
-        )
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    # Not only ValueError: a damaged file can raise nearly anything.
-    except Exception as error:
-        raise ValueError(
-            f"{path}: expected an npz file of images, received what cannot be read "
-            f"({_first_line(error) or type(error).__name__})"
-        ) from error
+    if path.is_dir():
+        splits = _split_folders(path)
+        folder = splits.get("test", splits["train"])
+        files = _in_turn([_visible(group) for group in _class_folders(folder) or [folder]])
+        images, *_ = _decode_all(path, files[: limit or None], shape[:2], shape[2], bad_files, 0)
+        if not len(images):
+            raise ValueError(f"{path}: expected image files, received none")
+        return images
+    arrays = _read_arrays(
+        path, f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images"
+    )
     found = [key for key, array in arrays.items() if _are_images(array)]
     key = next((key for key in ("x_test", "images", "x") if key in found), "")
     if not key and len(found) == 1:
@@ -439,13 +932,15 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
         luma = images.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
         images = np.rint(luma[..., None]).astype(np.uint8)
     if images.shape[1:3] != shape[:2]:
-        import tensorflow as tf
+        from PIL import Image
 
-        parts = [
-            tf.image.resize(images[start : start + 1024], shape[:2], antialias=True).numpy()
-            for start in range(0, len(images), 1024)
-        ]
-        images = np.rint(np.concatenate(parts)).clip(0, 255).astype(np.uint8)
+        resized = np.empty((len(images), *shape[:2], images.shape[3]), np.uint8)
+        for row, channel in np.ndindex(len(images), images.shape[3]):
+            # As float32: of whole numbers Pillow rounds the rows and then the columns.
+            plane = Image.fromarray(images[row, :, :, channel].astype(np.float32))
+            plane = plane.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+            resized[row, :, :, channel] = np.rint(np.asarray(plane)).clip(0, 255)
+        images = resized
     return np.repeat(images, 3, axis=3) if images.shape[3] < shape[2] else images
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf import command, evaluation, methods, report, thresholds
-from btcp_tf.config import Config
-from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, load, load_images
+from btcp_tf.config import OWN_DATA, Config
+from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
 from btcp_tf.files import atomic_path, check_folder, folder_lock
 from btcp_tf.methods import METHODS
@@ -85,6 +85,9 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             config.seed,
             config.max_train_images,
             config.max_test_images,
+            size=config.size,
+            bad_files=config.bad_files,
+            verbose=config.verbose,
         )
         others = load_others(dataset, config)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
@@ -187,12 +190,16 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     """
     others = {}
     shape = dataset.test.images.shape[1:]
+    # Where one's own images are, no prepared data sets are.
+    data_dir = "" if config.dataset in OWN_DATA else config.data_dir
     for name in config.ood:
         # A data set under its name, a file under its stem.
         split = f"ood_{Path(name).stem}"
         if split in others:
             raise ValueError(f"ood: expected each name once, received {Path(name).stem} twice")
-        others[split] = load_images(name, config.data_dir, shape, config.max_test_images)
+        others[split] = load_images(
+            name, data_dir, shape, config.max_test_images, bad_files=config.bad_files
+        )
     if config.shift:
         for name, corrupt in CORRUPTIONS.items():
             for strength in (1, 2, 3):
@@ -558,7 +565,7 @@ def evaluate(
             continue
         finetuned = name.endswith("_finetuned")
         same: dict[str, Any] = dict(
-            dataset=config.dataset,
+            dataset=short_name(config.dataset, config.data_dir),
             seed=config.seed,
             stage="finetuned" if finetuned else "frozen",
             classifier_id=ids[name]
@@ -663,7 +670,7 @@ def export_model(
     path = export(
         model,
         config.export_dir,
-        config.dataset,
+        dataset.name,
         dataset.class_names,
         {"settings": config.settings(results_only=True), "test": row, "data_note": dataset.note},
         dataset.validation.images[:64],

@@ -20,6 +20,7 @@ from absl import flags
 
 from btcp_tf import command, evaluation, report, runs
 from btcp_tf.config import Config, to_word
+from btcp_tf.data import short_name
 from btcp_tf.files import folder_lock
 from btcp_tf.methods import METHODS
 
@@ -123,7 +124,8 @@ def plan(words: Sequence[str], flag_values: flags.FlagValues) -> Study:
         raise ValueError(
             f"dataset: expected names of data sets, each once, received {given['dataset']!r}"
         )
-    parts = filter(None, ["study", *datasets, given["preset"]])
+    short = {name: short_name(name, given["data_dir"]) for name in datasets}
+    parts = filter(None, ["study", *short.values(), given["preset"]])
     folder = Path(given["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
     methods = [name for name in METHODS if name != "ensemble" or "ensemble_members" in present]
     first = int(given["seed"])
@@ -137,7 +139,7 @@ def plan(words: Sequence[str], flag_values: flags.FlagValues) -> Study:
         # One list serves all data sets: none is out of its own distribution.
         others = [other for other in others if other not in ("", dataset)]
         for seed in range(first, first + given["seeds"]):
-            name = f"{dataset}-seed{seed}"
+            name = f"{short[dataset]}-seed{seed}"
             place = [f"--dataset={dataset}", f"--seed={seed}", f"--output_dir={folder / name}"]
             place += [f"--ood={','.join(others)}"]
             cells.append(Cell(name, command.parse([*wishes, *place], flag_values)))
@@ -156,7 +158,7 @@ def _ablations(folder: Path, base: Cell) -> Iterator[Cell]:
         ((setting, value),) = change.items()
         name = f"{setting}={value}"
         changes: dict[str, Any] = {setting: float(value) if setting == "epsilon" else value}
-        place = f"ablation/{base.config.dataset}-{name}"
+        place = f"ablation/{short_name(base.config.dataset, base.config.data_dir)}-{name}"
         config = dataclasses.replace(
             base.config,
             method=("mcp", "btcp"),
@@ -249,7 +251,8 @@ def gather(folder: Path, cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], d
             if not cell.ablation or row["method"] == "btcp"
         ]
         extra["cells"][cell.name] = about["settings"]
-        extra["data"].setdefault(cell.config.dataset, about["data"])
+        data_name = short_name(cell.config.dataset, cell.config.data_dir)
+        extra["data"].setdefault(data_name, about["data"])
         extra["environment"] = about["environment"]
         for note in about["notes"]:
             extra["notes"].setdefault(note, []).append(cell.name)

@@ -2,7 +2,8 @@
 
 A test marked `prepared_data`, or `prepared_data("mnist", ...)` to say which, needs
 tensorflow-datasets data that is already prepared. It is looked for in TFDS_DATA_DIR, else in
-../shared/data/tfds beside the checkout; a test that lacks its data is not collected.
+../shared/data/tfds beside the checkout; a file of arrays (`prepared_data("letters.npz")`) beside
+that folder. A test that lacks its data is not collected.
 """
 
 import importlib.util
@@ -28,7 +29,9 @@ def _prepared_data_dir() -> pathlib.Path:
 def _has_its_data(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("prepared_data")
     return not marker or all(
-        any(_prepared_data_dir().glob(f"{name}/*/dataset_info.json"))
+        (_prepared_data_dir().parent / name).is_file()
+        if name.endswith(".npz")
+        else any(_prepared_data_dir().glob(f"{name}/*/dataset_info.json"))
         for name in marker.args or ("*",)
     )
 

@@ -118,6 +118,42 @@ def test_forms_of_words():
     assert command.parse(["--dataset=digits", "--noexport_collapsed"]).export_collapsed is False
 
 
+@pytest.mark.parametrize("word, size", [("", None), ("64", (64, 64)), ("48x64", (48, 64))])
+def test_image_size_is_a_side_or_height_and_width(word, size):
+    assert command.parse(["--dataset=digits", f"--image_size={word}"]).size == size
+
+
+def test_ones_own_data_needs_no_flag_file_and_names_the_run():
+    config = command.parse(["--dataset=folder", "--data_dir=~/data/xrays/"])
+    assert config.data_dir == os.path.expanduser("~/data/xrays")
+    assert config.output_dir == "runs/xrays-seed0"
+    assert config == Config("folder", data_dir=config.data_dir, output_dir=config.output_dir)
+    config = command.parse(["--dataset=npz", "--data_dir=letters.npz", "--preset=smoke"])
+    assert (config.output_dir, config.max_train_images) == ("runs/letters-smoke-seed0", 600)
+
+
+def test_a_prepared_data_set_needs_no_flag_file(tmp_path, capsys):
+    words = ["--dataset=fast", f"--data_dir={tmp_path}"]
+    told = refused(capsys, *words)
+    assert (
+        f"or a name with <name>/<version>/dataset_info.json in {tmp_path}, received 'fast'" in told
+    )
+    (tmp_path / "fast" / "1.0.0").mkdir(parents=True)
+    (tmp_path / "fast" / "1.0.0" / "dataset_info.json").touch()
+    # Not with the settings of the preset that is called so.
+    assert command.parse(words) == Config(
+        "fast", data_dir=str(tmp_path), output_dir="runs/fast-seed0"
+    )
+
+
+def test_runs_on_other_data_of_ones_own_differ(tmp_path):
+    path = tmp_path / "flags.cfg"
+    for dataset, different in (("npz", ["data_dir"]), ("digits", [])):
+        command.save_flagfile(Config(dataset, data_dir="a/x.npz"), path)
+        other = Config(dataset, data_dir="b/x.npz")
+        assert command.differences(other, command.load_flagfile(path)) == different
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -138,6 +174,15 @@ def test_forms_of_words():
         (["--dataset=digits", "--", "--seed=1"], ".*the word '--seed=1'"),
         (["--dataset=digits", "--flagfile"], "flagfile: expected a readable file, .*"),
         (["--dataset=digits", "--output_dir=a\nb"], "output_dir: expected one line .*"),
+        (["--dataset=folder"], "data_dir: expected a path with dataset=folder, received none"),
+        (["--dataset=digits", "--bad_files=drop"], "bad_files: expected one of fail, skip, .*"),
+        *(
+            (
+                ["--dataset=digits", f"--image_size={size}"],
+                f"image_size: expected a side .*'{re.escape(size)}'",
+            )
+            for size in ("0", "-8", "28x", "28x0", "28*28", "8x8x3", "large")
+        ),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_one_line(capsys, words, message):

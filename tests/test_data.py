@@ -13,6 +13,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from btcp_tf import data
 
@@ -101,6 +102,13 @@ def test_parts_of_the_training_images_are_disjoint():
         np.testing.assert_array_equal(part.images[:, 0], part.labels)
 
 
+def test_one_validation_image_cannot_be_halved():
+    labels = np.arange(20)
+    split = data.Split(labels, labels)
+    with pytest.raises(ValueError, match="validation: expected at least 2 images, received 1"):
+        data._split(split, 0, 0, validation=data.Split(labels[:1], labels[:1]))
+
+
 @pytest.mark.parametrize(
     "count, held_out", [(10, 1), (29_999, 2_999), (30_000, 5_000), (50_000, 5_000)]
 )
@@ -154,7 +162,7 @@ def test_fingerprint_sees_one_pixel_and_one_label():
 
 
 def test_refuses_unknown_names_and_too_few_images():
-    with pytest.raises(ValueError, match="expected one of mnist, .*digits, received 'minst'"):
+    with pytest.raises(ValueError, match="expected one of mnist, .*received 'minst'"):
         data.load("minst")
     with pytest.raises(ValueError, match="max_train_images: expected at least 10 .*received 9"):
         data.load("digits", max_train_images=9)
@@ -389,7 +397,497 @@ def test_mnist_equals_published_counts_per_class(prepared_data_dir):
     assert round(total / (255 * 60_000 * 28 * 28), 4) == 0.1307
 
 
-# --- batches ---
+# --- one's own data: a folder of images ---
+
+
+def picture(seed, shape=(6, 8)):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def write_images(root, count=10, shape=(6, 8), classes=("cat", "dog"), suffix="png"):
+    """Class folders of random images; the number of the class stands in the first pixel."""
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = picture([label, number], shape)
+            pixels[0, 0] = label
+            Image.fromarray(pixels).save(root / name / f"{number:03}.{suffix}")
+    return root
+
+
+def files_of(root):
+    """(pixels, class) of each PNG below a folder of class folders."""
+    return sorted(
+        (np.asarray(Image.open(path)).tobytes(), path.parent.name) for path in root.rglob("*.png")
+    )
+
+
+def rows_and_classes(dataset, *parts):
+    return sorted(
+        (image.tobytes(), dataset.class_names[label])
+        for part in parts
+        for image, label in zip(
+            getattr(dataset, part).images, getattr(dataset, part).labels, strict=True
+        )
+    )
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (6, 8, 3)])
+def test_a_folder_of_class_folders_is_read_bit_by_bit(tmp_path, shape):
+    root = write_images(tmp_path / "xrays", 50, shape, ("dog", "cat", "ant"))
+    (root / "cat" / ".DS_Store").write_text("hidden")
+    (root / ".cache").mkdir()
+    (root / "README.txt").write_text("beside the class folders")
+    dataset = data.load("folder", f"{root}/")
+    assert (dataset.name, dataset.class_names) == ("xrays", ("ant", "cat", "dog"))
+    assert sizes(dataset) == (96, 12, 12, 30)
+    assert dataset.test.images.shape[1:] == (6, 8, 1 if len(shape) == 2 else 3)
+    for part in PARTS:
+        assert getattr(dataset, part).images.dtype == np.uint8
+        assert getattr(dataset, part).labels.dtype == np.int64
+    assert rows_and_classes(dataset, *PARTS) == files_of(root)
+    assert dataset.note == (
+        "xrays: no test images supplied: a fifth of the training images of each class, drawn by "
+        "seed, is the test set"
+    )
+
+
+def test_a_drawn_test_set_is_stratified_and_follows_the_seed(tmp_path):
+    root = write_images(tmp_path / "many", 60, classes=("a",))
+    write_images(root, 20, classes=("b", "c"))
+    first, again, other = (data.load("folder", str(root), seed) for seed in (1, 1, 2))
+    for dataset in (first, other):
+        assert np.bincount(dataset.test.labels).tolist() == [12, 4, 4]
+        assert len(set(dataset.test.labels[:10])) > 1
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert rows_of(first.test) != rows_of(other.test)
+    # Fewer training images leave the test set as it is.
+    few = data.load("folder", str(root), 1, max_train_images=20)
+    np.testing.assert_array_equal(few.test.images, first.test.images)
+    assert sizes(few)[:3] == (16, 2, 2)
+
+
+@pytest.mark.parametrize("called", ["val", "validation", "valid"])
+def test_supplied_splits_are_used_and_validation_is_halved(tmp_path, called):
+    for part, count in (("train", 15), (called, 5), ("test", 7)):
+        write_images(tmp_path / "own" / part, count)
+    dataset = data.load("folder", str(tmp_path / "own"))
+    assert sizes(dataset) == (30, 5, 5, 14)
+    assert dataset.note == ""
+    assert rows_and_classes(dataset, "train") == files_of(tmp_path / "own" / "train")
+    assert rows_and_classes(dataset, "test") == files_of(tmp_path / "own" / "test")
+    assert rows_and_classes(dataset, "validation", "calibration") == files_of(
+        tmp_path / "own" / called
+    )
+    other = data.load("folder", str(tmp_path / "own"), seed=1)
+    np.testing.assert_array_equal(dataset.test.images, other.test.images)
+    assert rows_of(dataset.validation) != rows_of(other.validation)
+
+
+def test_first_test_images_of_a_folder_stand_for_all_classes(tmp_path):
+    write_images(tmp_path / "train", 10)
+    write_images(tmp_path / "test", 30, classes=("cat",))
+    write_images(tmp_path / "test", 10, classes=("dog",))
+    labels = data.load("folder", str(tmp_path), max_test_images=8).test.labels
+    assert np.bincount(labels).tolist() == [6, 2]
+
+
+def test_without_a_validation_folder_it_comes_from_the_training_images(tmp_path):
+    for part, count in (("train", 20), ("test", 3)):
+        write_images(tmp_path / part, count)
+    dataset = data.load("folder", str(tmp_path))
+    assert sizes(dataset) == (32, 4, 4, 6)
+    assert rows_and_classes(dataset, *PARTS[:3]) == files_of(tmp_path / "train")
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    write_images(tmp_path, 10, classes=("train", "plane", "test"))
+    assert data.load("folder", str(tmp_path)).class_names == ("plane", "test", "train")
+
+
+def test_formats_and_modes_are_read_as_a_person_sees_them(tmp_path):
+    root = write_images(tmp_path / "mixed", 10)
+    gray = picture(1)
+    color = np.zeros((6, 8, 3), np.uint8) + np.array([200, 30, 60], np.uint8)
+    sideways = Image.Exif()
+    sideways[0x0112] = 6
+    upright = np.zeros((6, 8, 3), np.uint8)
+    upright[:, 4:] = 255
+    for name, image, options in (
+        ("cat/one.bmp", Image.fromarray(gray), {}),
+        ("cat/two.JPG", Image.fromarray(color), {"format": "JPEG"}),
+        ("cat/three.png", Image.fromarray(color).quantize(4), {}),
+        ("cat/four.png", Image.fromarray(np.dstack([color, gray])), {}),
+        ("cat/five.png", Image.fromarray(gray > 99), {}),
+        # As a camera that is held upright stores it: turned to the left.
+        ("cat/six.jpg", Image.fromarray(np.rot90(upright)), {"exif": sideways}),
+    ):
+        image.save(root / name, **options)
+    dataset = data.load("folder", str(root))
+    assert sum(sizes(dataset)) == 26
+    found = [row for part in PARTS for row in getattr(dataset, part).images]
+    for expected, count, tolerance in (
+        (gray[..., None].repeat(3, 2), 1, 0),
+        (color, 3, 3),
+        (((gray > 99) * np.uint8(255))[..., None].repeat(3, 2), 1, 0),
+        (upright, 1, 8),
+    ):
+        near = [np.abs(image.astype(int) - expected).max() <= tolerance for image in found]
+        assert sum(near) == count
+
+
+def test_other_sizes_need_an_image_size(tmp_path):
+    root = write_images(tmp_path / "sizes", 10)
+    Image.fromarray(picture(5, (12, 9))).save(root / "cat" / "large.png")
+    with pytest.raises(ValueError, match="expected images of one size .* received 12x9, 6x8; --im"):
+        data.load("folder", str(root))
+    dataset = data.load("folder", str(root), size=(5, 7))
+    assert dataset.test.images.shape[1:] == (5, 7, 1)
+    expected = data.convert(picture(5, (12, 9))[None], (5, 7, 1))[0].tobytes()
+    assert expected in [row for part in PARTS for row in rows_of(getattr(dataset, part))]
+
+
+def damaged(tmp_path):
+    root = write_images(tmp_path / "bad", 10)
+    (root / "cat" / "empty.png").touch()
+    (root / "cat" / "notes.txt").write_text("not an image")
+    (root / "dog" / "deeper").mkdir()
+    whole = (root / "dog" / "000.png").read_bytes()
+    (root / "dog" / "part.png").write_bytes(whole[: len(whole) // 2])
+    Image.fromarray(picture(3).astype(np.uint16) * 256).save(root / "dog" / "deep.png")
+    Image.fromarray(picture(3)).save(root / "dog" / "other.gif")
+    return root
+
+
+def test_bad_files_are_named_and_counted(tmp_path):
+    root = damaged(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        data.load("folder", str(root))
+    message = str(caught.value)
+    assert "bad: expected whole PNG, JPEG or BMP images" in message and "\n" not in message
+    assert "received 6 of 26 files that are not" in message
+    assert message.count(" (") == 5 and " and 1 more; --bad_files=skip" in message
+    assert "cat/empty.png (empty)" in message
+    assert "cat/notes.txt (not a PNG, JPEG or BMP image)" in message
+
+
+def test_bad_files_are_skipped_on_request_with_a_warning_and_a_note(tmp_path):
+    root = damaged(tmp_path)
+    with pytest.warns(UserWarning) as caught:
+        dataset = data.load("folder", str(root), bad_files="skip")
+    (warning,) = caught
+    for name in ("empty.png", "notes.txt", "deeper", "part.png", "deep.png", "other.gif"):
+        assert name in str(warning.message)
+    assert "6 of 26 files are no whole images and were skipped (bad_files)" in dataset.note
+    assert sum(sizes(dataset)) == 20
+    for name in ("cat/empty.png", "dog/part.png", "dog/deep.png"):
+        (root / name).unlink()
+    assert rows_and_classes(dataset, *PARTS) == files_of(root)
+
+
+def test_a_class_with_bad_files_alone_is_empty(tmp_path):
+    root = write_images(tmp_path, 10)
+    (root / "eel").mkdir()
+    (root / "eel" / "a.png").touch()
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="received none in .*eel$"):
+        data.load("folder", str(root), bad_files="skip")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ("empty", "expected images in each class folder, received none in .*dog$"),
+        ("one class", "expected a folder for each of at least 2 classes, received cat$"),
+        ("no class", "expected a folder for each of at least 2 classes, received none$"),
+        ("missing", "test: expected the classes of .*train, received them without dog$"),
+        ("strange", "val: expected the classes of .*train, received also eel$"),
+        ("twice", r"expected the folders train, val .* received test, train, val, valid$"),
+        ("spelled", r"expected the folders train, val .* received Test, train, val$"),
+        ("few", "train: expected at least 10 images, received 4"),
+        ("no test", "test: expected a test set, or at least 3 images .* received 4 images of 2"),
+    ],
+)
+def test_a_folder_that_is_no_data_set_is_refused(tmp_path, change, message):
+    root = tmp_path / "own"
+    for part in ("train", "val", "test"):
+        write_images(root / part, 2)
+    if change == "empty":
+        shutil.rmtree(root / "test" / "dog")
+        (root / "test" / "dog").mkdir()
+    elif change == "one class":
+        shutil.rmtree(root / "train" / "dog")
+    elif change == "no class":
+        root = root / "train" / "cat"
+    elif change == "missing":
+        shutil.rmtree(root / "test" / "dog")
+    elif change == "strange":
+        write_images(root / "val", 2, classes=("eel",))
+    elif change == "twice":
+        write_images(root / "valid", 2)
+    elif change == "spelled":
+        (root / "test").rename(root / "Test")
+    elif change == "few":
+        shutil.rmtree(root / "val")
+    else:
+        shutil.rmtree(root / "test")
+    with pytest.raises(ValueError, match=message) as caught:
+        data.load("folder", str(root))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected a folder .* received .*none, which is n"):
+        data.load("folder", str(tmp_path / "none"))
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match="received .*file, which is a file"):
+        data.load("folder", str(tmp_path / "file"))
+    for name in ("folder", "npz"):
+        with pytest.raises(ValueError, match=f"data_dir: expected a path with dataset={name}"):
+            data.load(name)
+
+
+def test_decoding_shows_its_progress_where_it_may(tmp_path, capsys):
+    root = write_images(tmp_path, 10)
+    data.load("folder", str(root))
+    assert capsys.readouterr().out == ""
+    data.load("folder", str(root), verbose=1)
+    assert "20/20" in capsys.readouterr().out
+
+
+def test_fingerprint_of_a_folder_sees_one_pixel(tmp_path):
+    root = write_images(tmp_path, 10)
+    before = data.load("folder", str(root)).fingerprint
+    pixels = np.asarray(Image.open(root / "cat" / "003.png")).copy()
+    pixels[2, 3] ^= 1
+    Image.fromarray(pixels).save(root / "cat" / "003.png")
+    assert data.load("folder", str(root)).fingerprint != before
+
+
+# --- one's own data: a file of arrays ---
+
+
+def arrays(channels=(), **changes):
+    rng = np.random.default_rng(0)
+    found = {}
+    for part, count in (("train", 40), ("val", 10), ("test", 12)):
+        found[f"x_{part}"] = rng.integers(0, 256, (count, 5, 6, *channels), np.uint8)
+        found[f"y_{part}"] = (np.arange(count) % 3).astype(np.uint8)
+    found |= changes
+    return {key: array for key, array in found.items() if array is not None}
+
+
+@pytest.mark.parametrize("channels", [(), (1,), (3,)])
+def test_a_file_of_arrays_is_read_as_it_is(tmp_path, channels):
+    found = arrays(channels, class_names=np.array(["a", "b", "see"]))
+    found["y_train"] = found["y_train"][:, None].astype(np.int32)
+    np.savez(tmp_path / "own.v2.npz", **found)
+    dataset = data.load("npz", str(tmp_path / "own.v2.npz"))
+    assert (dataset.name, dataset.class_names) == ("own.v2", ("a", "b", "see"))
+    assert (sizes(dataset), dataset.note) == ((40, 5, 5, 12), "")
+    shape = (12, 5, 6, *(channels or (1,)))
+    np.testing.assert_array_equal(dataset.test.images, found["x_test"].reshape(shape))
+    np.testing.assert_array_equal(dataset.test.labels, found["y_test"])
+    assert dataset.test.labels.dtype == np.int64
+    held_out = rows_and_classes(dataset, "validation", "calibration")
+    assert held_out == sorted(
+        (image.tobytes(), dataset.class_names[label])
+        for image, label in zip(found["x_val"], found["y_val"], strict=True)
+    )
+    small = data.load("npz", str(tmp_path / "own.v2.npz"), size=(4, 3))
+    expected = data.convert(dataset.test.images, (4, 3, shape[3]))
+    np.testing.assert_array_equal(small.test.images, expected)
+
+
+def test_a_file_without_validation_and_names_gives_its_training_images_and_numbers(tmp_path):
+    np.savez(tmp_path / "own.npz", **arrays(x_val=None, y_val=None))
+    dataset = data.load("npz", str(tmp_path / "own.npz"))
+    assert (sizes(dataset), dataset.class_names) == ((32, 4, 4, 12), ("0", "1", "2"))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            dict(x_test=None),
+            "expected the arrays x_train, y_train, x_test, y_test, x_val, y_val, r",
+        ),
+        (dict(y_val=None), "expected the arrays .* y_val, received x_train, .*x_val, x_test"),
+        (
+            dict(x_train=np.linspace(0, 1, 1200, dtype=np.float32).reshape(40, 5, 6)),
+            r"x_train: expected uint8 .* received float32 \(40, 5, 6\) from 0 to 1$",
+        ),
+        (dict(x_test=np.full((12, 5, 6), np.nan)), r"x_test: .*float64 \(12, 5, 6\) with NaN$"),
+        (dict(x_test=np.zeros((12, 5, 6, 2), np.uint8)), r"x_test: expected .*\(12, 5, 6, 2\)"),
+        (dict(x_test=np.zeros((12, 6, 5), np.uint8)), "expected images of one shape, received .*6"),
+        (dict(y_train=np.zeros(39, int)), r"y_train: .*each of the 40 images .*int64 \(39,\)"),
+        (dict(y_train=np.arange(40) % 3 / 2), "y_train: expected a whole number .*from 0 to 1$"),
+        (dict(y_val=np.full(10, np.nan)), "y_val: expected a whole number .*with NaN"),
+        (dict(y_train=np.arange(40) % 3 - 1), "each label from 0 to 2 .* received -1, 0, 1"),
+        (dict(y_train=np.arange(40) % 3 * 2), "each label from 0 to 2 .* received 0, 2, 4"),
+        (dict(y_train=np.zeros(40, int)), "at least 2 classes, .* received 0$"),
+        (dict(y_test=np.arange(12)), "y_test: expected labels from 0 to 2, received 3, 4, 5, 6, 7"),
+        (dict(y_val=np.arange(10) - 1), "y_val: expected labels from 0 to 2, received -1, 3"),
+        (dict(class_names=np.array(list("abcd"))), "y_train: .*from 0 to 3 .* received 0, 1, 2"),
+        (dict(class_names=np.array(["a", "b", "a"])), "class_names: expected words .* each once"),
+        (dict(class_names=np.array([1, 2, 3])), "class_names: expected words .*int64"),
+    ],
+)
+def test_a_file_that_is_no_data_set_is_refused(tmp_path, changes, message):
+    np.savez(tmp_path / "own.npz", **arrays(**changes))
+    with pytest.raises(ValueError, match=f"own.npz: .*{message}") as caught:
+        data.load("npz", str(tmp_path / "own.npz"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="data_dir: expected an npz file .*none.npz"):
+        data.load("npz", str(tmp_path / "none.npz"))
+    np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
+    with pytest.raises(ValueError, match="own.npz: expected an npz file .*cannot be read"):
+        data.load("npz", str(tmp_path / "own.npz"))
+
+
+@pytest.mark.prepared_data("pneumoniamnist.npz")
+def test_real_x_rays_keep_their_official_splits(prepared_data_dir):
+    path = pathlib.Path(prepared_data_dir).parent / "pneumoniamnist.npz"
+    dataset = data.load("npz", str(path))
+    assert sizes(dataset) == (4708, 262, 262, 624)
+    assert (dataset.name, dataset.note) == ("pneumoniamnist", "")
+    with np.load(path) as archive:
+        np.testing.assert_array_equal(dataset.test.images[..., 0], archive["x_test"])
+        np.testing.assert_array_equal(dataset.test.labels, archive["y_test"])
+
+
+@pytest.mark.parametrize(
+    "name, path, expected",
+    [
+        ("folder", "data/xrays", "xrays"),
+        ("folder", "data/xrays/", "xrays"),
+        ("folder", "data/my x-rays, new", "my_x-rays_new"),
+        ("npz", "~/data/letters.v2.npz", "letters.v2"),
+        # Not to be taken for the data set of that name.
+        ("folder", "data/mnist", "folder-mnist"),
+        ("npz", "mnist.npz", "npz-mnist"),
+        ("folder", "/", "folder"),
+        ("mnist", "data/xrays", "mnist"),
+        ("eurosat/rgb", "", "eurosat-rgb"),
+    ],
+)
+def test_ones_own_data_is_called_by_its_path(name, path, expected):
+    assert data.short_name(name, path) == expected
+
+
+# --- other data sets of tensorflow-datasets ---
+
+
+def prepare_tfds(root, parts, features=None, name="weeds", shape=(6, 8, 3)):
+    """Has tfds prepare random images, and labels of two classes."""
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    features = features or {
+        "photo": tfds.features.Image(shape=shape),
+        "kind": tfds.features.ClassLabel(names=["thistle", "nettle"]),
+        "id": np.int64,
+    }
+
+    def examples(count):
+        for number in range(count):
+            height, width = (size or 6 + number % 3 for size in shape[:2])
+            image = picture(number, (height, width, shape[2]))
+            yield dict(zip(features, (image, number % 2, number), strict=False))
+
+    signature = {
+        key: tf.TensorSpec(shape if number == 0 else (), tf.uint8 if number == 0 else tf.int64)
+        for number, key in enumerate(features)
+    }
+    tfds.disable_progress_bar()
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name=name,
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={
+            part: tf.data.Dataset.from_generator(
+                functools.partial(examples, count), output_signature=signature
+            )
+            for part, count in parts.items()
+        },
+        data_dir=str(root),
+        disable_shuffling=True,
+    )
+    return str(root)
+
+
+def test_any_prepared_data_set_loads_by_its_name(tmp_path):
+    root = prepare_tfds(tmp_path, {"train": 20, "validation": 7, "test": 5})
+    dataset = data.load("weeds", root)
+    assert (dataset.name, dataset.class_names) == ("weeds", ("thistle", "nettle"))
+    assert (sizes(dataset), dataset.note) == ((20, 4, 3, 5), "")
+    for number, image in enumerate(dataset.test.images):
+        np.testing.assert_array_equal(image, picture(number, (6, 8, 3)))
+    assert dataset.test.labels.tolist() == [0, 1, 0, 1, 0]
+    assert data.load("weeds", root, size=(3, 4)).test.images.shape == (5, 3, 4, 3)
+    others = data.load_images("weeds", root, (6, 8, 3), limit=2)
+    np.testing.assert_array_equal(others, dataset.test.images[:2])
+
+
+def test_a_prepared_data_set_without_a_test_split_gives_a_fifth(tmp_path):
+    root = prepare_tfds(tmp_path, {"train": 50}, shape=(6, 8, 1))
+    dataset = data.load("weeds", root)
+    assert sizes(dataset) == (32, 4, 4, 10)
+    assert np.bincount(dataset.test.labels).tolist() == [5, 5]
+    assert dataset.note.startswith("weeds: no test images supplied: a fifth")
+
+
+def test_a_prepared_data_set_of_other_sizes_needs_an_image_size(tmp_path):
+    root = prepare_tfds(tmp_path, {"train": 20, "test": 4}, shape=(None, None, 3))
+    with pytest.raises(ValueError, match="weeds: expected images of one size, .*--image_size"):
+        data.load("weeds", root)
+    dataset = data.load("weeds", root, size=(5, 4))
+    assert dataset.train.images.shape == (16, 5, 4, 3)
+    expected = data.convert(picture(1, (7, 7, 3))[None], (5, 4, 3))[0]
+    np.testing.assert_array_equal(dataset.test.images[1], expected)
+
+
+def test_a_prepared_data_set_without_image_label_or_training_split_is_refused(tmp_path):
+    import tensorflow_datasets as tfds
+
+    features = {
+        "left": tfds.features.Image(shape=(6, 8, 3)),
+        "right": tfds.features.Scalar(np.int64),
+    }
+    root = prepare_tfds(tmp_path / "a", {"train": 4}, features)
+    with pytest.raises(
+        ValueError, match="weeds: expected one ClassLabel feature, or one called 'l"
+    ):
+        data.load("weeds", root)
+    root = prepare_tfds(tmp_path / "b", {"test": 4})
+    with pytest.raises(ValueError, match="weeds: expected a split train, received test"):
+        data.load("weeds", root)
+
+
+def test_a_damaged_copy_of_another_data_set_is_named_and_never_downloaded(tmp_path, monkeypatch):
+    root = prepare_tfds(tmp_path, {"train": 20, "test": 4})
+    monkeypatch.setattr(data, "_prepare", None)
+    (tmp_path / "weeds" / "1.0.0" / "weeds-test.tfrecord-00000-of-00001").unlink()
+    with pytest.raises(ValueError, match="weeds: expected a whole prepared data set in .*1.0.0"):
+        data.load("weeds", root)
+    with pytest.raises(ValueError) as caught:
+        data.load("reeds", root)
+    known = ", ".join([*data.DATASETS, "folder", "npz"])
+    assert str(caught.value) == (
+        f"dataset: expected one of {known}, or a name with <name>/<version>/dataset_info.json in "
+        f"{root}, received 'reeds'"
+    )
+    for name in ("../" + tmp_path.name + "/weeds", "", "weeds/1.0.0/x"):
+        with pytest.raises(ValueError, match="dataset: expected one of mnist"):
+            data.load(name, root)
+
+
+def test_a_known_data_set_in_another_size_says_so():
+    dataset = data.load("digits", size=(4, 6))
+    assert dataset.test.images.shape == (355, 4, 6, 1)
+    assert dataset.note == "digits: images resized to 4x6 (image_size)"
 
 
 # --- images from elsewhere ---
@@ -462,6 +960,29 @@ def test_images_of_a_data_set_are_its_test_images():
     np.testing.assert_array_equal(data.load_images("digits", "", (8, 8, 1)), digits)
     few = data.load_images("digits", "", (4, 4, 3), limit=5)
     np.testing.assert_array_equal(few, data.convert(digits[:5], (4, 4, 3)))
+
+
+def test_images_of_a_folder_are_found(tmp_path):
+    write_images(tmp_path / "flat", 3, (6, 8, 3), classes=("only",))
+    flat = data.load_images(str(tmp_path / "flat" / "only"), "", (6, 8, 1))
+    expected = [np.asarray(Image.open(path)) for path in sorted(tmp_path.rglob("*.png"))]
+    np.testing.assert_array_equal(flat, data.convert(np.stack(expected), (6, 8, 1)))
+    # Of class folders all; of splits the test set.
+    write_images(tmp_path / "own" / "train", 5)
+    write_images(tmp_path / "own" / "test", 4, (9, 9))
+    assert len(data.load_images(str(tmp_path / "own" / "train"), "", (6, 8, 1))) == 10
+    test = data.load_images(str(tmp_path / "own"), "", (9, 9, 3), limit=6)
+    assert test.shape == (6, 9, 9, 3)
+    assert test[:, 0, 0, 0].tolist() == [0, 1] * 3
+    (tmp_path / "flat" / "only" / "000.png").write_text("words")
+    with pytest.raises(ValueError, match="received 1 of 3 files that are not: only/000.png"):
+        data.load_images(str(tmp_path / "flat"), "", (6, 8, 1))
+    with pytest.warns(UserWarning, match="only/000.png"):
+        few = data.load_images(str(tmp_path / "flat"), "", (6, 8, 1), bad_files="skip")
+    np.testing.assert_array_equal(few, flat[1:])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="none: expected image files, received none"):
+        data.load_images(str(tmp_path / "none"), "", (6, 8, 1))
 
 
 @pytest.mark.parametrize(
@@ -595,6 +1116,9 @@ def test_corruptions_refuse_other_strengths_and_other_arrays(name):
             ValueError, match=r"images: expected uint8 \[n, height, width, 1 or 3\]"
         ):
             data.CORRUPTIONS[name](bad, 1, 0)
+
+
+# --- batches ---
 
 
 def collect(dataset):

@@ -1,7 +1,10 @@
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from btcp_tf import evaluation
 from btcp_tf.main import main
@@ -34,3 +37,35 @@ def test_real_images(tmp_path, prepared_data_dir, capsys):
     assert rows[0]["auroc"] > 0.6
     assert extra["data"]["train"] == 480
     assert "T-shirt/top" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_folder_of_ones_own_images(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(("healthy", "ill")):
+        folder = tmp_path / "xrays" / name
+        folder.mkdir(parents=True)
+        for number in range(60):
+            pixels = rng.integers(0, 200, (12 + number % 2, 10), np.uint8)
+            pixels[:, 5 * label : 5 * label + 5] += 30
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "xrays" / "ill" / "notes.txt").write_text("not an image")
+    words = ["--dataset=folder", f"--data_dir={tmp_path}/xrays", "--preset=smoke", "--verbose=2"]
+    words += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
+    words += ["--method=mcp,btcp", "--export_collapsed", "--image_size=12x10"]
+    assert main(words) == 1
+    assert "received 1 of 121 files that are not: ill/notes.txt" in capsys.readouterr().err
+    # OOD sets are found where they are without data of one's own.
+    with pytest.warns(UserWarning, match="were skipped .*: ill/notes.txt"):
+        assert main([*words, "--bad_files=skip", f"--ood=digits,{tmp_path}/xrays/healthy"]) == 0
+    assert "xrays, seed 0, test: frozen classifier" in capsys.readouterr().out
+    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    assert {row["dataset"] for row in rows} == {"xrays"}
+    assert {row["ood"] for row in rows if row["task"] == "ood"} == {"digits", "healthy"}
+    assert extra["data"]["class_names"] == ["healthy", "ill"]
+    assert "1 of 121 files are no whole images" in extra["notes"][0]
+    assert "a fifth of the training images of each class" in extra["notes"][0]
+    about = tmp_path / "models" / "xrays" / "1" / "assets.extra" / "btcp_tf.json"
+    found = json.loads(about.read_text())
+    assert (found["class_names"], found["image_shape"]) == (["healthy", "ill"], [12, 10, 1])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "healthy" in page and "notes.txt" not in page

@@ -191,7 +191,7 @@ def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, c
     monkeypatch.setattr(
         module,
         "load",
-        lambda *a, load=module.load: dataclasses.replace(load(*a), fingerprint="other"),
+        lambda *a, load=module.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
     )
     assert main(words(tmp_path)) == 1
     assert "expected a checkpoint that started from other, received" in capsys.readouterr().err

@@ -49,6 +49,17 @@ def finished(tmp_path_factory, images):
     return folder, words
 
 
+def test_ones_own_data_names_the_folders():
+    found = plan("--dataset=folder", "--data_dir=data/xrays", "--seeds=1")
+    assert str(found.folder) == "runs/study-xrays"
+    assert [cell.name for cell in found.cells] == [
+        "xrays-seed0",
+        "ablation/xrays-gamma=auto",
+        "ablation/xrays-epsilon=0.2",
+    ]
+    assert {(cell.config.dataset, cell.config.ood) for cell in found.cells} == {("folder", ())}
+
+
 def test_plans_a_run_for_each_data_set_and_seed():
     found = plan("--dataset=mnist,fashion_mnist", "--preset=fast", "--seeds=3", "--seed=4")
     assert str(found.folder) == "runs/study-mnist-fashion_mnist-fast"
