@@ -19,13 +19,18 @@ __version__ = "0.1.0"
 # Public name → module that holds it; a module stands for itself.
 _PUBLIC = {
     "Config": "config",
+    "attach": "judge",
+    "load": "judge",
     **{
         name: name
         for name in (
+            "classifiers",
             "config",
             "data",
+            "estimators",
             "evaluation",
             "export",
+            "judge",
             "losses",
             "methods",
             "metrics",

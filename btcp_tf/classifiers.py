@@ -158,18 +158,28 @@ def both_ends(classifier: keras.Model) -> keras.Model:
     )
 
 
+def load(path: str | os.PathLike) -> keras.Model:
+    """Reads a `.keras` file.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      ValueError: If Keras cannot load it.
+    """
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"expected a .keras file, received {path}, which is not there")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except Exception as error:  # Whatever a damaged or foreign file raises.
+        first = str(error).strip().splitlines()
+        raise ValueError(
+            f"expected a .keras file that Keras can load, received {path} "
+            f"({first[0] if first else type(error).__name__})"
+        ) from error
+
+
 def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
     if isinstance(classifier, str | os.PathLike):
-        if not os.path.exists(classifier):
-            raise FileNotFoundError(f"classifier: expected a .keras file, received {classifier}")
-        try:
-            classifier = keras.models.load_model(classifier, compile=False)
-        except Exception as error:  # Whatever a damaged or foreign file raises.
-            first = str(error).strip().splitlines()
-            raise ValueError(
-                f"classifier: expected a .keras file that Keras can load, received {classifier} "
-                f"({first[0] if first else type(error).__name__})"
-            ) from error
+        classifier = load(classifier)
     if not isinstance(classifier, keras.Model):
         raise TypeError(
             "classifier: expected a Keras model or the path of a .keras file, received "

@@ -64,8 +64,9 @@ def export(
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
 
-    The signature `serving_default` takes `images` uint8 `[n, height, width,
-    channels]`, any n from 0, and answers `predicted` int64 `[n]`, `probs`
+    The signature `serving_default` takes `images` `[n, ...]` as the model does
+    (uint8 `[n, height, width, channels]` for the networks trained here), any n
+    from 0, and answers `predicted` int64 `[n]`, `probs`
     float32 `[n, k]` and `uncertainty` float32 `[n]` in [0, 1]. The file
     `assets.extra/btcp_tf.json` holds `class_names`, `image_shape`, `versions`
     and `metadata`; NaN and infinity become null in it.
@@ -75,14 +76,14 @@ def export(
     the CPU; its answers must equal those of `model` (floats to `TOLERANCE`).
 
     Args:
-      model: Functional model from uint8 images `[n, height, width, channels]`
-        to `probs` `[n, k]` and `uncertainty` `[n, 1]`. May live under a
+      model: Functional model from images, or other numbers, `[n, ...]` to
+        `probs` `[n, k]` and `uncertainty` `[n, 1]`. May live under a
         distribution strategy; the SavedModel does not.
       root: Export root; made where it is missing.
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
       metadata: What else a reader of the model should know; JSON values.
-      sample_images: uint8 `[m, height, width, channels]`, at least one image.
+      sample_images: `[m, ...]` in the model's type, at least one.
 
     Returns:
       The new version directory. Its number is one above the largest that
@@ -123,14 +124,20 @@ def _validate(
     if len(class_names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
     sample_images = np.asarray(sample_images)
-    shape = tuple(model.input.shape[1:])
+    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+    if dtype == "string":
+        raise ValueError("model: expected inputs that are numbers, received text")
     if (
-        sample_images.dtype != np.uint8
-        or sample_images.shape[1:] != shape
+        sample_images.dtype != dtype
+        or sample_images.ndim != len(shape) + 1
+        or any(
+            wanted not in (None, size)
+            for wanted, size in zip(shape, sample_images.shape[1:], strict=True)
+        )
         or not len(sample_images)
     ):
         raise ValueError(
-            f"sample_images: expected at least one uint8 image of shape {shape}, "
+            f"sample_images: expected at least one {dtype} image of shape {shape}, "
             f"received {sample_images.dtype} {sample_images.shape}"
         )
 
@@ -157,7 +164,7 @@ def _write(model: keras.Model, directory: Path) -> None:
         copy = keras.models.clone_model(model)
         copy.set_weights(model.get_weights())
         model = copy
-    images = tf.TensorSpec((None, *model.input.shape[1:]), tf.uint8, name="images")
+    images = tf.TensorSpec((None, *model.input.shape[1:]), model.input.dtype, name="images")
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_endpoint(
@@ -247,7 +254,7 @@ def _check(model: keras.Model, directory: Path, sample_images: np.ndarray) -> No
 def _keras_answers(
     model: keras.Model, images: np.ndarray, sizes: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    images_spec = tf.TensorSpec((None, *images.shape[1:]), tf.uint8)
+    images_spec = tf.TensorSpec((None, *images.shape[1:]), images.dtype)
 
     @tf.function(input_signature=[images_spec], jit_compile=False)
     def outputs_on_cpu(images: tf.Tensor) -> dict[str, tf.Tensor]:

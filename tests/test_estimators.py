@@ -1,0 +1,112 @@
+import keras
+import numpy as np
+import pytest
+
+from btcp_tf import estimators
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_mcp_logit_is_the_logit_of_mcp(k):
+    logits = np.random.default_rng(0).normal(size=(50, k)).astype(np.float32) * 3
+    u = 1 - softmax(logits.astype(np.float64)).max(axis=1)
+    z = np.asarray(estimators.McpLogit()(logits))
+    assert z.shape == (50, 1)
+    np.testing.assert_allclose(z[:, 0], np.log(u / (1 - u)), rtol=1e-4, atol=1e-5)
+
+
+def test_mcp_logit_still_ranks_where_the_softmax_is_one():
+    logits = np.array([[100, 0, 0], [90, 0, 0], [100, 50, 0]], np.float32)
+    z = np.asarray(estimators.McpLogit()(logits))[:, 0]
+    assert np.isfinite(z).all() and z[0] < z[1] < z[2]
+
+
+def test_answer_evidence():
+    logits = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    probs = softmax(logits)
+    ordered = np.sort(probs, axis=1)[:, ::-1]
+    found = np.asarray(estimators.AnswerEvidence(top=3)(logits))
+    np.testing.assert_allclose(found[:, :3], np.log(ordered[:, :3]), atol=1e-5)
+    np.testing.assert_allclose(found[:, 3], ordered[:, 0] - ordered[:, 1], atol=1e-5)
+    np.testing.assert_allclose(found[:, 4], -(probs * np.log(probs)).sum(axis=1), atol=1e-5)
+    np.testing.assert_array_equal(found[:, 5:], np.eye(4)[probs.argmax(axis=1)])
+    # Logits of any size leave it finite.
+    assert np.isfinite(estimators.AnswerEvidence()(logits * 1000)).all()
+
+
+def brute_force(points, labels, queries, predicted, own, unit, k):
+    """One query at a time, all distances."""
+    rows = []
+    for number, query in enumerate(queries):
+        squared = np.square(points.astype(np.float64) - query).sum(axis=1)
+        if own is not None:
+            squared[own[number]] = np.inf
+        order = np.argsort(squared, kind="stable")[:k]
+        d = np.log(np.sqrt(squared[order]) + unit)
+        other = labels[order] != predicted[number]
+        row = [other[:count].mean() for count in sorted({min(c, k) for c in (5, 10, 20, 50)})]
+        row += [d[place - 1] for place in sorted({1, min(10, k)})] + [d[-1]]
+        same = d[~other].min() if (~other).any() else d[-1]
+        rest = d[other].min() if other.any() else d[-1]
+        rows.append([*row, same - rest])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("size", [2, 7, 120])
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_neighbor_evidence_is_brute_force(size, leave_out, monkeypatch):
+    monkeypatch.setattr(estimators, "_BLOCK", 50)  # Several blocks, the last one short.
+    random = np.random.default_rng(size)
+    points = random.normal(size=(size, 6)).astype(np.float32)
+    labels = random.integers(0, 3, size)
+    queries = points if leave_out else random.normal(size=(30, 6)).astype(np.float32)
+    logits = random.normal(size=(len(queries), 3)).astype(np.float32)
+    own = np.arange(size, dtype=np.int32) if leave_out else None
+    index = estimators.NeighborEvidence(size, 6)
+    index.set_points(points, labels)
+    found = np.asarray(index(queries, logits, own=own))
+    unit, k = float(index.unit.numpy()), min(50, size - 1)
+    wanted = brute_force(points, labels, queries, logits.argmax(axis=1), own, unit, k)
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_neighbor_evidence_of_copies_is_finite():
+    points = np.zeros((20, 3), np.float32)
+    index = estimators.NeighborEvidence(20, 3)
+    index.set_points(points, np.arange(20) % 2)
+    assert np.isfinite(index(points, np.zeros((20, 2), np.float32))).all()
+
+
+def test_residual_is_mcp_as_it_is_made():
+    logits = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    z = estimators.McpLogit()(logits)
+    evidence = np.ones((9, 4), np.float32)
+    for read, inputs in ((0, [z]), (4, [z, evidence]), (8, [z, evidence, evidence])):
+        u = np.asarray(estimators.Residual(read)(inputs))
+        np.testing.assert_allclose(u[:, 0], 1 - softmax(logits).max(axis=1), atol=1e-6)
+
+
+def test_residual_adds_its_evidence():
+    layer = estimators.Residual(3)
+    layer.set_weights([np.array(2.0), np.array(-1.0), np.array([[1.0], [0.0], [3.0]])])
+    z, first, second = np.ones((1, 1)), np.array([[5.0, 7.0]]), np.array([[0.5]])
+    u = float(np.asarray(layer([z, first, second]))[0, 0])
+    assert u == pytest.approx(1 / (1 + np.exp(-(2 - 1 + 5 + 1.5))))
+
+
+def test_layers_survive_a_file(tmp_path):
+    random = np.random.default_rng(0)
+    index = estimators.NeighborEvidence(30, 4)
+    index.set_points(random.normal(size=(30, 4)), random.integers(0, 3, 30))
+    features, logits = keras.Input((4,)), keras.Input((3,))
+    read = [estimators.AnswerEvidence(2)(logits), index(features, logits)]
+    u = estimators.Residual(sum(x.shape[1] for x in read))([estimators.McpLogit()(logits), *read])
+    model = keras.Model([features, logits], u)
+    model.save(tmp_path / "m.keras")
+    x = [random.normal(size=(5, 4)).astype(np.float32), random.normal(size=(5, 3)).astype("f4")]
+    again = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(again(x), model(x))

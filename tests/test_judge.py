@@ -1,0 +1,248 @@
+import pathlib
+import re
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn.linear_model import LogisticRegression
+
+import btcp_tf
+from btcp_tf import judge as module
+
+CLASSES = 3
+
+
+def samples(n, seed):
+    """Three clusters in the plane; a fourth one, in their midst, is of a class by itself."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, n)
+    centers = np.array([[0, 3], [3, -2], [-3, -2]])
+    x = centers[y] + random.normal(size=(n, 2)) * 1.2
+    # What a linear classifier cannot learn, and neighbors can tell.
+    odd = random.random(n) < 0.15
+    x[odd] = random.normal(size=(odd.sum(), 2)) * 0.3 + [0, 5]
+    y[odd] = 1
+    return x.astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    """A linear classifier with features of its own, wrong on most of the odd cluster."""
+    x, y = samples(2000, 0)
+    regression = LogisticRegression().fit(x, y)
+    inputs = keras.Input((2,))
+    features = keras.layers.Dense(2, name="features", kernel_initializer="identity")(inputs)
+    last = keras.layers.Dense(CLASSES, activation="softmax")
+    model = keras.Model(inputs, last(features))
+    last.set_weights([regression.coef_.T, regression.intercept_])
+    return model
+
+
+@pytest.fixture(scope="module")
+def fitted(classifier):
+    judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
+    return judge.fit(*samples(1500, 1), reference=samples(2000, 0), verbose=0)
+
+
+def test_is_mcp_before_it_is_fitted(classifier):
+    judge = btcp_tf.attach(classifier)
+    x, _ = samples(50, 5)
+    found = judge.predict(x)
+    probs = np.asarray(classifier(x))
+    np.testing.assert_array_equal(found["probs"], probs)
+    np.testing.assert_array_equal(found["predicted"], probs.argmax(axis=1))
+    np.testing.assert_allclose(found["uncertainty"], 1 - probs.max(axis=1), atol=1e-6)
+    assert "accept" not in found and judge.fitted is None
+    assert judge.class_names == ["0", "1", "2"]
+
+
+def test_finds_errors_better_than_mcp_where_neighbors_know(fitted):
+    rows = {row["method"]: row for row in fitted.evaluate(*samples(1500, 2), draws=200)}
+    assert rows["residual"]["verdict"] == "better"
+    assert rows["residual"]["aupr_error_minus_mcp_low"] > 0
+    assert rows["residual"]["aurc_minus_mcp_high"] < 0
+    assert rows["mcp"]["errors"] == rows["residual"]["errors"] > 50
+    assert "neighbors" in fitted.fitted["evidence"]
+    assert "the estimator is used" in fitted.fitted["words"]
+
+
+def test_classifier_and_answers_are_bit_identical(classifier, fitted):
+    x, _ = samples(400, 3)
+    regression_weights = classifier.get_weights()
+    np.testing.assert_array_equal(fitted.predict(x)["probs"], np.asarray(classifier(x)))
+    for mine, given in zip(fitted.model.weights, regression_weights, strict=False):
+        np.testing.assert_array_equal(mine, given)
+    assert all(layer.trainable for layer in classifier.layers)
+
+
+def test_estimate_is_a_probability_of_being_wrong(fitted):
+    x, y = samples(4000, 4)
+    found = fitted.predict(x)
+    is_error = found["predicted"] != y
+    u = found["uncertainty"]
+    assert ((u >= 0) & (u <= 1)).all()
+    for low, high in ((0, 0.1), (0.1, 0.5), (0.5, 1.01)):
+        part = (u >= low) & (u < high)
+        assert is_error[part].mean() == pytest.approx(u[part].mean(), abs=0.08)
+
+
+def test_falls_back_on_mcp_where_nothing_else_is_known(classifier):
+    # Labels that follow the classifier's own probabilities: MCP is all there is to know.
+    x, _ = samples(3000, 6)
+    probs = np.asarray(classifier(x))
+    y = (probs.cumsum(axis=1) < np.random.default_rng(0).random((3000, 1))).sum(axis=1)
+    judge = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    assert judge.fitted["evidence"] == []
+    assert "not better: u is MCP" in judge.fitted["words"]
+    order = np.argsort(1 - probs.max(axis=1), kind="stable")
+    assert (np.diff(judge.predict(x)["uncertainty"][order]) >= -1e-6).all()
+
+
+@pytest.mark.parametrize("wrong", [0, 3])
+def test_too_few_errors_leave_mcp_and_a_warning(classifier, wrong):
+    x, _ = samples(200, 7)
+    y = np.asarray(classifier(x)).argmax(axis=1)
+    y[:wrong] = (y[:wrong] + 1) % CLASSES
+    judge = btcp_tf.attach(classifier)
+    before = judge.predict(x)["uncertainty"]
+    with pytest.warns(UserWarning, match=f"wrong on only {wrong} of 200 held-out samples"):
+        judge.fit(x, y, reference=(x, y), verbose=0)
+    np.testing.assert_array_equal(judge.predict(x)["uncertainty"], before)
+    assert f"{wrong} wrong answers among 200 are too few" in judge.fitted["words"]
+
+
+def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):
+    judge = module.Judge(keras.models.clone_model(fitted.model))
+    judge.model.set_weights(fitted.model.get_weights())
+    chosen = judge.select_threshold(*samples(800, 8))
+    x, y = samples(800, 9)
+    found = judge.predict(x)
+    assert judge.tau == chosen.tau
+    np.testing.assert_array_equal(found["accept"], found["uncertainty"] < chosen.tau)
+    is_error = found["predicted"] != y
+    assert is_error[found["accept"]].mean() < is_error.mean() < is_error[~found["accept"]].mean()
+
+    judge.save(tmp_path / "judge.keras")
+    assert [path.name for path in tmp_path.iterdir()] == ["judge.keras"]
+    code = (
+        "import sys, numpy as np, btcp_tf\n"
+        "judge = btcp_tf.load(sys.argv[1])\n"
+        "found = judge.predict(np.load(sys.argv[2]))\n"
+        "np.savez(sys.argv[3], tau=judge.tau, names=judge.class_names, **found)\n"
+        "assert judge.fitted['words']\n"
+    )
+    np.save(tmp_path / "x.npy", x)
+    files = [tmp_path / name for name in ("judge.keras", "x.npy", "found.npz")]
+    subprocess.run([sys.executable, "-c", code, *map(str, files)], check=True)
+    with np.load(tmp_path / "found.npz") as again:
+        assert again["tau"] == chosen.tau and list(again["names"]) == ["a", "b", "c"]
+        for name, value in found.items():
+            np.testing.assert_array_equal(again[name], value)
+
+
+def test_fitting_again_takes_the_threshold_back(classifier):
+    judge = btcp_tf.attach(classifier).fit(*samples(1500, 1), verbose=0)
+    judge.select_threshold(*samples(800, 8))
+    judge.fit(*samples(1500, 1), verbose=0)
+    assert judge.tau is None
+
+
+def test_datasets_give_what_arrays_give(classifier, fitted):
+    def dataset(n, seed):
+        return tf.data.Dataset.from_tensor_slices(samples(n, seed)).batch(170)
+
+    judge = btcp_tf.attach(classifier)
+    judge.fit(dataset(1500, 1), reference=dataset(2000, 0), verbose=0)
+    assert judge.fitted == fitted.fitted
+    x, _ = samples(300, 3)
+    wanted = fitted.predict(x)["uncertainty"]
+    np.testing.assert_allclose(judge.predict(x)["uncertainty"], wanted, atol=1e-5)
+    batches = tf.data.Dataset.from_tensor_slices(x).batch(64)
+    np.testing.assert_allclose(judge.predict(batches)["uncertainty"], wanted, atol=1e-5)
+    first, second = (
+        found.evaluate(data, draws=20)
+        for found, data in ((judge, dataset(300, 3)), (fitted, dataset(300, 3)))
+    )
+    assert [row["auroc"] for row in first] == pytest.approx([row["auroc"] for row in second])
+
+
+def test_exports_a_saved_model(fitted, tmp_path):
+    x, _ = samples(40, 3)
+    path = fitted.export(tmp_path, "clusters", x[:8], {"note": "three clusters"})
+    answers = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(x))
+    found = fitted.predict(x)
+    for name in ("probs", "uncertainty", "predicted"):
+        np.testing.assert_allclose(answers[name], found[name], atol=1e-6)
+    about = (path / "assets.extra" / "btcp_tf.json").read_text()
+    assert "three clusters" in about and "the estimator is used" in about
+
+
+def test_shape_of_labels_does_not_matter(classifier, fitted):
+    x, y = samples(1500, 1)
+    again = btcp_tf.attach(classifier).fit(
+        x, y[:, None].astype(np.float64), reference=samples(2000, 0), verbose=0
+    )
+    assert again.fitted == fitted.fitted
+
+
+X, Y = samples(60, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (X[:, :1], Y, r"x: expected inputs of shape \('n', 2\), at least one, received \(60, 1\)"),
+        (X[:0], Y[:0], r"at least one, received \(0, 2\)"),
+        (X.astype(str), Y, "x: expected numbers, received"),
+        (X, Y[:-1], r"y: expected 60 labels, whole numbers, received int64 \(59,\)"),
+        (X, Y + 0.5, "whole numbers, received float64"),
+        (X, Y + 1, "y: expected labels from 0 to 2, received 1 to 3"),
+        (X, Y - 1, "y: expected labels from 0 to 2, received -1 to 1"),
+        (X, None, r"y: expected labels \[n\], received none"),
+        (np.where(X > 2, np.nan, X), Y, "finite answers, received NaN or infinity for input"),
+    ],
+)
+def test_refuses(classifier, x, y, message):
+    judge = btcp_tf.attach(classifier)
+    for call in (judge.fit, judge.evaluate, judge.select_threshold):
+        with pytest.raises(ValueError, match=message):
+            call(x, y)
+    assert judge.fitted is None and judge.tau is None
+
+
+def test_refuses_other_things(classifier, fitted, tmp_path):
+    with pytest.raises(ValueError, match="class_names: expected 3 names, received 2"):
+        btcp_tf.attach(classifier, class_names=["a", "b"])
+    with pytest.raises(ValueError, match="rule: expected one of best_bacc, received 'best'"):
+        fitted.select_threshold(X, Y, rule="best")
+    with pytest.raises(ValueError, match="reference: expected at least 2 samples, received 1"):
+        btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), verbose=0)
+    with pytest.raises(ValueError, match="ends with .keras, received"):
+        fitted.save(tmp_path / "judge.h5")
+    with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
+        btcp_tf.load(tmp_path / "none.keras")
+    classifier.save(tmp_path / "classifier.keras")
+    with pytest.raises(ValueError, match="a file that Judge.save wrote, received"):
+        btcp_tf.load(tmp_path / "classifier.keras")
+
+
+def test_readme_example(tmp_path, monkeypatch):
+    readme = pathlib.Path(__file__).resolve().parents[1] / "README.md"
+    [code] = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
+        if "btcp_tf.attach" in block
+    ]
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    names = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # So few errors teach little.
+        exec(code, names)
+    assert names["residual"]["verdict"] == "better"
+    assert set(names["answers"]) == {"predicted", "probs", "uncertainty", "accept"}
+    assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
