@@ -74,8 +74,8 @@ class NeighborEvidence(layers.Layer):
     logarithm of the distance to the first, the tenth and the last of them; and of the distance to
     the nearest sample of the predicted class over that to the nearest of any other.
 
-    The index is an exhaustive one, in blocks: memory is bounded by the batch times 8,192 numbers, or
-    times 50 feature vectors, and it goes wherever the model goes.
+    The index is an exhaustive one and goes wherever the model goes. It is searched in blocks:
+    memory is bounded by the batch times 8,192 numbers, or times 50 feature vectors.
 
     Args:
       size: Samples in the index, at least 2.
