@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+from scipy import special
 
 from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
 from btcp_tf.files import atomic_path
@@ -120,29 +121,21 @@ class Judge:
         """
         title = "held-out samples" if verbose else ""
         features, logits, labels = self._answers(x, y, batch_size, title)
-        is_error = logits.argmax(axis=1) != labels
-        readers: dict[str, keras.layers.Layer] = {
-            "answer": estimators.AnswerEvidence(name="answer")
-        }
+        around = None
         if reference is not None:
             known, labels_of = reference if isinstance(reference, tuple) else (reference, None)
             title = "reference samples" if verbose else ""
             points, _, classes = self._answers(known, labels_of, batch_size, title)
             if len(points) < 2:
                 raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
-            index = estimators.NeighborEvidence(*points.shape, name="neighbors")
-            index.set_points(points, classes)
-            readers["neighbors"] = index
-        z = _in_batches(estimators.McpLogit(), [logits], batch_size)
-        evidence = {
-            name: _in_batches(reader, _reads(name, features, logits), batch_size)
-            for name, reader in readers.items()
-        }
-        fit, weights = choose(is_error, z, evidence, seed)
+            around = points, classes
+        fit, readers, weights = fit_residual(
+            features, logits, labels, around, seed=seed, batch_size=batch_size
+        )
         self.model = _join(
             self.model.get_layer("encoder"),
             self.model.get_layer("ends"),
-            {name: readers[name] for name in fit.evidence},
+            readers,
             weights,
             # As JSON has it, so that a loaded one is equal.
             self._about | {"fit": json.loads(json.dumps(dataclasses.asdict(fit))), "tau": None},
@@ -353,6 +346,67 @@ Weights = tuple[float, float, np.ndarray]
 """a, b and h of `estimators.Residual`."""
 
 _MCP: Weights = (1.0, 0.0, np.zeros(0))
+
+
+def fit_residual(
+    features: np.ndarray,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    reference: tuple[np.ndarray, np.ndarray] | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
+    """Fits the residual estimator to a classifier's answers to held-out samples.
+
+    Args:
+      features: `[n, d]`.
+      logits: `[n, k]`.
+      labels: `[n]`.
+      reference: Features `[m, d]` and labels `[m]` of training samples, m at least 2; None: what is
+        around a sample is no evidence.
+      seed: Of folds and bootstrap.
+      batch_size: Samples at once.
+
+    Returns:
+      How it went; the layers that read the evidence, in order; and the weights.
+    """
+    readers: dict[str, keras.layers.Layer] = {"answer": estimators.AnswerEvidence(name="answer")}
+    if reference is not None:
+        index = estimators.NeighborEvidence(*reference[0].shape, name="neighbors")
+        index.set_points(*reference)
+        readers["neighbors"] = index
+    z, evidence = _read(readers, features, logits, batch_size)
+    fit, weights = choose(logits.argmax(axis=1) != labels, z, evidence, seed)
+    return fit, {name: readers[name] for name in fit.evidence}, weights
+
+
+def score_residual(
+    readers: dict[str, keras.layers.Layer],
+    weights: Weights,
+    features: np.ndarray,
+    logits: np.ndarray,
+    *,
+    batch_size: int = 256,
+) -> np.ndarray:
+    """u `[n]` of the estimator that `fit_residual` returned."""
+    z, evidence = _read(readers, features, logits, batch_size)
+    a, b, h = weights
+    return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
+
+
+def _read(
+    readers: dict[str, keras.layers.Layer],
+    features: np.ndarray,
+    logits: np.ndarray,
+    batch_size: int,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
+    z = _in_batches(estimators.McpLogit(), [logits], batch_size)
+    return z, {
+        name: _in_batches(reader, _reads(name, features, logits), batch_size)
+        for name, reader in readers.items()
+    }
 
 
 def choose(

@@ -74,8 +74,8 @@ PREPARED = [name for name, method in METHODS.items() if method.prepare is not No
 def test_the_table_of_methods():
     assert " ".join(METHODS) == (
         "mcp mc_dropout trust_score tcp ohem thresholding btcp entropy margin max_logit energy "
-        "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble constant random "
-        "mcp_cubed tcp_oracle"
+        "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual constant "
+        "random mcp_cubed tcp_oracle"
     )
     trained = {name: method for name, method in METHODS.items() if method.trained}
     assert {name: method.gamma for name, method in trained.items()} == {
@@ -528,6 +528,43 @@ def test_vim_without_residual_is_energy():
 
 
 # Raw scores as u.
+
+
+def test_residual_nears_the_chance_of_error_of_known_gaussians():
+    # Two classes, of which one is a pair of Gaussians that a linear classifier splits wrongly.
+    random = np.random.default_rng(0)
+    centers = np.array([[-2.0, 0.0], [2.0, 0.0], [-4.5, 0.0]])
+    classes = np.array([0, 1, 1])
+
+    def draw_two(n):
+        which = random.choice(3, n, p=[0.45, 0.45, 0.1])
+        x = (centers[which] + random.normal(size=(n, 2))).astype(np.float32)
+        logits = np.column_stack([-2 * x[:, 0], 2 * x[:, 0]])
+        return Outputs(x, logits, special.softmax(logits, axis=1), classes[which])
+
+    train, held_out, test = draw_two(2000), draw_two(2000), draw_two(4000)
+    reference = Reference(train, held_out, np.array([[-2.0, 2.0], [0.0, 0.0]]), np.zeros(2))
+    density = np.stack(
+        [
+            share * np.exp(-np.square(test.features - center).sum(axis=1) / 2)
+            for share, center in zip((0.45, 0.45, 0.1), centers, strict=True)
+        ],
+        axis=1,
+    )
+    right = np.where(test.predicted == 0, density[:, 0], density[:, 1] + density[:, 2])
+    chance = 1 - right / density.sum(axis=1)
+    wrong = test.predicted != test.labels
+    found, mcp = (METHODS[name].prepare(reference)(test) for name in ("residual", "mcp"))
+    best, ours, theirs = (metrics.aurc(wrong, u) for u in (chance, found, mcp))
+    assert ours - best < 0.15 * (theirs - best)
+    assert np.abs(found - chance).mean() < 0.05 < np.abs(mcp - chance).mean()
+
+
+def test_residual_without_errors_is_mcp():
+    perfect = draw(200, seed=0)
+    perfect = outputs_of(perfect.features, perfect.predicted)
+    u = methods.residual(reference_of(perfect, perfect))(draw(50, seed=2))
+    np.testing.assert_allclose(u, methods.mcp_of(draw(50, seed=2).probs), atol=1e-6)
 
 
 def test_squash_by_hand():
