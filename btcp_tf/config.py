@@ -374,7 +374,8 @@ def check(field: dataclasses.Field, value: Any) -> Any:
         raise ValueError(f"{field.name}: expected {wanted}, received {value!r}")
     if kind is tuple:
         for name in value:
-            if not (isinstance(name, str) and re.fullmatch(r"[^,\s]+", name)):
+            # Spaces inside are those of a path.
+            if not (isinstance(name, str) and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
                 raise ValueError(f"{field.name}: expected names, received {name!r}")
     elif rule["choices"] and value not in rule["choices"]:
         raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")

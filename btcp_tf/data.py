@@ -429,7 +429,12 @@ def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _visible(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    # Neither pipes nor sockets: to open one can wait for ever.
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and (path.is_dir() or path.is_file() or path.is_symlink())
+    )
 
 
 def _class_folders(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -615,7 +620,7 @@ def _npz_split(
             f"{path}: {x_key}: expected uint8 [n, height, width] or [n, height, width, 1 or 3], "
             f"received {_told(images)}"
         )
-    if labels.shape == (len(labels), 1):
+    if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
         raise ValueError(
@@ -640,7 +645,12 @@ def _read_arrays(path: pathlib.Path, expected: str) -> dict[str, np.ndarray]:
         raise FileNotFoundError(f"{expected}, received {str(path)!r}, which is no file")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
+            arrays = {key: archive[key] for key in archive.files}
+        for key, array in arrays.items():
+            # NumPy hands out what is no array as bytes.
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{key} is no array")
+        return arrays
     # Not only ValueError: a damaged file can raise nearly anything.
     except Exception as error:
         raise ValueError(

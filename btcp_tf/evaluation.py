@@ -169,7 +169,8 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
 
     Args:
       path: The file. Without `labels` no class is right: samples from out of the distribution.
-      reverse: Names of columns in which higher = more trusted; they are returned negated.
+      reverse: Names of columns in which higher = more trusted. One within [0, 1] is returned as
+        1 - itself, any other negated.
 
     Raises:
       ValueError: If it is no such file, or `reverse` names no column of it; the message names the
@@ -184,7 +185,8 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
             arrays = _read_npz(path)
         if not {"probs", "predicted"} & set(arrays):
             raise ValueError(
-                f"expected probs or predicted, received {', '.join(arrays) or 'no arrays'}"
+                "expected probs or predicted, received "
+                f"{', '.join(arrays) or 'no column of numbers between commas'}"
             )
         given = "predicted" in arrays
         predicted = arrays["predicted"] if given else np.argmax(arrays["probs"], axis=-1)
@@ -200,7 +202,9 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
             f"reverse: expected uncertainty columns of {os.fspath(path)} "
             f"({', '.join(found.uncertainty)}), received {', '.join(unknown)}"
         )
-    columns = {name: -u if name in reverse else u for name, u in found.uncertainty.items()}
+    columns = {
+        name: _reversed(u) if name in reverse else u for name, u in found.uncertainty.items()
+    }
     return dataclasses.replace(found, uncertainty=columns)
 
 
@@ -209,14 +213,25 @@ def _read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError("expected an npz file, received a single array")
     with archive:
-        return {name: archive[name] for name in archive.files}
+        found = {name: archive[name] for name in archive.files}
+    for name, array in found.items():
+        # NumPy hands out what is no array as bytes.
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"expected arrays, received {name!r}, which is none")
+    return found
+
+
+def _reversed(u: np.ndarray) -> np.ndarray:
+    """Confidence as uncertainty; on the scale of u if it is one."""
+    return 1 - u if 0 <= u.min() and u.max() <= 1 else -u
 
 
 def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]]:
     """Arrays by name as an npz would hold them, and each row's line in the file."""
     rows, lines = [], []
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
+        # Strict: an open quote would swallow the rows behind it.
+        reader = csv.reader(file, strict=True)
         names = [name.strip() for name in next(reader, [])]
         if not names or len(set(names)) != len(names):
             raise ValueError(

@@ -500,10 +500,10 @@ def confident_errors(is_error: np.ndarray, uncertainty: np.ndarray, count: int =
 def trusted_by_all(
     is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray], count: int = 24
 ) -> np.ndarray:
-    """Rows of the wrong answers that no method distrusts: the label itself may be wrong.
+    """Rows of the wrong answers that every method trusts: the label itself may be wrong.
 
-    Ordered by the worst rank that any method gives the row among all rows, ties of u sharing
-    the higher rank.
+    To trust an answer is here to rank it among the more trusted half of all answers. Ordered by the
+    worst rank that any method gives the row among all rows, ties of u sharing the higher rank.
 
     Args:
       is_error: `[n]` bool, True where the prediction is wrong.
@@ -519,7 +519,8 @@ def trusted_by_all(
     for name, u in uncertainty.items():
         if name not in METHODS or METHODS[name].group != "control":
             worst = np.maximum(worst, np.searchsorted(np.sort(u), u[wrong], side="right"))
-    return wrong[np.argsort(worst, kind="stable")[:count]]
+    order = np.argsort(worst, kind="stable")[:count]
+    return wrong[order[worst[order] <= len(is_error) / 2]]
 
 
 def error_sheet(

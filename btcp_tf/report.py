@@ -14,6 +14,7 @@ import json
 import math
 import os
 import sys
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from absl import flags
 
 from btcp_tf import command, evaluation, metrics, plots, tables
 from btcp_tf.evaluation import REFERENCE, Predictions
-from btcp_tf.files import atomic_path
+from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
 from btcp_tf.pages import (
@@ -212,24 +213,31 @@ def _headline(group: Sequence[Row]) -> list[Block]:
 
 def _hand_over(group: Sequence[Row]) -> list[str | Cell]:
     """What is left of the errors if the least trusted answers go to a person."""
-    method = _main_method(row["method"] for row in group)
-    row = next(row for row in group if row["method"] == method)
-    risk = number(row.get("risk_at_coverage_90"))
-    if math.isnan(risk):
+    real = [row for row in group if _is_candidate(row["method"])] or group
+    known = [row for row in real if not math.isnan(number(row.get("risk_at_coverage_90")))]
+    if not known:
         return []
-    cell = Cell(f"{tables.printed(risk, 'risk_at_coverage_90')} %", risk)
-    return [
-        f"Among the 90 % that {label(method)} trusts most (ties included), ",
-        cell,
-        " are wrong. ",
+    row = min(known, key=lambda row: number(row["aurc"]))
+    risk = number(row["risk_at_coverage_90"])
+    words: list[str | Cell] = [
+        f"Among the 90 % that {label(row['method'])} trusts most (ties included), ",
+        Cell(f"{tables.printed(risk, 'risk_at_coverage_90')} %", risk),
+        " are wrong",
     ]
+    if len(known) > 1:
+        words.append("; of the methods here it has the least AURC on these answers")
+    return [*words, ". "]
 
 
-def _main_method(names: Iterable[str]) -> str:
-    """The method whose errors and promises are shown where there is room for one."""
-    names = list(names)
-    real = [n for n in names if n not in METHODS or METHODS[n].group != "control"] or names
-    return "btcp" if "btcp" in names else real[-1]
+def _is_candidate(name: str) -> bool:
+    """Whether a method is one to choose, no control."""
+    return name not in METHODS or METHODS[name].group != "control"
+
+
+def _main_method(p: Predictions) -> str:
+    """The method whose errors are shown where there is room for one: that of the least AURC."""
+    names = [name for name in p.uncertainty if _is_candidate(name)] or list(p.uncertainty)
+    return min(names, key=lambda name: metrics.aurc(p.is_error, p.uncertainty[name]))
 
 
 def _paper(rows: Sequence[Row], whole: bool) -> list[Block]:
@@ -313,8 +321,8 @@ def _picks(predictions: Mapping[str, Predictions]) -> dict[str, tuple[str, str, 
     """Which errors are shown: file of their pixels -> predictor, method, rows."""
     first, *_ = predictions
     main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
-    method = _main_method(predictions[main].uncertainty)
     p, shared = predictions[main], predictions[first]
+    method = _main_method(p)
     confident = plots.confident_errors(p.is_error, p.uncertainty[method], SHOWN)
     picks = {"most_confident_errors": (main, method, confident)}
     columns = plots.curves(shared.uncertainty)
@@ -364,17 +372,15 @@ def _error_blocks(
         else:
             title = "Errors that every method trusts"
             caption = (
-                f"Wrong answers of the {stage_label(predictor)} classifier that no method "
-                "distrusts: ordered by the least trusting method's rank. Look at the label first: "
-                "it may be the label that is wrong."
+                f"Wrong answers of the {stage_label(predictor)} classifier that every method "
+                "trusts more than half of all answers, ordered by the least trusting method's "
+                "rank. Look at the label first: it may be the label that is wrong."
             )
             key = "seeds that say the same" if seeds else "largest u of all methods in [0, 1]"
             scales = [
                 u
                 for name, u in p.uncertainty.items()
-                if (name not in METHODS or METHODS[name].group != "control")
-                and u.min() >= 0
-                and u.max() <= 1
+                if _is_candidate(name) and u.min() >= 0 and u.max() <= 1
             ]
             if seeds:
                 values = [f"{count} of {len(seeds)}" for count in same]
@@ -571,9 +577,7 @@ def _summary(seen: Sequence[Row], raw: Sequence[Row]) -> list[Block]:
             " (AUROC).",
         ),
     ]
-    if min(errors) < FEW_ERRORS:
-        blocks.append(text(f"Fewer than {FEW_ERRORS} errors: expect no certainty from them."))
-    blocks.append(_recommendation(test))
+    blocks.append(_recommendation(test, few=min(errors) < FEW_ERRORS))
     blocks += _btcp(test)
     for ood in [name for name in by(seen, "ood") if name]:
         blocks += _ood_words(only(seen, "ood", ood), ood)
@@ -624,11 +628,16 @@ def _needs_more(name: str) -> bool:
     return name in METHODS and bool(METHODS[name].samples)
 
 
-def _recommendation(test: Sequence[Row]) -> Text:
+def _recommendation(test: Sequence[Row], *, few: bool) -> Text:
     rows = _candidates(test)
     best = _best(rows)
     if not rows:
         return text("No other method was compared.")
+    if few:
+        return text(
+            Cell(f"Fewer than {FEW_ERRORS} errors cannot choose a method."),
+            f" Without more data take {label(REFERENCE)}, which costs nothing. {_tally(rows)}",
+        )
     if best is None:
         return text(
             Cell(f"Use {label(REFERENCE)}."),
@@ -674,7 +683,7 @@ def _btcp(test: Sequence[Row]) -> list[Block]:
         lead = {
             "better": f"{name} beats {base} in ranking errors",
             "worse": f"{name} does not beat {base}: it ranks errors worse",
-        }.get(row["verdict"], f"{name} does not beat {base}: no difference can be told")
+        }.get(row["verdict"], f"{name} cannot be told from {base} by how it ranks errors")
         words: list[str | Cell] = [
             Cell(lead),
             " (AUROC ",
@@ -893,7 +902,7 @@ def write_predictions_report(
         "reverse": ",".join(reverse),
         "seed": seed,
     }
-    evaluation.save_rows(folder / "results.json", rows, {"settings": settings})
+    check_folder("output_dir", folder)
     given = {path.stem: predictions}
     report = Report(
         f"Which answers are wrong? {path.name}",
@@ -907,7 +916,10 @@ def write_predictions_report(
             *_appendix(rows, settings, {}),
         ],
     )
-    return write_report(folder, report, files=True), rows
+    page = write_report(folder, report, files=True)
+    # Last: a report that cannot be drawn leaves an earlier one whole.
+    evaluation.save_rows(folder / "results.json", rows, {"settings": settings})
+    return page, rows
 
 
 # Drawing again ---------------------------------------------------------------------------------
@@ -933,6 +945,12 @@ def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[str, Predictions
         stem = "predictions" if name == "frozen" else f"predictions_{name}"
         predictions = _load(folder / f"{stem}.npz")
         if predictions is not None:
+            count = only(rows)[0]["n"]
+            if len(predictions.predicted) != count:
+                raise ValueError(
+                    f"{folder / stem}.npz: expected the {count} answers of results.json, received "
+                    f"{len(predictions.predicted)}"
+                )
             found[name] = predictions
     return found if "frozen" in found else {}
 
@@ -1004,7 +1022,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"expected one PATH, received {len(leftovers)}: {' '.join(leftovers)}".rstrip(": ")
             )
         path = Path(leftovers[0]).expanduser()
-        scores = path.suffix in (".npz", ".csv")
+        scores = path.suffix.lower() in (".npz", ".csv")
+        if path.is_dir() and not (path / "results.json").exists() and any(path.rglob("flags.cfg")):
+            raise command.UsageError(
+                f"expected a run or a study that is finished, received {path} without "
+                "results.json; the command that began it goes on with it"
+            )
         if not (path.is_file() if scores else (path / "results.json").is_file()):
             raise command.UsageError(
                 "expected a run's or a study's folder with results.json, or a predictions file "
@@ -1049,15 +1072,8 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
             path, output_dir=output_dir, **{name: values[name] for name in _SCORING}
         )
         table = terminal_table(rows)
-    elif _is_study(path):
-        page = write_study_report(path, output_dir=output_dir)
-        rows, _ = evaluation.load_rows(path / "results.json")
-        table = tables.study_terminal_table(
-            only(evaluation.across_seeds(tables.with_answers(r for r in rows if not r["ablation"])))
-        )
     else:
-        page, rows = redraw_run(path, output_dir)
-        table = terminal_table(rows)
+        page, table = _redraw(path, output_dir)
     print(f"{table}\n")
     files = {
         "report": "report.html",
@@ -1069,6 +1085,27 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
     for name, file in files.items():
         if (page.parent / file).exists():
             print(f"{name:<10}{page.parent / file}")
+
+
+def _redraw(folder: Path, output_dir: Path | None) -> tuple[Path, str]:
+    """Draws the report of a run or study again; returns the page's path and the terminal table.
+
+    Raises:
+      ValueError: If a file of the folder is damaged, in whatever way.
+    """
+    try:
+        if not _is_study(folder):
+            page, rows = redraw_run(folder, output_dir)
+            return page, terminal_table(rows)
+        page = write_study_report(folder, output_dir=output_dir)
+        rows, _ = evaluation.load_rows(folder / "results.json")
+        plain = tables.with_answers(row for row in rows if not row["ablation"])
+        return page, tables.study_terminal_table(only(evaluation.across_seeds(plain)))
+    except (LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{folder}: expected the files of a finished run or study, received some that are "
+            f"damaged ({type(error).__name__}: {command.one_line(error)})"
+        ) from error
 
 
 def _is_study(folder: Path) -> bool:

@@ -603,6 +603,8 @@ def collect_notes(
             notes.append(
                 f"OOD set {name}: part or stand-in: {found:,} of {whole.expected_test:,} images"
             )
+    same = [name for name in others if np.array_equal(others[name], dataset.test.images)]
+    notes += [f"{name}: leaves every test image as it is, so small are they" for name in same]
     for name in config.method:
         if METHODS[name].column_of and name not in taus:
             notes.append(

@@ -196,10 +196,9 @@ def run(study: Study) -> int:
                     raise
                 failed[cell.name] = command.one_line(error)
                 print(f"error: {cell.name}: {failed[cell.name]}", file=sys.stderr)
-        done = [cell for cell in cells if cell.name not in failed]
-        if not done:
-            raise RuntimeError(f"expected at least one run that ends, received {failed}")
-        rows, extra = gather(folder, done)
+        rows, extra = gather(folder, [cell for cell in cells if cell.name not in failed], failed)
+        if not rows:
+            raise RuntimeError("expected at least one run that ends, received none")
         extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.words]}
         evaluation.save_rows(folder / "results.json", rows, extra)
         page = report.write_study_report(folder)
@@ -211,7 +210,8 @@ def run(study: Study) -> int:
 
 
 def _run_cell(folder: Path, cell: Cell) -> None:
-    import keras
+    with command.hidden_stderr():
+        import keras
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
@@ -229,12 +229,17 @@ def _run_cell(folder: Path, cell: Cell) -> None:
     runs.run(cell.config, part_of_study=True)
 
 
-def gather(folder: Path, cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def gather(
+    folder: Path, cells: Sequence[Cell], failed: dict[str, str]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of all finished cells, and what belongs to them.
+
+    What an earlier command gathered from other cells stays.
 
     Args:
       folder: The study's.
       cells: Those that are finished.
+      failed: Takes the message of each whose results cannot be read, by name.
 
     Returns:
       Rows of `evaluation.rows` and `evaluation.ood_rows` with `ablation` and `cell`; and
@@ -243,7 +248,18 @@ def gather(folder: Path, cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], d
     rows: list[dict[str, Any]] = []
     extra: dict[str, Any] = {"cells": {}, "data": {}, "notes": {}, "environment": {}}
     for cell in cells:
-        found, about = evaluation.load_rows(folder / cell.name / "results.json")
+        path = folder / cell.name / "results.json"
+        try:
+            found, about = evaluation.load_rows(path)
+            if not found or not {"settings", "data", "environment", "notes"} <= set(about):
+                raise ValueError("it is not complete")
+        except (ValueError, OSError) as error:
+            failed[cell.name] = (
+                f"expected the results of a finished run in {path}, received what cannot be read "
+                f"({command.one_line(error)}); delete {path.with_name('finished.json')}, and the "
+                "same command makes them again"
+            )
+            continue
         rows += [
             row | {"ablation": cell.ablation, "cell": cell.name}
             for row in found
@@ -256,7 +272,29 @@ def gather(folder: Path, cells: Sequence[Cell]) -> tuple[list[dict[str, Any]], d
         extra["environment"] = about["environment"]
         for note in about["notes"]:
             extra["notes"].setdefault(note, []).append(cell.name)
+    _keep_others(folder / "results.json", rows, extra)
     return rows, extra
+
+
+def _keep_others(path: Path, rows: list[dict[str, Any]], extra: dict[str, Any]) -> None:
+    """Adds what is saved of cells that are not among `extra["cells"]`."""
+    try:
+        saved, about = evaluation.load_rows(path)
+        others = {
+            name: settings
+            for name, settings in about["cells"].items()
+            if name not in extra["cells"]
+        }
+        rows += [row for row in saved if row["cell"] in others]
+        extra["cells"] |= others
+        extra["data"] = about["data"] | extra["data"]
+        for note, names in about["notes"].items():
+            kept = [name for name in names if name in others]
+            if kept:
+                extra["notes"].setdefault(note, []).extend(kept)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        # None yet, or a damaged one: it is made anew.
+        return
 
 
 if __name__ == "__main__":

@@ -1257,3 +1257,24 @@ def test_batches_refuse_arrays_that_do_not_fit():
         data.batches((np.zeros(0),), 2)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, received 0"):
         data.batches((np.zeros(3),), 0)
+
+
+def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
+    import zipfile
+
+    with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
+        archive.writestr("x_train", "hi")
+    with pytest.raises(ValueError, match="raw.npz: expected an npz file .*x_train is no array"):
+        data.load("npz", str(tmp_path / "raw.npz"))
+    images = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "s.npz", x_train=images, y_train=np.int64(1), x_test=images, y_test=[0] * 4)
+    with pytest.raises(ValueError, match="y_train: expected a whole number for each"):
+        data.load("npz", str(tmp_path / "s.npz"))
+
+
+def test_a_pipe_in_a_class_folder_is_no_image(tmp_path):
+    import os
+
+    (tmp_path / "a").mkdir()
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    assert data._visible(tmp_path / "a") == []

@@ -87,11 +87,12 @@ def test_without_labels_no_answer_is_right(tmp_path):
     assert_same(after, before)
 
 
-def test_reversed_columns_are_negated(tmp_path):
+def test_reversed_columns_keep_the_scale_of_u_or_are_negated(tmp_path):
     p, path = predictions(), tmp_path / "p.npz"
     evaluation.save_predictions(path, p)
-    read = evaluation.load_predictions(path, reverse=["trust-score"])
+    read = evaluation.load_predictions(path, reverse=["trust-score", "btcp"])
     np.testing.assert_array_equal(read.uncertainty["trust-score"], -p.uncertainty["trust-score"])
+    np.testing.assert_array_equal(read.uncertainty["btcp"], 1 - p.uncertainty["btcp"])
     np.testing.assert_array_equal(read.uncertainty["mcp"], p.uncertainty["mcp"])
     assert list(read.uncertainty) == list(p.uncertainty)
     for name in ("labels", "confidence"):
@@ -129,7 +130,7 @@ def test_a_csv_is_read_as_an_npz_of_the_same_content(tmp_path, probs):
         dataclasses.replace(
             p,
             probs=p.probs if probs else None,
-            uncertainty=dict(p.uncertainty, btcp=-p.uncertainty["btcp"]),
+            uncertainty=dict(p.uncertainty, btcp=1 - p.uncertainty["btcp"]),
         ),
     )
 
@@ -165,6 +166,7 @@ BAD_CSV = {
     "twice": ("labels,u,u\n1,2,3\n", "each once, received 'labels, u, u'"),
     "short": ("labels,predicted,u\n1,1,.5\n1,1\n", "expected 3 entries, received 2 in line 3"),
     "long": ("labels,predicted,u\n1,1,.5,7\n", "expected 3 entries, received 4 in line 2"),
+    "an open quote": ('labels,predicted,u,name\n0,1,.1,"a\n1,1,.2,x\n', "unexpected end of data"),
     "semicolons": ("labels;predicted;u\n1;1;.5\n", "expected probs or predicted, received no"),
     "word": (
         "labels,predicted,u\n1,1,.5\n\n1,1,high\n",

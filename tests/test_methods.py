@@ -74,8 +74,8 @@ PREPARED = [name for name, method in METHODS.items() if method.prepare is not No
 def test_the_table_of_methods():
     assert " ".join(METHODS) == (
         "mcp mc_dropout trust_score tcp ohem thresholding btcp entropy margin max_logit energy "
-        "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual constant "
-        "random mcp_cubed tcp_oracle"
+        "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual "
+        "constant random mcp_cubed tcp_oracle"
     )
     trained = {name: method for name, method in METHODS.items() if method.trained}
     assert {name: method.gamma for name, method in trained.items()} == {

@@ -305,8 +305,12 @@ def test_errors_that_every_method_trusts():
         "random": np.array([0.0, 0.9, 0.1, 0.2, 0.3]),  # A control has no say.
         "tcp_oracle": np.array([0.0, 1.0, 0.1, 0.2, 0.3]),
     }
-    assert list(plots.trusted_by_all(is_error, columns)) == [1, 2, 0]
-    assert list(plots.trusted_by_all(is_error, columns, count=1)) == [1]
+    # Row 0 has energy's highest rank, row 2 mcp's third of 5.
+    assert list(plots.trusted_by_all(is_error, columns)) == [1]
+    longer = {name: np.append(u, [99.0, 99.0]) for name, u in columns.items()}
+    is_error = np.append(is_error, [False, False])
+    assert list(plots.trusted_by_all(is_error, longer)) == [1, 2]
+    assert list(plots.trusted_by_all(is_error, longer, count=1)) == [1]
 
 
 def test_a_method_that_moves_tau_alone_has_no_curve_of_its_own():

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -31,6 +32,9 @@ def make_predictions(methods=("mcp", "tcp", "btcp"), errors=12, n=60, seed=0):
         name: np.minimum(rng.beta(1, 4, n) + 0.3 * place * (labels != predicted), 1)
         for place, name in enumerate(methods)
     }
+    # Three errors that no method suspects.
+    for u in columns.values():
+        u[np.flatnonzero(labels != predicted)[:3]] = 0.01
     return Predictions(labels=labels, probs=None, predicted=predicted, uncertainty=columns)
 
 
@@ -214,7 +218,13 @@ def test_page_shows_names_of_users_as_text(run):
     assert ["data_dir", "<here>"] in found["Settings of the run"]
     assert ["python", "3.11"] in found["Where it ran"]
     trusted = {line[0] for line in found["Errors that every method trusts"][1:]}
-    assert trusted == set(map(str, np.flatnonzero(predictions["frozen"].is_error)))
+    frozen = predictions["frozen"]
+    assert trusted == {
+        str(row)
+        for row in np.flatnonzero(frozen.is_error)
+        if all((u <= u[row]).mean() <= 0.5 for u in frozen.uncertainty.values())
+    }
+    assert 3 <= len(trusted) < frozen.is_error.sum()
 
 
 def test_paper_cells_stand_beside_the_run_where_the_paper_has_them(run):
@@ -354,6 +364,8 @@ def make_study(folder, dataset="fashion_mnist", best="doctor", limit="0"):
         }
         if best:
             columns[best] = columns["mcp"] + 0.3 * p.is_error
+        for u in columns.values():
+            u[np.flatnonzero(p.is_error)[:4]] = 0.05  # Errors that no method suspects.
         p = dataclasses.replace(p, uncertainty=columns)
         place = dict(dataset=dataset, seed=seed, classifier_id=f"c{seed}")
         found = make_rows(p, **place)
@@ -613,8 +625,7 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     assert [row["method"] for row in rows] == ["theirs", "mcp", "confidence"]
     assert rows[1]["auroc"] == pytest.approx(rows[2]["auroc"])
     assert rows[0]["tau"] == 0.4 and extra["settings"]["bootstrap_draws"] == 30
-    # A score that leaves [0, 1] has ranks, but no threshold.
-    assert math.isnan(rows[2]["bacc"]) and not math.isnan(rows[0]["bacc"])
+    assert rows[1]["bacc"] == pytest.approx(rows[2]["bacc"])
     tree = parse((folder / "report.html").read_text(encoding="utf-8"))
     exact = {float(value.get("value")) for value in tree.iter("data")}
     assert {row[name] for row in rows for name in METRICS if not math.isnan(row[name])} <= exact
@@ -676,3 +687,65 @@ def test_import_waits_for_neither_tensorflow_nor_matplotlib():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path, monkeypatch):
+    path = tmp_path / "scores.npz"
+    evaluation.save_predictions(path, make_predictions())
+    assert report.main([str(path), "--bootstrap_draws=5"]) == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "scores_report").rglob("*") if p.is_file()}
+    evaluation.save_predictions(path, make_predictions(seed=1))
+
+    def fail(*arguments, **named):
+        raise ValueError("expected what can be drawn, received this")
+
+    monkeypatch.setattr(report, "write_report", fail)
+    assert report.main([str(path), "--bootstrap_draws=5"]) == 1
+    after = {p: p.read_bytes() for p in (tmp_path / "scores_report").rglob("*") if p.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("figures/most_confident_errors.npz", b"PK\x03\x04", "BadZipFile"),
+        ("history.csv", b"a,b\n1,2\n", "KeyError"),
+        ("finished.json", b"[1]", "AttributeError"),
+        ("results.json", b'{"rows": [], "extra": {}}', "damaged|expected"),
+    ],
+)
+def test_a_damaged_folder_is_one_clear_error(
+    undrawn, run, tmp_path, capsys, file, content, message
+):
+    shutil.copytree(run[0], tmp_path / "run")
+    (tmp_path / "run" / file).write_bytes(content)
+    assert report.main([str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert re.search(message, error) and "expected" in error and error.count("\n") == 1
+
+
+def test_predictions_of_other_data_are_refused(undrawn, run, tmp_path, capsys):
+    shutil.copytree(run[0], tmp_path / "run")
+    evaluation.save_predictions(tmp_path / "run" / "predictions.npz", make_predictions(n=70))
+    assert report.main([str(tmp_path / "run")]) == 1
+    assert "expected the 60 answers of results.json, received 70" in capsys.readouterr().err
+
+
+def test_a_study_that_is_not_finished_says_so(tmp_path, capsys):
+    (tmp_path / "digits-seed0").mkdir()
+    (tmp_path / "digits-seed0" / "flags.cfg").touch()
+    with pytest.raises(SystemExit):
+        report.main([str(tmp_path)])
+    assert "a run or a study that is finished" in capsys.readouterr().err
+
+
+def test_the_method_of_least_aurc_is_what_the_first_sentence_is_about(undrawn, tmp_path):
+    p = make_predictions(("good",))
+    noise = np.random.default_rng(0).random(60)
+    columns = {"good": 0.5 * noise + 0.4 * p.is_error, "bad": noise}
+    path = tmp_path / "scores.npz"
+    evaluation.save_predictions(path, dataclasses.replace(p, uncertainty=columns))
+    page, _ = report.write_predictions_report(path, bootstrap_draws=5)
+    shown = body(parse(page.read_text(encoding="utf-8")))
+    assert "90 % that good trusts most" in shown and "bad trusts most" not in shown
+    assert "u (good" in shown and "u (bad" not in shown

@@ -247,6 +247,31 @@ def test_a_failed_cell_is_reported_and_stops_no_other(finished, tmp_path, capsys
     assert checkpoint.read_bytes() == b"PK"
 
 
+def test_a_smaller_plan_keeps_what_is_there(finished, tmp_path):
+    folder, words = finished
+    shutil.copytree(folder, tmp_path / "study")
+    before, _ = evaluation.load_rows(folder / "results.json")
+    smaller = [*words, f"--output_dir={tmp_path}/study", "--seeds=1", "--noablation"]
+    assert study.main(smaller) == 0
+    after, extra = evaluation.load_rows(tmp_path / "study" / "results.json")
+    assert sorted(row["cell"] for row in after) == sorted(row["cell"] for row in before)
+    assert {"digits-seed1", "ablation/digits-epsilon=0.2"} <= set(extra["cells"])
+
+
+@pytest.mark.parametrize("content", ["{", '{"rows": [], "extra": {}}', None])
+def test_damaged_results_of_a_cell_stop_no_other(finished, tmp_path, capsys, content):
+    folder, words = finished
+    for name in ("digits-seed0", "digits-seed1"):
+        shutil.copytree(folder / name, tmp_path / name)
+    path = tmp_path / "digits-seed0" / "results.json"
+    path.unlink() if content is None else path.write_text(content)
+    assert study.main([*words, f"--output_dir={tmp_path}", "--noablation"]) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "digits-seed0: expected the results of a finished run in" in last
+    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    assert {row["seed"] for row in rows} == {1} and list(extra["failed"]) == ["digits-seed0"]
+
+
 def test_leaves_a_report(finished):
     folder, _ = finished
     assert {"report.html", "report.md", "tables", "figures"} <= {p.name for p in folder.iterdir()}
