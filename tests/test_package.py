@@ -1,3 +1,4 @@
+import ast
 import importlib.util
 import re
 import subprocess
@@ -68,8 +69,11 @@ def test_setup_declares_what_is_imported():
     setup = (CHECKOUT / "setup.py").read_text(encoding="utf-8")
     imported = set()
     for path in (CHECKOUT / "btcp_tf").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        imported |= set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {name.name.split(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
     foreign = imported - sys.stdlib_module_names - {"btcp_tf"}
     assert {"numpy", "keras", "tensorflow", "absl"} <= foreign
     for module in foreign:
