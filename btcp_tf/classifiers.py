@@ -134,23 +134,6 @@ def flat_layers(model: keras.Model) -> list[layers.Layer]:
     return list(model._flatten_layers(include_self=False))
 
 
-def last_weights(classifier: keras.Model) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel `[d, k]` and bias `[k]` of the layer that makes the logits.
-
-    Args:
-      classifier: The second part of `take_apart`, or of one of our networks.
-    """
-    layer = classifier.get_layer("logits")
-    binary = isinstance(layer, TwoLogits)
-    if binary:
-        layer = classifier.get_layer("logit")
-    kernel = ops.convert_to_numpy(layer.kernel)
-    bias = ops.convert_to_numpy(layer.bias) if layer.use_bias else np.zeros(kernel.shape[1])
-    # The first of two classes has the logit 0.
-    first = int(binary)
-    return np.pad(kernel, ((0, 0), (first, 0))), np.pad(bias, (first, 0))
-
-
 def both_ends(classifier: keras.Model) -> keras.Model:
     """features → [logits, probs]; weights are shared."""
     return keras.Model(

@@ -6,12 +6,16 @@ h is linear, and zero where the evidence adds nothing: what is left then is MCP,
 evidence is what the whole answer and the training samples around its features say.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
+from scipy import special
+
+from btcp_tf import metrics
 
 _PACKAGE = "btcp_tf"
 
@@ -20,6 +24,10 @@ NEIGHBORS = 50
 
 _COUNTS = (5, 10, 20, 50)
 _BLOCK = 8192
+
+_FOLDS = 5
+_STRENGTHS = (0.01, 0.1, 1.0, 10.0)
+_DRAWS = 1000
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -185,3 +193,177 @@ class Residual(layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "read": self.read}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """How an estimator came about."""
+
+    samples: int
+    """Held-out samples that it learned from."""
+    errors: int
+    """Wrong answers among them."""
+    evidence: tuple[str, ...]
+    """What it reads beside MCP, of "answer" and "neighbors"; empty: it is MCP, calibrated."""
+    strength: float
+    """Inverse of the L2 penalty."""
+    difference: dict[str, tuple[float, float, float]]
+    """Cross-validated on the same samples, minus MCP: metric → (value, low, high), 95 %."""
+    words: str
+    """The same in a sentence."""
+
+
+Weights = tuple[float, float, np.ndarray]
+"""a, b and h of `Residual`."""
+
+MCP: Weights = (1.0, 0.0, np.zeros(0))
+"""Of MCP itself."""
+
+
+def fit_residual(
+    features: np.ndarray,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    reference: tuple[np.ndarray, np.ndarray] | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 256,
+) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
+    """Fits the residual estimator to a classifier's answers to held-out samples.
+
+    Args:
+      features: `[n, d]`.
+      logits: `[n, k]`.
+      labels: `[n]`.
+      reference: Features `[m, d]` and labels `[m]` of training samples, m at least 2; None: what is
+        around a sample is no evidence.
+      seed: Of folds and bootstrap.
+      batch_size: Samples at once.
+
+    Returns:
+      How it went; the layers that read the evidence, in order; and the weights.
+    """
+    readers: dict[str, keras.layers.Layer] = {"answer": AnswerEvidence(name="answer")}
+    if reference is not None:
+        index = NeighborEvidence(*reference[0].shape, name="neighbors")
+        index.set_points(*reference)
+        readers["neighbors"] = index
+    z, evidence = _read(readers, features, logits, batch_size)
+    fit, weights = choose(logits.argmax(axis=1) != labels, z, evidence, seed)
+    return fit, {name: readers[name] for name in fit.evidence}, weights
+
+
+def score_residual(
+    readers: dict[str, keras.layers.Layer],
+    weights: Weights,
+    features: np.ndarray,
+    logits: np.ndarray,
+    *,
+    batch_size: int = 256,
+) -> np.ndarray:
+    """u `[n]` of the estimator that `fit_residual` returned."""
+    z, evidence = _read(readers, features, logits, batch_size)
+    a, b, h = weights
+    return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
+
+
+def _read(
+    readers: dict[str, keras.layers.Layer],
+    features: np.ndarray,
+    logits: np.ndarray,
+    batch_size: int,
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
+    z = _in_batches(McpLogit(), [logits], batch_size)
+    return z, {
+        name: _in_batches(reader, reads(name, features, logits), batch_size)
+        for name, reader in readers.items()
+    }
+
+
+def choose(
+    is_error: np.ndarray, z: np.ndarray, evidence: dict[str, np.ndarray], seed: int
+) -> tuple[Fit, Weights]:
+    """Fits the residual estimator by logistic regression, or falls back on MCP.
+
+    The evidence that is read and the L2 penalty are those of the smallest cross-validated AURC. The
+    result counts as better than MCP if the paired 95 % bootstrap interval of its cross-validated
+    difference in AUPR-error or AURC excludes zero on the better side, and that of neither on the
+    worse side.
+
+    Args:
+      is_error: `[n]` bool, whether each held-out answer is wrong.
+      z: `[n, 1]`, from `McpLogit`.
+      evidence: By name, `[n, e]`.
+      seed: Of folds and bootstrap.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    n, errors = len(is_error), int(is_error.sum())
+    same = dict(samples=n, errors=errors)
+    if min(errors, n - errors) < _FOLDS:
+        words = f"{errors} wrong answers among {n} are too few to learn from: u is MCP"
+        return Fit(**same, evidence=(), strength=0.0, difference={}, words=words), MCP
+
+    def model(strength: float) -> Any:
+        return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    tried = []
+    for names in [(name,) for name in evidence] + [tuple(evidence)] * (len(evidence) > 1):
+        x = np.hstack([z, *(evidence[name] for name in names)])
+        for strength in _STRENGTHS:
+            u = cross_val_predict(model(strength), x, is_error, cv=folds, method="predict_proba")
+            tried.append((metrics.aurc(is_error, u[:, 1]), names, strength, u[:, 1]))
+    _, names, strength, u = min(tried, key=lambda trial: trial[0])
+    difference = _difference(is_error, z[:, 0], u, seed)
+    gain = {"aupr_error": 1.0, "aurc": -1.0}
+    sides = [np.sort([gain[name] * end for end in difference[name][1:]]) for name in gain]
+    better = any(low > 0 for low, _ in sides) and all(high >= 0 for _, high in sides)
+    names = names if better else ()
+    x = np.hstack([z, *(evidence[name] for name in names)])
+    fitted = model(strength if better else 1e6).fit(x, is_error)
+    scaler, regression = fitted[0], fitted[-1]
+    slopes = regression.coef_[0] / scaler.scale_
+    a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
+    figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
+        *(100 * value for value in difference["aupr_error"])
+    ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
+        *(1000 * value for value in difference["aurc"])
+    )
+    words = f"{n} held-out samples, {errors} errors, minus MCP: {figures}; " + (
+        "the estimator is used" if better else "not better: u is MCP, calibrated"
+    )
+    fit = Fit(**same, evidence=names, strength=strength, difference=difference, words=words)
+    # MCP whose u rises where its own answer is more certain would be MCP no more.
+    return fit, (a, b, slopes[1:]) if better or a > 0 else MCP
+
+
+def _difference(
+    is_error: np.ndarray, mcp: np.ndarray, u: np.ndarray, seed: int
+) -> dict[str, tuple[float, float, float]]:
+    table = {name: metrics.METRICS[name] for name in ("aupr_error", "aurc")}
+    draws = metrics.bootstrap(
+        is_error, {"mcp": mcp, "u": u}, tau=0.5, draws=_DRAWS, seed=seed, table=table
+    )
+    found = {}
+    for name in table:
+        function = getattr(metrics, name)
+        low, high = metrics.interval(draws["u"][name] - draws["mcp"][name])
+        value = function(is_error, u) - function(is_error, mcp)
+        found[name] = (float(value), float(low), float(high))
+    return found
+
+
+def reads(name: str, features: Any, logits: Any) -> list[Any]:
+    """What the layer of a kind of evidence takes."""
+    return [logits] if name == "answer" else [features, logits]
+
+
+def _in_batches(layer: keras.layers.Layer, arrays: list[np.ndarray], batch_size: int) -> np.ndarray:
+    starts = range(0, len(arrays[0]), batch_size)
+    parts = [layer(*(array[start : start + batch_size] for array in arrays)) for start in starts]
+    return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])

@@ -19,34 +19,13 @@ from typing import Any, Self
 
 import keras
 import numpy as np
-from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
+from btcp_tf import classifiers, estimators, evaluation, thresholds
 from btcp_tf.files import atomic_path
 from btcp_tf.methods import mcp_of
 
 _FEW_ERRORS = 100
-_FOLDS = 5
-_STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _DRAWS = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """How an estimator came about."""
-
-    samples: int
-    """Held-out samples that it learned from."""
-    errors: int
-    """Wrong answers among them."""
-    evidence: tuple[str, ...]
-    """What it reads beside MCP, of "answer" and "neighbors"; empty: it is MCP, calibrated."""
-    strength: float
-    """Inverse of the L2 penalty."""
-    difference: dict[str, tuple[float, float, float]]
-    """Cross-validated on the same samples, minus MCP: metric → (value, low, high), 95 %."""
-    words: str
-    """The same in a sentence."""
 
 
 @keras.saving.register_keras_serializable("btcp_tf")
@@ -87,7 +66,8 @@ class Judge:
 
     @property
     def fitted(self) -> dict[str, Any] | None:
-        """How the estimator came about: the fields of `Fit`. None before `fit`: u is MCP's."""
+        """How the estimator came about: the fields of
+        `estimators.Fit`. None before `fit`: u is MCP's."""
         return self._about.get("fit")
 
     @property
@@ -129,7 +109,7 @@ class Judge:
             if len(points) < 2:
                 raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
             around = points, classes
-        fit, readers, weights = fit_residual(
+        fit, readers, weights = estimators.fit_residual(
             features, logits, labels, around, seed=seed, batch_size=batch_size
         )
         self.model = _join(
@@ -161,21 +141,7 @@ class Judge:
           `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` `[n]` in [0, 1], and once there
           is a threshold `accept` bool `[n]`.
         """
-        probs, uncertainty = _infer(
-            keras.Model(
-                self.model.input, [self.model.output["probs"], self.model.output["uncertainty"]]
-            ),
-            x,
-            batch_size,
-        )
-        found = {
-            "predicted": probs.argmax(axis=1),
-            "probs": probs,
-            "uncertainty": uncertainty[:, 0],
-        }
-        if self.tau is not None:
-            found["accept"] = found["uncertainty"] < self.tau
-        return found
+        return self._predict(x, None, batch_size)[0]
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
@@ -192,8 +158,7 @@ class Judge:
         Returns:
           Rows of `evaluation.rows` of the methods "mcp" and "residual".
         """
-        x, y = _pairs(x, y)
-        answers = self.predict(x, batch_size=batch_size)
+        answers, y = self._predict(x, y, batch_size)
         labels = self._labels(y, len(answers["predicted"]))
         tau = 0.5 if self.tau is None else self.tau
         return evaluation.rows(
@@ -230,8 +195,7 @@ class Judge:
         """
         if rule not in RULES:
             raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
-        x, y = _pairs(x, y)
-        answers = self.predict(x, batch_size=batch_size)
+        answers, y = self._predict(x, y, batch_size)
         is_error = answers["predicted"] != self._labels(y, len(answers["predicted"]))
         chosen = RULES[rule](is_error, answers["uncertainty"])
         self._about["tau"] = chosen.tau
@@ -271,12 +235,20 @@ class Judge:
         self, x: Any, y: Any, batch_size: int, title: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Features `[n, d]`, logits `[n, k]` and labels `[n]`."""
-        x, y = _pairs(x, y)
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
         vectors = encoder(encoder.input)
         model = keras.Model(encoder.input, [vectors, ends(vectors)[0]])
-        features, logits = _infer(model, x, batch_size, title)
+        (features, logits), y = _infer(model, x, y, batch_size, title)
         return features, logits, self._labels(y, len(logits))
+
+    def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
+        """What `predict` answers, and the labels that came with x or y."""
+        ends = [self.model.output[name] for name in ("probs", "uncertainty")]
+        (probs, u), y = _infer(keras.Model(self.model.input, ends), x, y, batch_size)
+        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
+        if self.tau is not None:
+            found["accept"] = found["uncertainty"] < self.tau
+        return found, y
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
         if y is None:
@@ -284,7 +256,8 @@ class Judge:
         labels = np.asarray(y)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
-        if labels.shape != (n,) or not np.array_equal(labels, np.asarray(labels, np.int64)):
+        whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
+        if labels.shape != (n,) or not whole:
             raise ValueError(
                 f"y: expected {n} labels, whole numbers, received {labels.dtype} {labels.shape}"
             )
@@ -326,7 +299,7 @@ def attach(
     if len(names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(names)}")
     about = {"class_names": names, "tau": None, "fit": None}
-    return Judge(_join(encoder, classifiers.both_ends(head), {}, _MCP, about))
+    return Judge(_join(encoder, classifiers.both_ends(head), {}, estimators.MCP, about))
 
 
 def load(path: str | os.PathLike) -> Judge:
@@ -342,155 +315,11 @@ def load(path: str | os.PathLike) -> Judge:
     return Judge(model)
 
 
-Weights = tuple[float, float, np.ndarray]
-"""a, b and h of `estimators.Residual`."""
-
-_MCP: Weights = (1.0, 0.0, np.zeros(0))
-
-
-def fit_residual(
-    features: np.ndarray,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    reference: tuple[np.ndarray, np.ndarray] | None = None,
-    *,
-    seed: int = 0,
-    batch_size: int = 256,
-) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
-    """Fits the residual estimator to a classifier's answers to held-out samples.
-
-    Args:
-      features: `[n, d]`.
-      logits: `[n, k]`.
-      labels: `[n]`.
-      reference: Features `[m, d]` and labels `[m]` of training samples, m at least 2; None: what is
-        around a sample is no evidence.
-      seed: Of folds and bootstrap.
-      batch_size: Samples at once.
-
-    Returns:
-      How it went; the layers that read the evidence, in order; and the weights.
-    """
-    readers: dict[str, keras.layers.Layer] = {"answer": estimators.AnswerEvidence(name="answer")}
-    if reference is not None:
-        index = estimators.NeighborEvidence(*reference[0].shape, name="neighbors")
-        index.set_points(*reference)
-        readers["neighbors"] = index
-    z, evidence = _read(readers, features, logits, batch_size)
-    fit, weights = choose(logits.argmax(axis=1) != labels, z, evidence, seed)
-    return fit, {name: readers[name] for name in fit.evidence}, weights
-
-
-def score_residual(
-    readers: dict[str, keras.layers.Layer],
-    weights: Weights,
-    features: np.ndarray,
-    logits: np.ndarray,
-    *,
-    batch_size: int = 256,
-) -> np.ndarray:
-    """u `[n]` of the estimator that `fit_residual` returned."""
-    z, evidence = _read(readers, features, logits, batch_size)
-    a, b, h = weights
-    return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
-
-
-def _read(
-    readers: dict[str, keras.layers.Layer],
-    features: np.ndarray,
-    logits: np.ndarray,
-    batch_size: int,
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
-    z = _in_batches(estimators.McpLogit(), [logits], batch_size)
-    return z, {
-        name: _in_batches(reader, _reads(name, features, logits), batch_size)
-        for name, reader in readers.items()
-    }
-
-
-def choose(
-    is_error: np.ndarray, z: np.ndarray, evidence: dict[str, np.ndarray], seed: int
-) -> tuple[Fit, Weights]:
-    """Fits the residual estimator by logistic regression, or falls back on MCP.
-
-    The evidence that is read and the L2 penalty are those of the smallest cross-validated AURC. The
-    result counts as better than MCP if the paired 95 % bootstrap interval of its cross-validated
-    difference in AUPR-error or AURC excludes zero on the better side, and that of neither on the
-    worse side.
-
-    Args:
-      is_error: `[n]` bool, whether each held-out answer is wrong.
-      z: `[n, 1]`, from `estimators.McpLogit`.
-      evidence: By name, `[n, e]`.
-      seed: Of folds and bootstrap.
-    """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    n, errors = len(is_error), int(is_error.sum())
-    same = dict(samples=n, errors=errors)
-    if min(errors, n - errors) < _FOLDS:
-        words = f"{errors} wrong answers among {n} are too few to learn from: u is MCP"
-        return Fit(**same, evidence=(), strength=0.0, difference={}, words=words), _MCP
-
-    def model(strength: float) -> Any:
-        return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
-
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    tried = []
-    for names in [(name,) for name in evidence] + [tuple(evidence)] * (len(evidence) > 1):
-        x = np.hstack([z, *(evidence[name] for name in names)])
-        for strength in _STRENGTHS:
-            u = cross_val_predict(model(strength), x, is_error, cv=folds, method="predict_proba")
-            tried.append((metrics.aurc(is_error, u[:, 1]), names, strength, u[:, 1]))
-    _, names, strength, u = min(tried, key=lambda trial: trial[0])
-    difference = _difference(is_error, z[:, 0], u, seed)
-    gain = {"aupr_error": 1.0, "aurc": -1.0}
-    sides = [np.sort([gain[name] * end for end in difference[name][1:]]) for name in gain]
-    better = any(low > 0 for low, _ in sides) and all(high >= 0 for _, high in sides)
-    names = names if better else ()
-    x = np.hstack([z, *(evidence[name] for name in names)])
-    fitted = model(strength if better else 1e6).fit(x, is_error)
-    scaler, regression = fitted[0], fitted[-1]
-    slopes = regression.coef_[0] / scaler.scale_
-    a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
-    figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
-        *(100 * value for value in difference["aupr_error"])
-    ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
-        *(1000 * value for value in difference["aurc"])
-    )
-    words = f"{n} held-out samples, {errors} errors, minus MCP: {figures}; " + (
-        "the estimator is used" if better else "not better: u is MCP, calibrated"
-    )
-    fit = Fit(**same, evidence=names, strength=strength, difference=difference, words=words)
-    # MCP whose u rises where its own answer is more certain would be MCP no more.
-    return fit, (a, b, slopes[1:]) if better or a > 0 else _MCP
-
-
-def _difference(
-    is_error: np.ndarray, mcp: np.ndarray, u: np.ndarray, seed: int
-) -> dict[str, tuple[float, float, float]]:
-    table = {name: metrics.METRICS[name] for name in ("aupr_error", "aurc")}
-    draws = metrics.bootstrap(
-        is_error, {"mcp": mcp, "u": u}, tau=0.5, draws=_DRAWS, seed=seed, table=table
-    )
-    found = {}
-    for name in table:
-        function = getattr(metrics, name)
-        low, high = metrics.interval(draws["u"][name] - draws["mcp"][name])
-        value = function(is_error, u) - function(is_error, mcp)
-        found[name] = (float(value), float(low), float(high))
-    return found
-
-
 def _join(
     encoder: keras.Model,
     ends: keras.Model,
     readers: dict[str, keras.layers.Layer],
-    weights: Weights,
+    weights: estimators.Weights,
     about: dict[str, Any],
 ) -> keras.Model:
     """Inputs → {`probs`, `uncertainty`}."""
@@ -498,7 +327,7 @@ def _join(
     features = encoder(inputs)
     logits, probs = ends(features)
     z = estimators.McpLogit(name="mcp_logit")(logits)
-    read = [reader(*_reads(name, features, logits)) for name, reader in readers.items()]
+    read = [reader(*estimators.reads(name, features, logits)) for name, reader in readers.items()]
     a, b, h = weights
     residual = estimators.Residual(read=len(h), name="residual")
     u = residual([z, *read])
@@ -507,28 +336,26 @@ def _join(
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
 
 
-def _reads(name: str, features: Any, logits: Any) -> list[Any]:
-    return [logits] if name == "answer" else [features, logits]
+def _infer(
+    model: keras.Model, x: Any, y: Any, batch_size: int, title: str = ""
+) -> tuple[list[np.ndarray], Any]:
+    """Outputs of the model for all inputs, in inference mode, checked to be finite; and labels.
 
-
-def _pairs(x: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and labels; of a dataset both as iterators over its batches."""
-    if y is None and not isinstance(x, np.ndarray) and hasattr(x, "element_spec"):
-        labels = [np.asarray(batch[1]) for batch in x]
-        return x.map(lambda inputs, *rest: inputs), np.concatenate(labels)
-    return x, y
-
-
-def _infer(model: keras.Model, x: Any, batch_size: int, title: str = "") -> list[np.ndarray]:
-    """Outputs of the model for all inputs, in inference mode; checked to be finite."""
+    A dataset is gone through once, for inputs and labels together: it may be shuffled anew the next
+    time.
+    """
     from btcp_tf.training import Inference
 
     infer = Inference(model, batch_size)
     shape, dtype = tuple(model.inputs[0].shape[1:]), model.inputs[0].dtype
-    batches = x if hasattr(x, "element_spec") else [x]
+    is_dataset = hasattr(x, "element_spec")
     parts: list[list[np.ndarray]] = []
-    for batch in batches:
-        batch = np.asarray(batch)
+    labels = []
+    for item in x if is_dataset else [x]:
+        if is_dataset and isinstance(item, tuple):
+            labels.append(np.asarray(item[1]))
+            item = item[0]
+        batch = np.asarray(item)
         if dtype != "string":
             if batch.dtype.kind not in "biuf":
                 raise ValueError(f"x: expected numbers, received {batch.dtype}")
@@ -540,7 +367,7 @@ def _infer(model: keras.Model, x: Any, batch_size: int, title: str = "") -> list
             raise ValueError(
                 f"x: expected inputs of shape {('n', *shape)}, at least one, received {batch.shape}"
             )
-        parts.append(infer(batch, title if len(parts) == 0 and batches is not x else ""))
+        parts.append(infer(batch, "" if is_dataset else title))
     outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
     for output in outputs:
         if not np.isfinite(output).all():
@@ -548,10 +375,4 @@ def _infer(model: keras.Model, x: Any, batch_size: int, title: str = "") -> list
                 "classifier: expected finite answers, received NaN or infinity for input "
                 f"{int(np.argmin(np.isfinite(output).reshape(len(output), -1).all(axis=1)))}"
             )
-    return outputs
-
-
-def _in_batches(layer: keras.layers.Layer, arrays: list[np.ndarray], batch_size: int) -> np.ndarray:
-    starts = range(0, len(arrays[0]), batch_size)
-    parts = [layer(*(array[start : start + batch_size] for array in arrays)) for start in starts]
-    return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
+    return outputs, np.concatenate(labels) if labels and y is None else y

@@ -530,22 +530,25 @@ def vim(reference: Reference) -> Score:
 
 def residual(reference: Reference) -> Score:
     """MCP, corrected by the whole answer and by the nearest training samples in feature space:
-    logit(u) = a · logit(1 − largest probability) + b + h · evidence; see `judge.fit_residual`.
+    logit(u) = a · logit(1 − largest probability) + b + h · evidence; see
+    `estimators.fit_residual`.
 
     Fitted by cross-validated logistic regression to the errors of the validation samples. Where it
     does not beat MCP there, it is MCP, calibrated. Range [0, 1].
     """
-    from btcp_tf import judge  # TensorFlow, which the rest of this module does without.
+    from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
     train, held_out = reference.train, reference.validation
-    _, readers, weights = judge.fit_residual(
+    _, readers, weights = estimators.fit_residual(
         held_out.features,
         held_out.logits,
         _labels("validation", held_out),
         (train.features, _labels("train", train)) if len(train.features) > 1 else None,
         seed=reference.seed,
     )
-    return lambda outputs: judge.score_residual(readers, weights, outputs.features, outputs.logits)
+    return lambda outputs: estimators.score_residual(
+        readers, weights, outputs.features, outputs.logits
+    )
 
 
 # Controls.

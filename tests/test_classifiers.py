@@ -138,16 +138,6 @@ def test_parts_answer_bit_for_bit_and_survive_a_file(name, tmp_path):
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", ["functional", "softmax layer", "sigmoid", "subclass"])
-def test_last_weights_make_the_logits(name):
-    make, features, _ = MODELS[name]
-    _, classifier = classifiers.take_apart(make(), features)
-    kernel, bias = classifiers.last_weights(classifier)
-    x = np.random.default_rng(0).normal(size=(5, kernel.shape[0])).astype(np.float32)
-    logits, _ = classifiers.both_ends(classifier)(x)
-    np.testing.assert_allclose(x @ kernel + bias, logits, atol=1e-5)
-
-
 def test_takes_a_file(tmp_path):
     given = functional()
     given.save(tmp_path / "my.keras")

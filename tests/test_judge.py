@@ -170,6 +170,14 @@ def test_datasets_give_what_arrays_give(classifier, fitted):
     assert [row["auroc"] for row in first] == pytest.approx([row["auroc"] for row in second])
 
 
+def test_inputs_and_labels_of_a_shuffled_dataset_stay_together(classifier):
+    x, y = samples(400, 3)
+    shuffled = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(400, seed=0).batch(50)
+    judge = btcp_tf.attach(classifier)
+    wanted = [row["errors"] for row in judge.evaluate(x, y, draws=5)]
+    assert [row["errors"] for row in judge.evaluate(shuffled, draws=5)] == wanted
+
+
 def test_exports_a_saved_model(fitted, tmp_path):
     x, _ = samples(40, 3)
     path = fitted.export(tmp_path, "clusters", x[:8], {"note": "three clusters"})
@@ -200,6 +208,8 @@ X, Y = samples(60, 1)
         (X.astype(str), Y, "x: expected numbers, received"),
         (X, Y[:-1], r"y: expected 60 labels, whole numbers, received int64 \(59,\)"),
         (X, Y + 0.5, "whole numbers, received float64"),
+        (X, np.where(Y > 0, np.nan, Y), "whole numbers, received float64"),
+        (X, Y.astype(str), "whole numbers, received <U"),
         (X, Y + 1, "y: expected labels from 0 to 2, received 1 to 3"),
         (X, Y - 1, "y: expected labels from 0 to 2, received -1 to 1"),
         (X, None, r"y: expected labels \[n\], received none"),
