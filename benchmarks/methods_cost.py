@@ -42,8 +42,9 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(arguments.rounds):
         for name, methods in variants.items():
-            print(f"round {number + 1} of {arguments.rounds}: {name}", flush=True)
+            print(f"round {number + 1} of {arguments.rounds}: {name}", end=" ", flush=True)
             seconds[name].append(run(arguments, methods))
+            print(f"{seconds[name][-1]:.0f} s", flush=True)
     base = seconds["mcp and btcp"]
     common.print_table(
         ("a whole run with", "s", "times one BTCP run"),

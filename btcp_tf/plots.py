@@ -118,7 +118,7 @@ def plot_uncertainty_histogram(
     ax.minorticks_off()
     _label(ax, "uncertainty u", "answers", title)
     ax.set_xlim(*span)
-    _legend(ax)
+    _legend(ax, loc="upper right")
 
 
 def plot_risk_coverage(
@@ -148,7 +148,7 @@ def plot_risk_coverage(
     _percent(ax.xaxis, decimals=0)
     _percent(ax.yaxis)
     _label(ax, "coverage: answers accepted", "risk: errors among them", title)
-    _legend(ax)
+    _legend(ax, loc="upper left")
 
 
 def plot_roc(
@@ -177,7 +177,7 @@ def plot_roc(
     for axis in (ax.xaxis, ax.yaxis):
         _percent(axis, decimals=0)
     _label(ax, "correct answers rejected", "errors rejected", title)
-    _legend(ax)
+    _legend(ax, loc="lower right")
 
 
 def plot_reliability(
@@ -213,7 +213,7 @@ def plot_reliability(
     for axis in (ax.xaxis, ax.yaxis):
         _percent(axis, decimals=0)
     _label(ax, "confidence 1 - u", "answers that are correct", title)
-    _legend(ax)
+    _legend(ax, loc="upper left")
 
 
 def plot_confidence(
@@ -659,12 +659,20 @@ def _legend(ax: Axes, **place: Any) -> None:
 
 def _legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend for all panels, below them: among many lines it would cover some."""
-    lines, words = axes[0].get_legend_handles_labels()
+    entries = {}
     for ax in axes:
+        lines, words = ax.get_legend_handles_labels()
+        entries = dict(zip(words, lines, strict=True)) | entries
         if (own := ax.get_legend()) is not None:
             own.remove()
     legend = figure.legend(
-        lines, words, loc="lower center", ncols=columns, fontsize=9, frameon=False, handlelength=3.2
+        entries.values(),
+        entries.keys(),
+        loc="lower center",
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        handlelength=3.2,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -681,6 +689,10 @@ def _say(ax: Axes, words: str) -> None:
         fontsize=10,
         backgroundcolor="white",
     )
+
+
+_ROOM_BELOW = dict(height=4.9, bottom=1.25)
+"""Of `panels`, for a legend below them."""
 
 
 def panels(
@@ -784,9 +796,12 @@ def draw_run(
             plot_reliability,
         ),
     ):
-        figure, axes, columns = panels(len(found))
+        many = max(len(u) for _, u in found.values()) > 6
+        figure, axes, columns = panels(len(found), **(_ROOM_BELOW if many else {}))
         for ax, (classifier, scored) in zip(axes, found.items(), strict=True):
             plot(ax, *scored, title=f"{stage_label(classifier)} classifier")
+        if many:
+            _legend_below(figure, axes, 3 * columns)
         drawings.append(Drawing(name, title, caption, figure, columns))
     history = list(history)
     if history:
@@ -879,7 +894,7 @@ def draw_rates_per_epoch(history: Iterable[Row], about: str, tau: float) -> Draw
 
 def draw_risk_coverage(predictions: Predictions, about: str) -> Drawing:
     """Risk and coverage of all methods of a classifier on one axis, with the oracle."""
-    figure, (ax,), columns = panels(1, height=4.9, bottom=1.25)
+    figure, (ax,), columns = panels(1, **_ROOM_BELOW)
     plot_risk_coverage(ax, predictions.is_error, curves(predictions.uncertainty))
     _legend_below(figure, [ax], 3)
     return Drawing(

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 from absl import flags
 
 from btcp_tf import command, evaluation, metrics, plots, tables
+from btcp_tf.data import CORRUPTIONS
 from btcp_tf.evaluation import REFERENCE, Predictions
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.methods import METHODS
@@ -72,8 +74,8 @@ _PAPER_WORDS = (
     "cannot be matched. Read by the paper's formula (FPR: accepted errors ÷ errors), MCP on "
     "Fashion-MNIST would have to reject most correct answers; read as the authors' prototype "
     "computes it (FP / n: accepted errors ÷ all answers), the MNIST classifier would have to be "
-    "wrong on more than 13 %. Both are shown, and no match is claimed. Several AUC cells of the "
-    "paper equal those of an earlier publication."
+    "wrong on more than 13 %. Both are shown, and no match is claimed. Our AUROC is the "
+    "paper's AUC, several cells of which equal those of an earlier publication."
 )
 _PART_WORDS = (
     "The paper's cells are left out: this is a part of the data (max_train_images, "
@@ -263,6 +265,8 @@ def _other_images(seen: Sequence[Row], raw: Sequence[Row], whole: bool) -> list[
         blocks += [tables.joint_table(only(rows, "joint", ood)) for ood in sets]
         failure = [row for row in rows if row.get("task", "failure") == "failure"]
         if any(":" in row["split"] for row in failure):
+            words = " ".join(map(_first_words, CORRUPTIONS.values()))
+            blocks.append(text(f"Shifted images, at strength 1, 2 and 3: {words}"))
             blocks += [tables.shift_table(failure, name) for name in ("aurc", "auroc")]
     return blocks
 
@@ -794,13 +798,23 @@ def _cell_blocks(
 def _study_notes(rows: Sequence[Row], extra: Mapping[str, Any]) -> list[str]:
     notes = [f"{cell} failed: {why}" for cell, why in extra.get("failed", {}).items()]
     cells = list(by(rows, "cell"))
+    alike: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for note, where in extra.get("notes", {}).items():
+        alike.setdefault(_NUMBER.sub("#", note), []).append((note, where))
+    for found in alike.values():
+        note = _with_ranges([note for note, _ in found])
+        where = dict.fromkeys(cell for _, names in found for cell in names)
         everywhere = set(cells) <= set(where)
         notes.append(note if everywhere else f"{note} ({', '.join(where)})")
     notes = merge_notes(notes)
     seeds = max(len(by(group, "seed")) for group in by(rows, "dataset").values())
     if seeds == 1:
         notes.append("One seed: nothing here says how much another training would change.")
+    elif seeds == 2:
+        notes.append(
+            "2 seeds: one difference is all that is known of the spread, and the intervals are so "
+            "wide that hardly a method can be told from another; take 3 or more."
+        )
     elif seeds < 5:
         notes.append(f"{seeds} seeds: the spread over seeds is only roughly known.")
     notes.append(
@@ -809,6 +823,19 @@ def _study_notes(rows: Sequence[Row], extra: Mapping[str, Any]) -> list[str]:
         "images than it will on others."
     )
     return notes
+
+
+_NUMBER = re.compile(r"\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+def _with_ranges(notes: Sequence[str]) -> str:
+    """One sentence for several that differ in their numbers: "12 to 15 errors"."""
+    numbers = zip(*map(_NUMBER.findall, notes), strict=True)
+    ranges = []
+    for words in numbers:
+        ordered = sorted(set(words), key=lambda word: float(word.replace(",", "")))
+        ranges.append(" to ".join(dict.fromkeys((ordered[0], ordered[-1]))))
+    return _NUMBER.sub(lambda _: ranges.pop(0), notes[0])
 
 
 def _settings(

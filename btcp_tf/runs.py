@@ -194,9 +194,16 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     data_dir = "" if config.dataset in OWN_DATA else config.data_dir
     for name in config.ood:
         # A data set under its name, a file under its stem.
-        split = f"ood_{Path(name).stem}"
+        stem = Path(name).stem
+        split = f"ood_{stem}"
         if split in others:
-            raise ValueError(f"ood: expected each name once, received {Path(name).stem} twice")
+            raise ValueError(f"ood: expected each name once, received {stem} twice")
+        for predictor in (*(m for m in METHODS if METHODS[m].samples), "finetuned"):
+            if stem.endswith(f"_{predictor}"):
+                # The predictions of "x" by `predictor` have the file that this one would have.
+                raise ValueError(
+                    f"ood: expected a name that does not end in _{predictor}, received {stem}"
+                )
         others[split] = load_images(
             name, data_dir, shape, config.max_test_images, bad_files=config.bad_files
         )

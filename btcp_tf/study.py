@@ -89,6 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def define_flags() -> flags.FlagValues:
     """The flags of a run and those of a study."""
     flag_values = command.define_flags()
+    flag_values[
+        "output_dir"
+    ].help = "The study's folder. Default: runs/study-<data sets>[-<preset>]."
     flags.DEFINE_integer(
         "seeds",
         5,

@@ -461,7 +461,7 @@ def paper_tables(rows: Iterable[Row]) -> list[Table]:
 _PAPER_COLUMNS = {
     "bacc": "BACC % ↑",
     "paper_bacc": "paper's",
-    "auroc": "AUC % ↑",
+    "auroc": "AUROC % ↑",
     "paper_auc": "paper's",
     "fpr": "FPR % ↓",
     "fp_share": "FP / n % ↓",
@@ -745,10 +745,13 @@ def class_table(
         line: list[Words] = [class_name(int(number_), class_names), _count(here.sum())]
         share = float(wrong.sum() / here.sum())
         line += [_count(wrong.sum()), Cell(f"{100 * share:.2f}", share)]
-        said = np.bincount(predicted[wrong]) if wrong.any() else np.zeros(1, int)
-        line.append(
-            f"{class_name(int(said.argmax()), class_names)} ({said.max():,})" if said.max() else "–"
+        said, times = np.unique(predicted[wrong], return_counts=True)
+        most = (
+            f"{class_name(int(said[times.argmax()]), class_names)} ({times.max():,})"
+            if len(said)
+            else "–"
         )
+        line.append(most)
         for name in shown:
             for rows in (here & ~wrong, wrong):
                 mean = float(columns[name][rows].mean()) if rows.any() else math.nan

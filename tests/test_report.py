@@ -401,7 +401,13 @@ def make_study(folder, dataset="fashion_mnist", best="doctor", limit="0"):
     extra = {
         "cells": settings,
         "data": {dataset: {"class_names": CLASSES, "note": ""}},
-        "notes": {"tcp: few errors": list(settings), "only here": [cell]},
+        "notes": {
+            "tcp: few errors": list(settings),
+            "only here": [cell],
+            # One sentence, not one for each seed.
+            "btcp: wrong on only 1,340 images, tau 0.5": list(settings)[:1],
+            "btcp: wrong on only 1,012 images, tau 0.5": list(settings)[1:],
+        },
         "environment": {"python": "3.11"},
         "failed": {"mnist-seed0": "no data"},
         "command": ["python -m btcp_tf.study", f"--dataset={dataset}"],
@@ -528,7 +534,8 @@ def test_study_says_what_failed_and_how_it_was_made(study):
         "tcp: few errors",
         "only here (fashion_mnist-seed1)",
         "Command: python -m btcp_tf.study --dataset=fashion_mnist",
-        "2 seeds: the spread over seeds is only roughly known",
+        "2 seeds: one difference is all that is known of the spread",
+        "btcp: wrong on only 1,012 to 1,340 images, tau 0.5",
     ):
         assert said in shown
     assert re.search(r"Hash of all settings: [0-9a-f]{12}\.", shown)

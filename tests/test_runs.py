@@ -288,6 +288,25 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(tmp_path, monkey
     assert os.listdir(tmp_path / "models" / "digits") == ["1"]
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a/x.npz", "b/x.npz"], "ood: expected each name once, received x twice"),
+        (["a/x_ensemble.npz"], "a name that does not end in _ensemble, received x_ensemble"),
+        (["a/x_finetuned.npz"], "a name that does not end in _finetuned, received x_finetuned"),
+    ],
+)
+def test_ood_sets_whose_predictions_would_share_a_file_are_refused(
+    tmp_path, capsys, names, message
+):
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        np.savez(tmp_path / name, x=np.zeros((2, 8, 8, 1), np.uint8))
+    ood = ",".join(str(tmp_path / name) for name in names)
+    assert main(words(tmp_path, f"--ood={ood}", "--verbose=0")) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_run_without_an_estimator_exports_mcp(tmp_path):
     import tensorflow as tf
 
