@@ -141,6 +141,17 @@ def both_ends(classifier: keras.Model) -> keras.Model:
     )
 
 
+def last_dense(classifier: keras.Model) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel `[d, k]` and bias `[k]` that make the logits of a head of `take_apart` or alike."""
+    names = [layer.name for layer in classifier.layers]
+    layer = classifier.get_layer("logit" if "logit" in names else "logits")
+    kernel = ops.convert_to_numpy(layer.kernel)
+    bias = ops.convert_to_numpy(layer.bias) if layer.use_bias else np.zeros(kernel.shape[1])
+    if layer.name == "logit":  # TwoLogits: that of the first class is 0.
+        kernel, bias = np.hstack([np.zeros_like(kernel), kernel]), np.append(0.0, bias)
+    return kernel, bias
+
+
 def load(path: str | os.PathLike) -> keras.Model:
     """Reads a `.keras` file.
 

@@ -47,7 +47,7 @@ _FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 # Headings of --help; each holds the settings from the named one on.
 _HEADINGS = {
     "dataset": "What runs, and where the files are",
-    "encoder": "Networks",
+    "classifier": "Networks",
     "gamma": "Loss",
     "ohem_fraction": "Methods",
     "classifier_epochs": "Training",

@@ -132,6 +132,17 @@ class Config:
     )
 
     # Networks.
+    classifier: str = setting(
+        "",
+        "A .keras file of a trained classifier: it takes the place of phase 1 and of --encoder. "
+        "Its classes are in the order of the data set's.",
+    )
+    classifier_pixels: str = setting(
+        "auto",
+        "What --classifier reads for pixels from 0 to 255; auto: what it knows most validation "
+        "images by.",
+        choices=("auto", "0_255", "0_1", "-1_1"),
+    )
     encoder: str = setting(
         "small",
         "Encoder network, from btcp_tf.networks.ENCODERS.",
@@ -268,6 +279,11 @@ class Config:
                     f"finetune_method: expected names among method={','.join(self.method)}, "
                     f"received {name}"
                 )
+        if self.classifier and "ensemble" in self.method:
+            raise ValueError(
+                "method: expected no ensemble, whose members are trained, beside classifier, "
+                f"received {','.join(self.method)}"
+            )
         if self.strategy == "mirrored" and self.logical_devices == 1:
             raise ValueError(
                 "logical_devices: expected at least 2 with strategy=mirrored, received 1"

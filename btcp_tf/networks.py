@@ -5,11 +5,16 @@ an estimator can be trained on features alone, and later work can put an
 estimator on a classifier it did not build.
 """
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import layers
+import numpy as np
+from keras import layers, ops
+
+from btcp_tf import classifiers
 
 
 def build_model(
@@ -53,6 +58,73 @@ def build_model(
     )
 
 
+PIXELS = {"0_255": (1.0, 0.0), "0_1": (1.0 / 255, 0.0), "-1_1": (2.0 / 255, -1.0)}
+"""What a given classifier may read for pixels from 0 to 255, by name: (scale, offset)."""
+
+
+def adopt(
+    path: str | os.PathLike,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    *,
+    pixels: str = "0_255",
+    estimator_activation: str = "sigmoid",
+) -> keras.Model:
+    """A model as of `build_model` around a trained classifier.
+
+    Args:
+      path: Its `.keras` file, see `classifiers.take_apart`.
+      image_shape: Height, width, channels of the images.
+      num_classes: Number of classes, at least 2.
+      pixels: What it reads, of `PIXELS`. Models of whole numbers read pixels as they are.
+      estimator_activation: See `build_model`.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      ValueError: As `classifiers.take_apart`; and if it reads other images, or answers with
+        another number of classes.
+    """
+    given = classifiers.load(path)
+    inputs = getattr(given, "inputs", None)
+    dtype = inputs[0].dtype if inputs else "float32"
+    example = None
+    if not inputs or None in inputs[0].shape[1:]:
+        random = np.random.default_rng(0)
+        example = random.integers(0, 256, (8, *image_shape)).astype(dtype)
+    encoder, classifier = classifiers.take_apart(given, example=example)
+    found = classifier.output_shape[1]
+    if found != num_classes:
+        raise ValueError(
+            f"classifier: expected answers of the {num_classes} classes of the data set, received "
+            f"{path} of {found}"
+        )
+    image = keras.Input(image_shape, dtype="uint8", name="image")
+    x = image
+    if "float" in dtype:
+        x = layers.Rescaling(*PIXELS[pixels], name="scale")(x)
+    elif dtype != "uint8":
+        x = ops.cast(x, dtype)
+    wanted = encoder.input_shape[1:]
+    if None not in wanted and wanted != image_shape:
+        # Without the axis of a single channel, or flat.
+        if math.prod(wanted) != math.prod(image_shape) or len(wanted) == 3:
+            raise ValueError(
+                f"classifier: expected a model that reads images of {image_shape}, received {path} "
+                f"that reads {wanted}"
+            )
+        x = layers.Reshape(wanted, name="shape")(x)
+    return assemble(
+        keras.Model(image, encoder(x), name="encoder"),
+        classifier,
+        build_estimator(classifier.input_shape[1], activation=estimator_activation),
+    )
+
+
+def reads_whole_numbers(model: keras.Model) -> bool:
+    """Whether a model of `adopt` reads pixels as they are, whatever `pixels` says."""
+    return "scale" not in [layer.name for layer in model.get_layer("encoder").layers]
+
+
 def assemble(encoder: keras.Model, classifier: keras.Model, estimator: keras.Model) -> keras.Model:
     """Joins three sub-models into image → {`probs`, `uncertainty`}; weights are shared."""
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
@@ -75,8 +147,7 @@ def outputs_model(model: keras.Model) -> keras.Model:
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     features = encoder(image)
-    logits = classifier.get_layer("logits")(features)
-    probs = classifier.get_layer("probs")(logits)
+    logits, probs = classifiers.both_ends(classifier)(features)
     return keras.Model(image, {"features": features, "logits": logits, "probs": probs})
 
 
@@ -111,7 +182,7 @@ def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Mo
         drawn.append(twin)
         return twin
 
-    twin = keras.models.clone_model(encoder, clone_function=copy)
+    twin = keras.models.clone_model(encoder, clone_function=copy, recursive=True)
     if not drawn:
         raise ValueError(
             f"expected a network with dropout for mc_dropout, received {encoder.name} of layers "
@@ -122,7 +193,13 @@ def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Mo
     last = keras.models.clone_model(classifier)
     last.set_weights(classifier.get_weights())
     middle = drawn[0].input
-    return keras.Model(twin.input, middle), keras.Model(middle, last(twin.output))
+    try:
+        return keras.Model(twin.input, middle), keras.Model(middle, last(twin.output))
+    except ValueError:  # Inside of a nested model, or something goes past it: no place to cut.
+        start = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype)
+        return keras.Model(start, ops.cast(start, start.dtype)), keras.Model(
+            start, last(twin(start))
+        )
 
 
 def build_classifier(feature_dim: int, num_classes: int) -> keras.Model:

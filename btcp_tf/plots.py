@@ -659,7 +659,7 @@ def _legend(ax: Axes, **place: Any) -> None:
 
 def _legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     """One legend for all panels, below them: among many lines it would cover some."""
-    entries = {}
+    entries: dict[str, Any] = {}
     for ax in axes:
         lines, words = ax.get_legend_handles_labels()
         entries = dict(zip(words, lines, strict=True)) | entries

@@ -96,6 +96,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             # Sets the weights of all networks and the masks of all dropout layers.
             keras.utils.set_random_seed(seed)
             with strategy.scope():
+                if config.classifier:
+                    return adopt(config, dataset)
                 return networks.build_model(
                     config.encoder,
                     dataset.train.images.shape[1:],
@@ -107,6 +109,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
 
         members = train_members(build, dataset, config, folder / "checkpoints", strategy)
         network = build(config.seed)
+        if config.classifier:
+            log(folder, f"adopted {config.classifier}, weights {training.weights_id(network)}")
         journal = Journal(folder, config, dataset)
         stages = training.fit(
             network,
@@ -132,7 +136,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         log(folder, f"scored the test set: {len(dataset.test)} images")
         taus = choose_taus(predictions, config)
         rows = evaluate(network, stages, predictions, taus, config)
-        notes = collect_notes(stages, dataset, others, taus, config)
+        notes = collect_notes(stages, dataset, others, predictions, taus, config)
         evaluation.save_rows(
             folder / "results.json",
             rows,
@@ -177,6 +181,38 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         if config.verbose and not part_of_study:
             print()
             _print_summary(folder)
+
+
+def adopt(config: Config, dataset: Dataset) -> "keras.Model":
+    """The network around `config.classifier`; with `classifier_pixels=auto` as it reads them best.
+
+    Raises:
+      FileNotFoundError, ValueError: As `networks.adopt`.
+    """
+    from btcp_tf import networks, training
+
+    def around(pixels: str) -> "keras.Model":
+        return networks.adopt(
+            config.classifier,
+            dataset.train.images.shape[1:],
+            len(dataset.class_names),
+            pixels=pixels,
+            estimator_activation=config.estimator_activation,
+        )
+
+    if config.classifier_pixels != "auto":
+        return around(config.classifier_pixels)
+    found = []
+    for pixels in networks.PIXELS:
+        network = around(pixels)
+        probs = training.Inference(network, config.test_batch_size)(
+            dataset.validation.images[:2000]
+        )["probs"]
+        right = probs.argmax(axis=1) == dataset.validation.labels[: len(probs)]
+        found.append((right.mean(), network))
+        if networks.reads_whole_numbers(network):
+            break
+    return max(found, key=lambda item: item[0])[1]
 
 
 def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
@@ -417,19 +453,19 @@ class Scorer:
           dataset: The run's.
           config: Settings.
         """
-        from btcp_tf import networks, training
+        from btcp_tf import classifiers, networks, training
 
         self._network, self._stages, self._members = network, stages, members
         self._config = config
         self._infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
         self._estimate = training.Inference(network.get_layer("estimator"), config.test_batch_size)
         training.restore(network, stages["classifier"].values)
-        logits = network.get_layer("classifier").get_layer("logits")
+        kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
         reference = methods.Reference(
             train=self._outputs(dataset.train.images, dataset.train.labels),
             validation=self._outputs(dataset.validation.images, dataset.validation.labels),
-            kernel=logits.kernel.numpy(),
-            bias=logits.bias.numpy(),
+            kernel=kernel,
+            bias=bias,
             seed=config.seed,
             alpha=config.trust_alpha,
             neighbors=config.trust_neighbors,
@@ -599,11 +635,14 @@ def collect_notes(
     stages: dict[str, "Stage"],
     dataset: Dataset,
     others: dict[str, np.ndarray],
+    predictions: AllPredictions,
     taus: dict[str, float],
     config: Config,
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     notes = [dataset.note] if dataset.note else []
+    if config.classifier:
+        notes.append(_adopted_note(config, predictions))
     for name in config.ood:
         found, whole = len(others[f"ood_{Path(name).stem}"]), DATASETS.get(name)
         if whole and found != whole.expected_test:
@@ -633,6 +672,19 @@ def collect_notes(
                 "training images; an estimator learns little from so few errors"
             )
     return list(dict.fromkeys(notes))
+
+
+def _adopted_note(config: Config, predictions: AllPredictions) -> str:
+    right = {
+        split: 1.0 - predictions[split, "frozen"].is_error.mean()
+        for split in ("validation", "calibration", "test")
+    }
+    return (
+        f"the classifier is {config.classifier}, not trained here: right on "
+        + ", ".join(f"{share:.2%} of the {split} images" for split, share in right.items())
+        + ". Validation and calibration images that it was trained on make what is chosen on them "
+        "look better than it is."
+    )
 
 
 def environment() -> dict[str, str]:

@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf import data, losses, networks
+from btcp_tf import classifiers, data, losses, networks
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
 
@@ -72,6 +72,8 @@ class PhaseModel(keras.Model):
         self.term_weights = {"cross_entropy": 1.0, "dfl": 1.0, **(term_weights or {})}
         # Only what is trained becomes part of the model, and so of its checkpoints.
         self.parts = {name: network.get_layer(name) for name in phase.trains}
+        if "classifier" in self.parts:
+            self.parts["classifier"] = classifiers.both_ends(self.parts["classifier"])
         for name in ("encoder", "classifier", "estimator"):
             network.get_layer(name).trainable = name in phase.trains
         names = ["loss", *phase.objective]
@@ -97,7 +99,7 @@ class PhaseModel(keras.Model):
         outputs = {}
         features = self.parts["encoder"](x, training=training) if "encoder" in self.parts else x
         if "classifier" in self.parts:
-            outputs["logits"] = self.parts["classifier"].get_layer("logits")(features)
+            outputs["logits"], _ = self.parts["classifier"](features, training=training)
         if "estimator" in self.parts:
             outputs["uncertainty"] = self.parts["estimator"](features, training=training)[:, 0]
         return outputs
@@ -683,14 +685,15 @@ def fit(
     describe: Describe,
     after_epoch: Callable[[str, list[Row]], None],
 ) -> dict[str, Stage]:
-    """Trains one classifier, then every estimator on it, then fine-tunes.
+    """Trains one classifier unless it is given, then every estimator on it, then fine-tunes.
 
     All frozen stages share the classifier, so that differences between methods
     are not differences between classifiers. Each estimator starts from the same
     weights and sees the same order of images.
 
     Args:
-      network: From `networks.build_model`, made in the scope of `strategy`.
+      network: From `networks.build_model`, or from `networks.adopt` with `config.classifier`; made
+        in the scope of `strategy`.
       dataset: Its training and validation images are used.
       config: Settings.
       estimators: Method → what its estimator is trained with.
@@ -753,15 +756,17 @@ def fit(
             classify(encode(validation.images)), None, classify(encode(train.images[few])), None
         )
 
-    rows = train_stage(
-        "classifier",
-        PHASES[0],
-        train.images,
-        train.labels,
-        config.classifier_epochs,
-        config.learning_rate,
-        classifier_answers,
-    )
+    rows = []
+    if not config.classifier:
+        rows = train_stage(
+            "classifier",
+            PHASES[0],
+            train.images,
+            train.labels,
+            config.classifier_epochs,
+            config.learning_rate,
+            classifier_answers,
+        )
     stages["classifier"] = Stage(
         "classifier",
         "",

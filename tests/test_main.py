@@ -2,11 +2,13 @@ import json
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from PIL import Image
 
 from btcp_tf import evaluation
+from btcp_tf.data import load
 from btcp_tf.main import main
 
 
@@ -37,6 +39,44 @@ def test_real_images(tmp_path, prepared_data_dir, capsys):
     assert rows[0]["auroc"] > 0.6
     assert extra["data"]["train"] == 480
     assert "T-shirt/top" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_classifier_of_ones_own(tmp_path, capsys):
+    digits = load("digits")
+    pixels = digits.train.images / np.float32(127.5) - 1
+    keras.utils.set_random_seed(0)
+    classifier = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(24, "relu"),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(10),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    classifier.compile("adam", loss)
+    classifier.fit(pixels, digits.train.labels, epochs=12, verbose=0)
+    file = tmp_path / "my.keras"
+    classifier.save(file)
+    before = file.read_bytes()
+    words = ["--dataset=digits", f"--classifier={file}", "--finetune_epochs=0"]
+    words += ["--method=mcp,mc_dropout,vim,residual,btcp", "--mc_passes=3", "--estimator_epochs=3"]
+    words += ["--bootstrap_draws=20", "--verbose=2", "--export_collapsed"]
+    words += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert f"the classifier is {file}, not trained here: right on" in printed
+    assert not (tmp_path / "run" / "checkpoints" / "classifier.npz").exists()
+    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    images = digits.test.images / np.float32(127.5) - 1
+    expected = keras.ops.softmax(classifier.predict(images, verbose=0))
+    np.testing.assert_allclose(found.probs, expected, atol=1e-5)
+    assert set(found.uncertainty) == {"mcp", "vim", "residual", "btcp", "mc_dropout"}
+    rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
+    assert {row["stage"] for row in rows} == {"frozen"} and rows[0]["accuracy"] > 0.85
+    assert (tmp_path / "models" / "digits" / "1" / "saved_model.pb").exists()
+    assert file.read_bytes() == before
 
 
 def test_a_folder_of_ones_own_images(tmp_path, capsys):

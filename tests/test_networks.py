@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from btcp_tf import networks
+from btcp_tf import classifiers, networks
 from btcp_tf.config import Config
 
 
@@ -120,6 +120,83 @@ def test_saves_and_loads_as_keras_file(tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     for name, answer in model(images).items():
         np.testing.assert_array_equal(loaded(images)[name], answer)
+
+
+def given(kind):
+    """A classifier of 8x8 images as people have them, and what it reads for uint8 images."""
+    layers = keras.layers
+    if kind == "flat":
+        found = [keras.Input((64,)), layers.Dense(6, "relu"), layers.Dense(3, "softmax")]
+        return keras.Sequential(found), lambda images: images.reshape(-1, 64) / 255
+    if kind == "no channel":
+        found = [keras.Input((8, 8)), layers.Flatten(), layers.Dense(3)]
+        return keras.Sequential(found), lambda images: images[..., 0] / 127.5 - 1
+    if kind == "bytes":
+        found = [keras.Input((8, 8, 1), dtype="uint8"), layers.Rescaling(1 / 255)]
+        found += [layers.Flatten(), layers.Dense(3, "softmax")]
+        return keras.Sequential(found), lambda images: images
+    if kind == "whole numbers":
+        found = [keras.Input((8, 8, 1), dtype="int32"), layers.Rescaling(1 / 255)]
+        found += [layers.Flatten(), layers.Dense(3, "softmax")]
+        return keras.Sequential(found), lambda images: images
+    image = keras.Input((None, None, 1))
+    body = keras.Sequential([layers.Conv2D(4, 3), layers.Dropout(0.5)], name="body")
+    x = layers.GlobalAveragePooling2D()(body(image))
+    return keras.Model(image, layers.Dense(1, "sigmoid")(x)), lambda images: images.astype(
+        "float32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "pixels"),
+    [
+        ("flat", "0_1"),
+        ("no channel", "-1_1"),
+        ("bytes", "0_1"),
+        ("whole numbers", "-1_1"),
+        ("any size", "0_255"),
+    ],
+)
+def test_adopts_a_classifier_that_answers_as_before(tmp_path, kind, pixels):
+    classifier, read = given(kind)
+    classifier.save(tmp_path / "my.keras")
+    classes = max(2, classifier.output_shape[1])
+    model = networks.adopt(tmp_path / "my.keras", (8, 8, 1), classes, pixels=pixels)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    answers = np.asarray(classifier(read(images)))
+    if kind == "any size":
+        answers = np.hstack([1 - answers, answers])
+    found = networks.outputs_model(model)(images)
+    logits = kind == "no channel"
+    np.testing.assert_allclose(found["logits" if logits else "probs"], answers, atol=1e-5)
+    np.testing.assert_array_equal(found["probs"], model(images)["probs"])
+    kernel, bias = classifiers.last_dense(model.get_layer("classifier"))
+    np.testing.assert_allclose(found["features"] @ kernel + bias, found["logits"], atol=1e-5)
+    assert networks.reads_whole_numbers(model) == (kind in ("bytes", "whole numbers"))
+
+
+def test_dropout_inside_of_an_adopted_classifier_is_drawn(tmp_path):
+    classifier, _ = given("any size")
+    classifier.save(tmp_path / "my.keras")
+    model = networks.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
+    before, after = networks.dropout_models(model, seed=1)
+    first, second = np.asarray(after(before(images))), np.asarray(after(before(images)))
+    assert (first != second).any()
+    np.testing.assert_array_equal(model(images)["probs"], model(images)["probs"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "message"),
+    [
+        ((8, 8, 1), 4, "expected answers of the 4 classes of the data set, received .* of 3"),
+        ((9, 8, 1), 3, r"reads images of \(9, 8, 1\), received .* that reads \(64,\)"),
+    ],
+)
+def test_adopts_no_classifier_of_something_else(tmp_path, shape, classes, message):
+    given("flat")[0].save(tmp_path / "my.keras")
+    with pytest.raises(ValueError, match=message):
+        networks.adopt(tmp_path / "my.keras", shape, classes)
 
 
 def test_encoders_are_those_that_the_command_line_accepts():
