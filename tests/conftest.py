@@ -54,3 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def prepared_data_dir() -> str:
     """Folder of prepared data sets; for tests marked `prepared_data`."""
     return str(_prepared_data_dir())
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures without pixels, for tests that read words and files alone: they take most of the
+    time of a report, and half of that of a short run."""
+    from btcp_tf import plots
+
+    monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")

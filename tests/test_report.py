@@ -103,12 +103,6 @@ def body(tree):
 # A run.
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Figures take most of a report's time; some tests read the words alone."""
-    monkeypatch.setattr(report.plots, "_render", lambda figure, ending: b"")
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A drawn run of two classifiers: its folder, rows, predictions and page."""

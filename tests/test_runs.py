@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, ca
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_a_classifier_that_learned_nothing_is_not_exported(tmp_path, capsys):
+def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, capsys):
     diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
     assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 0
     assert "not exported: the classifier answers class" in capsys.readouterr().out
@@ -275,7 +275,9 @@ def test_a_run_killed_in_every_phase_ends_like_one_that_was_not(whole, tmp_path)
         assert (whole / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 
-def test_a_collapsed_estimator_is_not_exported_unless_asked_for(tmp_path, monkeypatch, capsys):
+def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
+    undrawn, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
     assert main(short) == 0
@@ -307,7 +309,7 @@ def test_ood_sets_whose_predictions_would_share_a_file_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_run_without_an_estimator_exports_mcp(tmp_path):
+def test_a_run_without_an_estimator_exports_mcp(undrawn, tmp_path):
     import tensorflow as tf
 
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0

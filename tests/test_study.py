@@ -4,7 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
-from btcp_tf import evaluation, runs, study
+from btcp_tf import evaluation, report, runs, study
 from btcp_tf.methods import METHODS
 
 WORDS = [
@@ -21,10 +21,11 @@ WORDS = [
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_ablations():
-    """Two of them: each is a whole run."""
+def short():
+    """Two ablations, each a whole run; of the figures, which take half of the time, no pixels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
+        patch.setattr(report.plots, "_render", lambda figure, ending: b"")
         yield
 
 

@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -106,12 +107,28 @@ def run(
     return network, initial, stages
 
 
+def keep_at(moments, folder, kept):
+    """A `describe` that copies the folder to `kept / stage` as a kill then would leave it."""
+
+    def describe(stage, row, answers):
+        if (stage, row["epoch"]) in moments:
+            shutil.copytree(folder, kept / stage)
+        return row
+
+    return describe
+
+
+KILLED = [("classifier", 2), ("btcp", 1), ("btcp_finetuned", 2)]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny_encoder):
-    """A whole training with dropout, and its folder."""
-    folder = tmp_path_factory.mktemp("trained")
+    """A whole training with dropout, and its folder; beside it in `killed` what kills left."""
+    folder = tmp_path_factory.mktemp("trained") / "whole"
+    folder.mkdir()
     config = Config(**SETTINGS)
-    return (folder, config, *run(folder, config))
+    describe = keep_at(KILLED, folder, folder.parent / "killed")
+    return (folder, config, *run(folder, config, describe=describe))
 
 
 def variables_of(network, values, *parts):
@@ -345,24 +362,16 @@ def test_sampling_dropout_leaves_the_network_as_it_is(trained):
     assert np.abs(sample(passes=400) - fixed).mean() < np.abs(sample(passes=1) - fixed).mean()
 
 
-class Killed(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("stage", "epoch"), [("classifier", 2), ("btcp", 1), ("btcp_finetuned", 2)]
-)
-def test_resumes_bit_for_bit(trained, tmp_path, stage, epoch):
-    _, config, _, _, expected = trained
-
-    def kill(name, row, answers):
-        if (name, row["epoch"]) == (stage, epoch):
-            raise Killed
-        return row
-
-    with pytest.raises(Killed):
-        run(tmp_path, config, describe=kill)
-    _, _, stages = run(tmp_path, config)
+@pytest.mark.parametrize(("stage", "epoch"), KILLED)
+def test_resumes_bit_for_bit(trained, stage, epoch):
+    whole, config, _, _, expected = trained
+    killed = whole.parent / "killed" / stage
+    if epoch > 1:
+        with np.load(killed / f"{stage}.npz") as left:
+            assert len(json.loads(str(left["about"]))["rows"]) == epoch - 1
+    else:
+        assert not (killed / f"{stage}.npz").exists()
+    _, _, stages = run(killed, config)
     for name, whole in expected.items():
         assert all(same(whole.values, stages[name].values)), name
         for row, again in zip(whole.rows, stages[name].rows, strict=True):
@@ -441,16 +450,11 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
 
 def test_mirrored_resumes(tmp_path):
     config = Config(**SETTINGS | dict(finetune_epochs=2))
-    _, _, whole = run(tmp_path / "whole", config, strategy=mirrored(2))
-
-    def kill(name, row, answers):
-        if (name, row["epoch"]) == ("btcp_finetuned", 2):
-            raise Killed
-        return row
-
-    with pytest.raises(Killed):
-        run(tmp_path / "killed", config, strategy=mirrored(2), describe=kill)
-    _, _, stages = run(tmp_path / "killed", config, strategy=mirrored(2))
+    same_run = dict(strategy=mirrored(2), estimators={"btcp": training.Recipe()})
+    (tmp_path / "whole").mkdir()
+    describe = keep_at([("btcp_finetuned", 2)], tmp_path / "whole", tmp_path / "killed")
+    _, _, whole = run(tmp_path / "whole", config, describe=describe, **same_run)
+    _, _, stages = run(tmp_path / "killed" / "btcp_finetuned", config, **same_run)
     assert all(same(whole["btcp_finetuned"].values, stages["btcp_finetuned"].values))
 
 
