@@ -1,26 +1,54 @@
 """Decision thresholds on u: `u < tau` accepts an answer, `u >= tau` rejects it.
 
-Chosen on validation or calibration data, never on the data that they are judged by.
+Chosen on validation or calibration data, never on the data that they are judged by. One rule makes
+a promise, `target_risk`: its threshold keeps the error rate of all answers that it will ever accept
+under a limit, as long as they come from where the calibration rows came from. The others describe
+the rows that they are given. `calibration_size` says how many rows a promise takes, and
+`review_queue` orders the answers that a person can check.
 """
 
 import dataclasses
+import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from btcp_tf import metrics
 
 
 @dataclasses.dataclass(frozen=True)
 class Threshold:
-    """A threshold and what it does to the data that it was chosen on."""
+    """A threshold and what it does to the n rows that it was chosen on.
 
-    tau: float
-    """Between two of the distinct values of u, or beyond their ends."""
+    All fields are plain and finite, so that `dataclasses.asdict` goes into any JSON file.
+    """
+
+    tau: float | None
+    """Answers with u < tau are accepted. None: none may be, as the target is not achievable."""
     coverage: float
-    """Share of answers accepted."""
+    """Share of answers accepted, in [0, 1]."""
     rule: str
     """How it was chosen."""
+    n: int
+    """Rows that it was chosen on."""
+    accepted: int
+    """Those of them that it accepts."""
+    errors: int | None = None
+    """Wrong answers among `accepted`. None: chosen without labels."""
+    risk: float | None = None
+    """errors / accepted: what was observed, not what is promised. None where undefined."""
+    risk_bound: float | None = None
+    """`target_risk` alone: upper Clopper-Pearson bound of the error rate of accepted answers, at
+    level 1 - `delta`; at most the target. It is the walk that turns it into a promise, and the
+    promise is the target: a bound far below it holds for a tau that was fixed beforehand."""
+    delta: float | None = None
+    """`target_risk` alone: probability of a broken promise that was allowed for this threshold."""
+    least_risk: float | None = None
+    """Where the target is not achievable: the least higher one that would have been, with the same
+    data, grid, `delta` and `min_coverage`. It was found by looking at the labels, so to promise it
+    takes new ones. None: there is none."""
 
 
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
@@ -44,11 +72,454 @@ def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
             "expected correct and wrong answers to choose a threshold of best BACC, received "
             f"{correct} correct and {errors} wrong ones"
         )
-    # Entry i accepts the i smallest values of u. BACC in whole numbers, so that ties are ties.
+    # BACC in whole numbers, so that ties are ties.
     bacc = groups.correct * errors + (errors - groups.errors) * correct
-    best = len(bacc) - 1 - int(np.argmax(bacc[::-1]))
-    ends = np.concatenate([[groups.u[0]], groups.u, [np.nextafter(groups.u[-1], np.inf)]])
-    tau = float((ends[best] + ends[best + 1]) / 2)
-    # The middle of neighboring floats is one of them: it must not accept the upper one.
-    tau = tau if tau > ends[best] or not best else float(ends[best + 1])
-    return Threshold(tau, float(groups.rows[best] / groups.rows[-1]), "best BACC")
+    return _at_cut(groups, _last(bacc == bacc.max()), "best BACC")
+
+
+def least_cost(
+    is_error: ArrayLike, uncertainty: ArrayLike, *, error_cost: float, abstention_cost: float
+) -> Threshold:
+    """The threshold that would have cost least: accepted errors and rejected answers have a price.
+
+    Cuts and ties as in `best_bacc`.
+
+    Args:
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      error_cost: Of accepting a wrong answer, >= 0.
+      abstention_cost: Of rejecting an answer, right or wrong, >= 0, in the same unit. A threshold
+        is of use where it is the smaller of the two.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, and if a cost is negative or not finite, or both are 0.
+    """
+    for name, cost in (("error_cost", error_cost), ("abstention_cost", abstention_cost)):
+        if not 0 <= cost < math.inf:
+            raise ValueError(f"{name}: expected a finite number >= 0, received {cost}")
+    if not (error_cost or abstention_cost):
+        raise ValueError("error_cost and abstention_cost: expected one above 0, received 0 and 0")
+    groups = metrics.tie_groups(is_error, uncertainty)
+    cost = groups.errors * error_cost + (groups.rows[-1] - groups.rows) * abstention_cost
+    rule = f"least cost: {error_cost:g} for an error, {abstention_cost:g} for an abstention"
+    return _at_cut(groups, _last(cost == cost.min()), rule)
+
+
+def target_coverage(uncertainty: ArrayLike, *, coverage: float) -> Threshold:
+    """The smallest threshold that accepts at least a given share of the rows; needs no labels.
+
+    Args:
+      uncertainty: `[n]`, finite.
+      coverage: In (0, 1].
+
+    Raises:
+      ValueError: If an argument is not as described.
+    """
+    _check_share("coverage", coverage)
+    groups = _unlabelled(uncertainty)
+    # A quotient of counts is rounded as the literal is, so that 19 of 20 is 0.95.
+    cut = int(np.argmax(groups.rows / groups.rows[-1] >= coverage))
+    return _at_cut(groups, cut, f"coverage >= {coverage:g}", labelled=False)
+
+
+def target_risk(
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    *,
+    risk: float,
+    delta: float,
+    grid: ArrayLike | None = None,
+    min_coverage: float = 0.0,
+) -> Threshold:
+    """A threshold that keeps the error rate of accepted answers at or under `risk`.
+
+    The promise: with probability at least 1 - delta over the draw of the calibration rows, the
+    error rate of all answers with u < tau, not just of these rows, is at most `risk`. It assumes
+    rows that are independent draws of what the threshold will be used on, and that neither the
+    classifier nor u nor `grid` was chosen with these labels. Nothing is assumed about the order
+    that u gives: risk need not rise with tau.
+
+    Method: learn then test, with a fixed sequence of exact binomial tests. The walk goes through
+    the grid from the strict end and keeps the last tau before the first whose rows do not reject
+    "the error rate is above `risk`" at level delta. It starts where a test can pass, at
+    ceil(log(delta) / log(1 - risk)) accepted rows, or where `min_coverage` is reached. One error
+    among the few rows of its first steps ends the walk, so name a `min_coverage` if thresholds
+    below it would be of no use.
+
+    Args:
+      is_error: `[n]`, whether each answer of the calibration set is wrong.
+      uncertainty: `[n]`, finite.
+      risk: In (0, 1).
+      delta: In (0, 1).
+      grid: Candidates for tau, ascending, made without the calibration rows; see `quantile_grid`.
+        None: fixed ones for u in [0, 1], evenly spaced in log odds, 0.01 apart. Where u keeps to a
+        small part of [0, 1], quantiles are finer. Candidates are not taken from the calibration
+        rows: which of them is the first to break the limit would then depend on the rows that test
+        it, which does no harm only where risk rises with tau.
+      min_coverage: Share of the rows, in [0, 1], that a threshold has to accept to be considered.
+        Chosen without the labels.
+
+    Returns:
+      The threshold. `tau` is None where the target is not achievable with this data; `least_risk`
+      then says what would have been.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, if an argument is not as described, and for u outside
+        [0, 1] without a grid.
+
+    Source: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test, 2021; Clopper and Pearson,
+    1934.
+    """
+    rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
+    groups = metrics.tie_groups(is_error, uncertainty)
+    return _walk(groups, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
+
+
+def target_risk_by_group(
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    groups: ArrayLike,
+    *,
+    risk: float,
+    delta: float,
+    grid: ArrayLike | None = None,
+    min_coverage: float = 0.0,
+) -> dict[int | str, Threshold]:
+    """`target_risk` in each group, such as the predicted class, all promises together.
+
+    With probability at least 1 - delta no group's error rate of accepted answers is above `risk`:
+    each of the g groups gets delta / g (Bonferroni). That takes more rows than one promise for all
+    groups, in each of them; a group with too few has a threshold without tau.
+
+    Args:
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      groups: `[n]`, whole numbers or strings. Known for future answers, too, so not the true class.
+      risk: In (0, 1).
+      delta: In (0, 1), for all groups together.
+      grid: See `target_risk`; the same for all groups.
+      min_coverage: See `target_risk`; a share of each group's rows.
+
+    Returns:
+      A threshold for each group that occurs, in ascending order.
+
+    Raises:
+      ValueError: As `target_risk`, and if groups are not as described.
+    """
+    whole = metrics.tie_groups(is_error, uncertainty)
+    taus = _candidates(grid, uncertainty)
+    names = np.asarray(groups)
+    if names.dtype == object and all(isinstance(name, str) for name in names.flat):
+        names = names.astype(str)
+    if names.dtype.kind not in "biuU":
+        raise ValueError(f"groups: expected whole numbers or strings, received {names.dtype}")
+    if names.shape != (whole.rows[-1],):
+        raise ValueError(f"groups: expected shape {(int(whole.rows[-1]),)}, received {names.shape}")
+    distinct = np.unique(names)
+    rule = (
+        f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "
+        f"(Bonferroni: delta / {len(distinct)} each)"
+    )
+    errors, u = np.asarray(is_error), np.asarray(uncertainty)
+    return {
+        name.item(): _walk(
+            metrics.tie_groups(errors[names == name], u[names == name]),
+            taus,
+            risk,
+            delta,
+            min_coverage,
+            rule,
+            promises=len(distinct),
+        )
+        for name in distinct
+    }
+
+
+def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:
+    """Candidates for `target_risk` from validation u, which must not be the calibration rows.
+
+    Args:
+      uncertainty: `[n]`, finite.
+      size: Candidates at most, >= 1: for each share i / size the smallest cut between distinct
+        values that accepts it. Tied rows make them fewer.
+
+    Returns:
+      `[<= size]`, ascending. Half-way between two distinct values each, but for the last, which
+      accepts everything: it is above 1 for u in [0, 1], else the largest single-precision number.
+
+    Raises:
+      ValueError: If an argument is not as described.
+    """
+    if size < 1:
+        raise ValueError(f"size: expected a number >= 1, received {size}")
+    groups = _unlabelled(uncertainty)
+    # In whole numbers: the first cut of at least i / size of all rows.
+    wanted = np.arange(1, size + 1) * groups.rows[-1]
+    grid = _cuts(groups.u)[np.unique(np.searchsorted(groups.rows * size, wanted))]
+    in_unit_interval = groups.u[0] >= 0 and groups.u[-1] <= 1
+    grid[-1] = _ABOVE_ONE if in_unit_interval else np.finfo(np.float32).max
+    return grid
+
+
+def calibration_size(
+    risk: float,
+    delta: float,
+    *,
+    coverage: float = 1.0,
+    expected_risk: float = 0.0,
+    power: float = 0.8,
+) -> int:
+    """How many labelled calibration rows a promise of `target_risk` takes.
+
+    As if the final tau were tested alone: the walk has to pass stricter ones before it, too.
+
+    Args:
+      risk: Target, in (0, 1).
+      delta: In (0, 1).
+      coverage: Share of answers that are to be accepted, in (0, 1]; only they count.
+      expected_risk: Error rate expected among them, in [0, risk).
+      power: Probability with which the test is to pass if that is so, in (0, 1).
+
+    Returns:
+      Rows of which, on average, enough are accepted. Enough is the least number from which on the
+      test passes with that probability, however many more there are: an additional row can lower
+      it, as the number of errors that may be among the rows is whole. Without errors it is
+      ceil(log(delta) / log(1 - risk)).
+
+    Raises:
+      ValueError: If an argument is not as described, or `expected_risk` is so near to `risk` that
+        more than 4,096 errors would have to be seen.
+    """
+    _check_probability("risk", risk)
+    _check_probability("delta", delta)
+    _check_probability("power", power)
+    _check_share("coverage", coverage)
+    if not 0 <= expected_risk < risk:
+        raise ValueError(
+            f"expected_risk: expected 0 or more, below {risk}, received {expected_risk}"
+        )
+    limit = 64
+    while limit <= 2**13:
+        # Entry c of `first` is where c errors are allowed. From there to the next one's, each row
+        # makes passing less probable.
+        first = _least_rows(np.arange(limit + 1), risk, delta)
+        failing = np.flatnonzero(_tail(np.arange(limit), first[1:] - 1, expected_risk) < power)
+        start = failing[-1] + 1 if len(failing) else 0
+        # The teeth get smaller and the way up is long: what holds for so many holds for all.
+        if start <= limit // 2:
+            return math.ceil(first[start] / coverage)
+        limit *= 2
+    raise ValueError(
+        f"expected_risk: expected a number further below {risk}, received {expected_risk}"
+    )
+
+
+class ReviewQueue(NamedTuple):
+    """The answers that a person should check, and what that is expected to bring."""
+
+    rows: np.ndarray
+    """Numbers of the k rows, the most uncertain first, tied ones in their order, [k] int64."""
+    expected_errors: float | None
+    """Wrong answers expected among them, in [0, k]; None without calibration rows like them."""
+    low: int
+    """Least number of wrong answers, with `high` an interval at level 1 - delta."""
+    high: int
+    """Greatest number of wrong answers."""
+
+
+def review_queue(
+    uncertainty: ArrayLike,
+    k: int,
+    *,
+    calibration: tuple[ArrayLike, ArrayLike],
+    delta: float = 0.1,
+) -> ReviewQueue:
+    """The k of n answers to check, when a person can check k, and the errors this should catch.
+
+    The queue holds the rows whose u is at or above some value. The calibration rows there tell how
+    many of them are wrong; of rows with just that value, the same share counts in both sets. This
+    assumes that answers as uncertain as those are as often wrong as in the calibration set, not
+    that there are as many of them. The interval is the exact one for the errors among k rows after
+    those among the calibration rows, both binomial with the same unknown rate.
+
+    Args:
+      uncertainty: `[n]`, finite, of the answers that wait; no labels.
+      k: From 1 to n.
+      calibration: (is_error, uncertainty) of labelled rows, `[m]` each.
+      delta: Probability, in (0, 1), that is allowed outside of the interval.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, or if an argument is not as described.
+    """
+    _check_probability("delta", delta)
+    n = _unlabelled(uncertainty).rows[-1]
+    if not 1 <= k <= n:
+        raise ValueError(f"k: expected a number from 1 to {n}, received {k}")
+    u = np.asarray(uncertainty, np.float64)
+    queue = np.argsort(-u, kind="stable")[:k]
+    last = u[queue[-1]]
+    tied_share = np.sum(u[queue] == last) / np.sum(u == last)
+
+    groups = metrics.tie_groups(*calibration)
+    at, above = (np.searchsorted(groups.u, last, side) for side in ("left", "right"))
+
+    def counted(counts: np.ndarray) -> float:
+        return float(counts[-1] - counts[above] + tied_share * (counts[above] - counts[at]))
+
+    rows, errors = counted(groups.rows), counted(groups.errors)
+    correct = max(rows - errors, 0.0)
+    # The beta distributions of the two Clopper-Pearson bounds, carried on to k new rows.
+    low = np.searchsorted(_beta_binomial(k, errors, correct + 1), delta / 2, "right")
+    high = np.searchsorted(_beta_binomial(k, errors + 1, correct), 1 - delta / 2)
+    return ReviewQueue(
+        queue, k * errors / rows if rows else None, min(int(low), k), min(int(high), k)
+    )
+
+
+_ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
+"""Accepts u = 1, in single precision as well."""
+
+# Log odds of -40: far below what single precision tells from 0. Above 37 they are 1.
+_FIXED_GRID = np.append(np.unique(special.expit(np.arange(-4000, 3701) / 100)), _ABOVE_ONE)
+"""Candidates for u in [0, 1] that no data has shaped."""
+
+
+def _cuts(u: np.ndarray) -> np.ndarray:
+    """Entry i, [g + 1], accepts i of the g distinct values of u, ascending."""
+    low, high = np.append(u[:1], u), np.append(u, np.nextafter(u[-1], np.inf))
+    middle = (low + high) / 2
+    # The middle of neighboring floats is one of them: it must not be the lower one.
+    return np.where(middle > low, middle, high)
+
+
+def _last(wanted: np.ndarray) -> int:
+    return int(np.flatnonzero(wanted)[-1])
+
+
+def _at_cut(groups: metrics.TieGroups, cut: int, rule: str, labelled: bool = True) -> Threshold:
+    """The threshold that accepts the `cut` smallest distinct values."""
+    errors = int(groups.errors[cut]) if labelled else None
+    tau = float(_cuts(groups.u)[cut])
+    return _threshold(tau, rule, int(groups.rows[-1]), int(groups.rows[cut]), errors)
+
+
+def _threshold(
+    tau: float | None, rule: str, n: int, accepted: int, errors: int | None, **more: float | None
+) -> Threshold:
+    risk = errors / accepted if accepted and errors is not None else None
+    return Threshold(tau, accepted / n, rule, n, accepted, errors, risk, **more)
+
+
+def _walk(
+    groups: metrics.TieGroups,
+    taus: np.ndarray,
+    risk: float,
+    delta: float,
+    min_coverage: float,
+    rule: str,
+    promises: int = 1,
+) -> Threshold:
+    """Fixed-sequence testing, see `target_risk`; `delta` is shared by so many promises."""
+    _check_probability("risk", risk)
+    _check_probability("delta", delta)
+    if not 0 <= min_coverage <= 1:
+        raise ValueError(f"min_coverage: expected a number in [0, 1], received {min_coverage}")
+    delta /= promises
+    if min_coverage:
+        rule += f", coverage >= {min_coverage:g}"
+    n = int(groups.rows[-1])
+    cut = np.searchsorted(groups.u, taus)
+    # Candidates that accept the same rows have the same test; the last of them stands for all.
+    last = np.flatnonzero(np.diff(groups.rows[cut], append=n + 1))
+    cut, taus = cut[last], taus[last]
+    wide = (groups.rows[cut] > 0) & (groups.rows[cut] / n >= min_coverage)
+    cut, taus = cut[wide], taus[wide]
+    rows, errors = groups.rows[cut], groups.errors[cut]
+
+    # Errors are looked at from the first candidate on that could pass without one.
+    can_pass = _tail(0, rows, risk) <= delta
+    passed = np.logical_and.accumulate(_tail(errors, rows, risk)[can_pass] <= delta)
+    if passed.any():
+        best = np.flatnonzero(can_pass)[passed][-1]
+        return _threshold(
+            float(taus[best]),
+            rule,
+            n,
+            int(rows[best]),
+            int(errors[best]),
+            risk_bound=float(_upper_bound(errors[best], rows[best], delta)),
+            delta=delta,
+        )
+    # A candidate is the first one tested for targets from its bound without errors on, up to that
+    # of the candidate before it; within them, the test passes from its bound on.
+    bound = _upper_bound(errors, rows, delta)
+    end = np.append(1.0, _upper_bound(0, rows, delta))[:-1]
+    achievable = bound[(bound > risk) & (bound < end)]
+    least = float(achievable.min()) if len(achievable) else None
+    return _threshold(None, rule, n, 0, 0, delta=delta, least_risk=least)
+
+
+def _tail(errors: ArrayLike, rows: ArrayLike, risk: float) -> np.ndarray:
+    """Probability of at most so many errors among so many rows if each is wrong with p = risk."""
+    errors, rows = np.asarray(errors), np.asarray(rows)
+    correct = np.maximum(rows - errors, 1)
+    return np.where(errors < rows, special.betainc(correct, errors + 1.0, 1 - risk), 1.0)
+
+
+def _upper_bound(errors: ArrayLike, rows: ArrayLike, delta: float) -> np.ndarray:
+    """Clopper-Pearson: the error rate at which `_tail` is delta; 1 if all rows are wrong."""
+    errors, rows = np.asarray(errors), np.asarray(rows)
+    correct = np.maximum(rows - errors, 1)
+    return np.where(errors < rows, special.betainccinv(errors + 1.0, correct, delta), 1.0)
+
+
+def _least_rows(errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
+    """Fewest rows among which so many errors still pass the test."""
+    # By Chernoff's bound, `high` passes.
+    low, high = errors, np.ceil(2 * (errors - math.log(delta)) / risk).astype(np.int64) + 1
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        passes = _tail(errors, middle, risk) <= delta
+        low, high = np.where(passes, low, middle), np.where(passes, middle, high)
+    return high
+
+
+def _beta_binomial(n: int, a: float, b: float) -> np.ndarray:
+    """Probabilities of at most 0, 1, ..., n, [n + 1]; at a = 0 all is at 0, at b = 0 at n."""
+    if not (a and b):
+        return np.ones(n + 1) if not a else np.append(np.zeros(n), 1.0)
+    x = np.arange(n + 1)
+    ways = -special.betaln(x + 1, n - x + 1) - math.log(n + 1)
+    return np.cumsum(np.exp(ways + special.betaln(x + a, n - x + b) - special.betaln(a, b)))
+
+
+def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
+    """The grid, checked, or the fixed one if u fits it."""
+    u = np.asarray(uncertainty)
+    if grid is None:
+        metrics.check_rows(
+            ~((u < 0) | (u > 1)), u, "uncertainty: expected values in [0, 1], or a grid"
+        )
+        return _FIXED_GRID
+    taus = np.asarray(grid)
+    if taus.dtype.kind not in "iuf" or taus.ndim != 1 or not taus.size:
+        raise ValueError(f"grid: expected numbers [m], m > 0, received {taus.dtype} {taus.shape}")
+    taus = taus.astype(np.float64)
+    if not (np.isfinite(taus).all() and (np.diff(taus) > 0).all()):
+        raise ValueError("grid: expected finite thresholds, ascending, received other ones")
+    return taus
+
+
+def _unlabelled(uncertainty: ArrayLike) -> metrics.TieGroups:
+    """`metrics.tie_groups` of u alone."""
+    return metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name}: expected a number above 0, at most 1, received {value}")

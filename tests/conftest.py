@@ -17,8 +17,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 
-# Needs an environment of its own.
-collect_ignore = [] if importlib.util.find_spec("torch_uncertainty") else ["test_metrics_torch.py"]
+# Each needs an environment of its own.
+_OTHERS = {"torch_uncertainty": "test_metrics_torch.py", "mapie": "test_thresholds_mapie.py"}
+collect_ignore = [test for name, test in _OTHERS.items() if not importlib.util.find_spec(name)]
 
 
 def _prepared_data_dir() -> pathlib.Path:
