@@ -10,10 +10,11 @@ the estimator does not find errors better than MCP, it is MCP, and says so.
 """
 
 import dataclasses
+import inspect
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,15 +61,17 @@ class Judge:
         return self._about["class_names"]
 
     @property
-    def tau(self) -> float | None:
-        """Threshold: answers with u < tau are accepted. None before `select_threshold`."""
-        return self._about.get("tau")
+    def threshold(self) -> thresholds.Threshold | None:
+        """What `select_threshold` chose: answers with u < tau are accepted, none where tau is
+        None. None before."""
+        found = self._about["threshold"]
+        return None if found is None else thresholds.Threshold(**found)
 
     @property
     def fitted(self) -> dict[str, Any] | None:
         """How the estimator came about: the fields of
         `estimators.Fit`. None before `fit`: u is MCP's."""
-        return self._about.get("fit")
+        return self._about["fit"]
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -118,7 +121,8 @@ class Judge:
             readers,
             weights,
             # As JSON has it, so that a loaded one is equal.
-            self._about | {"fit": json.loads(json.dumps(dataclasses.asdict(fit))), "tau": None},
+            self._about
+            | {"fit": json.loads(json.dumps(dataclasses.asdict(fit))), "threshold": None},
         )
         if fit.errors < _FEW_ERRORS:
             warnings.warn(
@@ -160,7 +164,8 @@ class Judge:
         """
         answers, y = self._predict(x, y, batch_size)
         labels = self._labels(y, len(answers["predicted"]))
-        tau = 0.5 if self.tau is None else self.tau
+        # Without a tau nothing is accepted.
+        tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
         return evaluation.rows(
             evaluation.Predictions(
                 labels,
@@ -179,26 +184,54 @@ class Judge:
         )
 
     def select_threshold(
-        self, x: Any, y: Any = None, *, rule: str = "best_bacc", batch_size: int = 256
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        rule: str = "best_bacc",
+        batch_size: int = 256,
+        **settings: Any,
     ) -> thresholds.Threshold:
         """Chooses the threshold of `predict` and keeps it in the model.
+
+            judge.select_threshold(x, y, rule="target_risk", risk=0.05, delta=0.05)
 
         Args:
           x: Inputs `[n, ...]` that neither the classifier nor `fit` has seen, or a dataset of
             batches (inputs, labels).
-          y: Labels `[n]`.
+          y: Labels `[n]`; `target_coverage` needs none.
           rule: One of `RULES`.
           batch_size: Inputs at once.
+          **settings: Of the rule, see `btcp_tf.thresholds`.
 
         Raises:
-          ValueError: As the rule.
+          ValueError: As the rule; and for settings that it does not have, or lacks.
         """
         if rule not in RULES:
             raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
+        choose = RULES[rule]
+        known = inspect.signature(choose).parameters.values()
+        wanted = {p.name: p.default is p.empty for p in known if p.kind is p.KEYWORD_ONLY}
+        if not {name for name in wanted if wanted[name]} <= set(settings) <= set(wanted):
+            words = [f"{name} (required)" if needed else name for name, needed in wanted.items()]
+            raise ValueError(
+                f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
+                f"{', '.join(settings) or 'none'}"
+            )
         answers, y = self._predict(x, y, batch_size)
-        is_error = answers["predicted"] != self._labels(y, len(answers["predicted"]))
-        chosen = RULES[rule](is_error, answers["uncertainty"])
-        self._about["tau"] = chosen.tau
+        rows = [answers["uncertainty"]]
+        if "is_error" in inspect.signature(choose).parameters:
+            labels = self._labels(y, len(answers["predicted"]))
+            rows.insert(0, answers["predicted"] != labels)
+        chosen = choose(*rows, **settings)
+        self._about["threshold"] = dataclasses.asdict(chosen)
+        if chosen.tau is None:
+            least = chosen.least_risk
+            warnings.warn(
+                f"not achievable with this data, and nothing will be accepted: {chosen.rule}"
+                + ("" if least is None else f"; the least that would have been is {least:.4f}"),
+                stacklevel=2,
+            )
         return chosen
 
     def save(self, path: str | os.PathLike) -> None:
@@ -246,8 +279,10 @@ class Judge:
         ends = [self.model.output[name] for name in ("probs", "uncertainty")]
         (probs, u), y = _infer(keras.Model(self.model.input, ends), x, y, batch_size)
         found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
-        if self.tau is not None:
-            found["accept"] = found["uncertainty"] < self.tau
+        if self.threshold is not None:
+            # A tau between neighboring float32 must not be rounded to one of them.
+            tau = -np.inf if self.threshold.tau is None else self.threshold.tau
+            found["accept"] = found["uncertainty"].astype(np.float64) < tau
         return found, y
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
@@ -269,8 +304,17 @@ class Judge:
         return labels
 
 
-RULES = {"best_bacc": thresholds.best_bacc}
-"""Rules of `select_threshold`: (is_error, uncertainty) → `thresholds.Threshold`."""
+RULES: dict[str, Callable[..., thresholds.Threshold]] = {
+    rule.__name__: rule
+    for rule in (
+        thresholds.best_bacc,
+        thresholds.least_cost,
+        thresholds.target_coverage,
+        thresholds.target_risk,
+    )
+}
+"""Rules of `select_threshold`: (is_error unless it needs no labels, uncertainty, settings) →
+`thresholds.Threshold`."""
 
 
 def attach(
@@ -298,7 +342,7 @@ def attach(
     names = [str(name) for name in class_names] or [str(number) for number in range(classes)]
     if len(names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(names)}")
-    about = {"class_names": names, "tau": None, "fit": None}
+    about = {"class_names": names, "threshold": None, "fit": None}
     return Judge(_join(encoder, classifiers.both_ends(head), {}, estimators.MCP, about))
 
 

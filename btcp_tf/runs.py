@@ -358,7 +358,7 @@ class Journal:
         }
         # Classifiers without an error, or without a correct answer, have no best threshold.
         if METHODS["thresholding"].column_of == stage and 0 < is_error.sum() < len(is_error):
-            tau = thresholds.best_bacc(is_error, u).tau
+            tau = _best_tau(is_error, u)
             best = evaluation.epoch_metrics(is_error, u, tau=tau)
             row |= {"best_tau": tau, "fpr_best_tau": best["fpr"], "fnr_best_tau": best["fnr"]}
         self._summaries.epoch(stage, row, {"u_validation": u, "u_train": train_u})
@@ -584,8 +584,14 @@ def choose_taus(predictions: AllPredictions, config: Config) -> dict[str, float]
     taus = {}
     for name in config.method:
         if METHODS[name].column_of and 0 < found.is_error.sum() < len(found.is_error):
-            taus[name] = thresholds.best_bacc(found.is_error, found.uncertainty[name]).tau
+            taus[name] = _best_tau(found.is_error, found.uncertainty[name])
     return taus
+
+
+def _best_tau(is_error: np.ndarray, u: np.ndarray) -> float:
+    tau = thresholds.best_bacc(is_error, u).tau
+    assert tau is not None, "one of the cuts is always the best"
+    return tau
 
 
 def evaluate(

@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import btcp_tf
 from btcp_tf import judge as module
+from btcp_tf import thresholds
 
 CLASSES = 3
 
@@ -121,7 +122,7 @@ def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):
     chosen = judge.select_threshold(*samples(800, 8))
     x, y = samples(800, 9)
     found = judge.predict(x)
-    assert judge.tau == chosen.tau
+    assert judge.threshold == chosen
     np.testing.assert_array_equal(found["accept"], found["uncertainty"] < chosen.tau)
     is_error = found["predicted"] != y
     assert is_error[found["accept"]].mean() < is_error.mean() < is_error[~found["accept"]].mean()
@@ -132,7 +133,7 @@ def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):
         "import sys, numpy as np, btcp_tf\n"
         "judge = btcp_tf.load(sys.argv[1])\n"
         "found = judge.predict(np.load(sys.argv[2]))\n"
-        "np.savez(sys.argv[3], tau=judge.tau, names=judge.class_names, **found)\n"
+        "np.savez(sys.argv[3], tau=judge.threshold.tau, names=judge.class_names, **found)\n"
         "assert judge.fitted['words']\n"
     )
     np.save(tmp_path / "x.npy", x)
@@ -144,11 +145,32 @@ def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):
             np.testing.assert_array_equal(again[name], value)
 
 
+def test_rules_of_thresholds(fitted):
+    judge = module.Judge(keras.models.clone_model(fitted.model))
+    judge.model.set_weights(fitted.model.get_weights())
+    x, y = samples(1500, 8)
+    found = judge.predict(x)
+    is_error, u = found["predicted"] != y, found["uncertainty"]
+    chosen = judge.select_threshold(x, rule="target_coverage", coverage=0.7)
+    assert chosen == judge.threshold == thresholds.target_coverage(u, coverage=0.7)
+    target = dict(risk=0.05, delta=0.1, min_coverage=0.3)
+    chosen = judge.select_threshold(x, y, rule="target_risk", **target)
+    assert chosen == thresholds.target_risk(is_error, u, **target)
+    accepted = judge.predict(x)["accept"]
+    assert accepted.sum() == chosen.accepted > 500
+    assert is_error[accepted].mean() <= 0.05
+
+    with pytest.warns(UserWarning, match="not achievable .* nothing will be accepted: error rate"):
+        none = judge.select_threshold(x, y, rule="target_risk", risk=1e-4, delta=0.1)
+    assert none.tau is None and not judge.predict(x)["accept"].any()
+    assert judge.evaluate(x, y, draws=20)[0]["fnr"] == 1.0  # No correct answer is accepted.
+
+
 def test_fitting_again_takes_the_threshold_back(classifier):
     judge = btcp_tf.attach(classifier).fit(*samples(1500, 1), verbose=0)
     judge.select_threshold(*samples(800, 8))
     judge.fit(*samples(1500, 1), verbose=0)
-    assert judge.tau is None
+    assert judge.threshold is None
 
 
 def test_datasets_give_what_arrays_give(classifier, fitted):
@@ -221,14 +243,20 @@ def test_refuses(classifier, x, y, message):
     for call in (judge.fit, judge.evaluate, judge.select_threshold):
         with pytest.raises(ValueError, match=message):
             call(x, y)
-    assert judge.fitted is None and judge.tau is None
+    assert judge.fitted is None and judge.threshold is None
 
 
 def test_refuses_other_things(classifier, fitted, tmp_path):
     with pytest.raises(ValueError, match="class_names: expected 3 names, received 2"):
         btcp_tf.attach(classifier, class_names=["a", "b"])
-    with pytest.raises(ValueError, match="rule: expected one of best_bacc, received 'best'"):
+    with pytest.raises(ValueError, match="rule: expected one of best_bacc, .* received 'best'"):
         fitted.select_threshold(X, Y, rule="best")
+    for settings, words in (
+        ({}, r"risk \(required\), delta \(required\), .* received none"),
+        ({"risk": 0.1, "delta": 0.1, "tau": 1}, ".* received risk, delta, tau"),
+    ):
+        with pytest.raises(ValueError, match=f"target_risk: expected the settings {words}"):
+            fitted.select_threshold(X, Y, rule="target_risk", **settings)
     with pytest.raises(ValueError, match="reference: expected at least 2 samples, received 1"):
         btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), verbose=0)
     with pytest.raises(ValueError, match="ends with .keras, received"):
