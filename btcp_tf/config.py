@@ -220,6 +220,21 @@ class Config:
         choices=("constant", "one_cycle"),
     )
     momentum: float = setting(0.9, "Momentum of SGD.", low=0, below=1)
+    weight_averaging: str = setting(
+        "none",
+        "What phases 1 and 3 leave: none, the last weights; ema, their exponential moving average; "
+        "swa, their mean over the last quarter of the steps.",
+        choices=("none", "ema", "swa"),
+    )
+    ema_momentum: float = setting(
+        0.999, "What one step leaves of the average of weight_averaging=ema.", low=0, below=1
+    )
+    sam_rho: float = setting(
+        0.0,
+        "Radius of sharpness-aware minimization in phases 1 and 3, which doubles their time; "
+        "0: off.",
+        low=0,
+    )
     weight_decay: float = setting(1e-4, "L2 weight decay, as PyTorch's SGD applies it.", low=0)
     steps_per_execution: int = setting(
         20,

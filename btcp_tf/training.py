@@ -9,11 +9,12 @@ batch, so that the gradients, the reported losses and the histogram of U under a
 distribution strategy are those of one device, uneven batches included.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,17 @@ class PhaseModel(keras.Model):
         network: keras.Model,
         settings: LossSettings | None = None,
         term_weights: dict[str, float] | None = None,
+        *,
+        averaging: bool = False,
     ) -> None:
+        """
+        Args:
+          phase: What is trained, and the loss terms.
+          network: With the sub-models.
+          settings: Of the estimator's loss, where there is an estimator.
+          term_weights: Of the loss terms; 1 where nothing is said.
+          averaging: Whether averages of the weights are kept, at the rate of `compile`.
+        """
         super().__init__(name=phase.name)
         self.phase = phase
         self.settings = settings
@@ -84,12 +95,57 @@ class PhaseModel(keras.Model):
             self.counts = self.add_weight(
                 shape=(settings.bins,), initializer="zeros", trainable=False, name="counts"
             )
+        # BatchNorm's statistics, too: those of the last weights would not fit averaged ones.
+        self.averaged = [w for part in self.parts.values() for w in part.weights] * averaging
+        self.averages = [
+            self.add_weight(
+                shape=w.shape,
+                initializer="zeros",
+                trainable=False,
+                aggregation="mean",
+                name=f"average{number}",
+            )
+            for number, w in enumerate(self.averaged)
+        ]
         self.built = True
 
-    def compile(self, *, weight_decay: float = 0.0, **arguments: Any) -> None:
-        """As in Keras; `weight_decay` is L2 on all that is trained, as PyTorch's SGD applies it."""
+    def compile(
+        self,
+        *,
+        weight_decay: float = 0.0,
+        sam_rho: float = 0.0,
+        averaging_rate: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        **arguments: Any,
+    ) -> None:
+        """As in Keras.
+
+        Args:
+          weight_decay: L2 on all that is trained, as PyTorch's SGD applies it.
+          sam_rho: Gradients are those at weights that are moved by so much up the gradient
+            (sharpness-aware minimization, Foret et al. 2021). 0: off.
+          averaging_rate: Number of the step, from 1 → how far the averages move to the weights.
+          **arguments: As in Keras.
+        """
         self.weight_decay = weight_decay
+        self.sam_rho = sam_rho
+        self.averaging_rate = averaging_rate
         super().compile(**arguments)
+
+    @contextlib.contextmanager
+    def with_averages(self) -> Iterator[None]:
+        """Puts the averages, where there are any, into the place of the weights for a while."""
+        weights = [w.numpy() for w in self.averaged]
+        self.take_averages()
+        try:
+            yield
+        finally:
+            for variable, value in zip(self.averaged, weights, strict=True):
+                variable.assign(value)
+
+    def take_averages(self) -> None:
+        """Puts the averages, where there are any, into the place of the weights."""
+        for variable, average in zip(self.averaged, self.averages, strict=True):
+            variable.assign(average.numpy())
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -148,6 +204,43 @@ class PhaseModel(keras.Model):
             weight = tf.ones(tf.shape(y), tf.float32)
         replica = tf.distribute.get_replica_context()
         size = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(weight))
+        weights = self.trainable_weights
+        terms, gradients = self._gradients(x, y, weight, size)
+        if self.sam_rho:
+            # The direction is the whole batch's, whatever the number of replicas.
+            whole = [replica.all_reduce(tf.distribute.ReduceOp.SUM, g) for g in gradients]
+            scale = self.sam_rho / tf.maximum(tf.linalg.global_norm(whole), 1e-12)
+            steps = [scale * gradient for gradient in whole]
+            for value, step in zip(weights, steps, strict=True):
+                value.assign(value + step)
+            _, gradients = self._gradients(x, y, weight, size)
+            for value, step in zip(weights, steps, strict=True):
+                value.assign(value - step)
+        if self.weight_decay:
+            # Through the momentum, as in PyTorch; the decay of Keras' optimizers is decoupled.
+            # Added here, as penalties in the loss cost the small estimator a quarter of its step.
+            share = self.weight_decay / replica.num_replicas_in_sync
+            gradients = [
+                gradient + share * value for gradient, value in zip(gradients, weights, strict=True)
+            ]
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        if self.averaging_rate is not None:
+            rate = self.averaging_rate(tf.cast(self.optimizer.iterations.value, tf.float32))
+            for average, value in zip(self.averages, self.averaged, strict=True):
+                average.assign(average + rate * (value - average))
+        for name, tracker in self.trackers.items():
+            tracker.update_state(terms[name], sample_weight=weight)
+        return {
+            name: tracker.result()
+            for name, tracker in self.trackers.items()
+            if not name.startswith("weight")  # Of no use in a progress bar.
+        }
+
+    def _gradients(
+        self, x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor, size: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
+        """The terms of a batch, and this replica's share of the gradients of the global mean."""
+        replica = tf.distribute.get_replica_context()
         with tf.GradientTape() as tape:
             terms = self.terms(y, self(x, training=True))
             if self.settings is not None and self.settings.hardest < 1.0:
@@ -164,23 +257,7 @@ class PhaseModel(keras.Model):
             )
             # Gradients are summed over replicas: each contributes its examples.
             objective = tf.reduce_sum(weight * terms["loss"]) / size
-        weights = self.trainable_weights
-        gradients = tape.gradient(objective, weights)
-        if self.weight_decay:
-            # Through the momentum, as in PyTorch; the decay of Keras' optimizers is decoupled.
-            # Added here, as penalties in the loss cost the small estimator a quarter of its step.
-            share = self.weight_decay / replica.num_replicas_in_sync
-            gradients = [
-                gradient + share * value for gradient, value in zip(gradients, weights, strict=True)
-            ]
-        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        for name, tracker in self.trackers.items():
-            tracker.update_state(terms[name], sample_weight=weight)
-        return {
-            name: tracker.result()
-            for name, tracker in self.trackers.items()
-            if not name.startswith("weight")  # Of no use in a progress bar.
-        }
+        return terms, tape.gradient(objective, self.trainable_weights)
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         # Under a strategy Keras averages the replicas' first batches to learn their shape, which
@@ -388,6 +465,8 @@ def fit_phase(
         model.compile(
             optimizer=optimizer,
             weight_decay=config.weight_decay,
+            sam_rho=config.sam_rho if "encoder" in model.parts else 0.0,
+            averaging_rate=_averaging_rate(config, epochs * steps) if model.averages else None,
             jit_compile=False,
             steps_per_execution=min(steps_per_call, steps),
         )
@@ -417,7 +496,17 @@ def fit_phase(
                 ),
             ],
         )
+    model.take_averages()
     return rows
+
+
+def _averaging_rate(config: Config, steps: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """How far averages move to the weights in step t, from 1, of so many."""
+    if config.weight_averaging == "swa":
+        before = steps * 3 // 4
+        return lambda t: 1.0 / tf.maximum(t - before, 1.0)
+    # Early on the average must forget the weights that training started from.
+    return lambda t: 1.0 - tf.minimum(config.ema_momentum, t / (10.0 + t))
 
 
 def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
@@ -506,7 +595,8 @@ class _EveryEpoch(keras.callbacks.Callback):
                 float(self.model.trackers[name].result()) for name in ("weight", "weight_squared")
             )
             row["effective_sample_size"] = self._examples * mean**2 / square if square else 0.0
-        self._rows.append(self._describe(row))
+        with self.model.with_averages():
+            self._rows.append(self._describe(row))
         self._save()
         if self._after_epoch is not None:
             self._after_epoch(self._rows)
@@ -732,6 +822,7 @@ def fit(
                 {"cross_entropy": config.cross_entropy_weight, "dfl": config.dfl_weight}
                 if len(phase.objective) > 1
                 else None,
+                averaging=config.weight_averaging != "none" and "encoder" in phase.trains,
             )
         rows = fit_phase(
             model,

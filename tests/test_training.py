@@ -342,6 +342,87 @@ def test_ohem_trains_on_the_hardest_of_the_batch(tmp_path):
         assert (found != before).any()
 
 
+def classifier_phase(**arguments):
+    """The model of phase 1 without dropout, and a batch for it."""
+    network = make_network(Config(**SETTINGS))
+    for layer in network._flatten_layers():
+        if isinstance(layer, keras.layers.Dropout):
+            layer.rate = 0.0
+    model = training.PhaseModel(PHASES[0], network, averaging="averaging_rate" in arguments)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), jit_compile=False, **arguments)
+    train = make_dataset().train
+    return model, (train.images, train.labels)
+
+
+@pytest.mark.parametrize("kind", ["ema", "swa"])
+def test_averages_are_those_of_the_weights_after_each_step(kind):
+    config = Config(**SETTINGS | dict(weight_averaging=kind, ema_momentum=0.3))
+    model, batch = classifier_phase(averaging_rate=training._averaging_rate(config, 8))
+    weights = []
+    for _ in range(8):
+        model.train_on_batch(*batch)
+        weights.append([w.numpy() for w in model.averaged])
+    if kind == "swa":
+        expected = [np.mean(last, axis=0) for last in zip(*weights[-2:], strict=True)]
+    else:
+        expected = [np.zeros_like(w) for w in weights[0]]
+        for step, new in enumerate(weights, 1):
+            keep = min(0.3, step / (10 + step))
+            expected = [keep * old + (1 - keep) * w for old, w in zip(expected, new, strict=True)]
+    for found, wanted in zip(model.averages, expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, atol=1e-6)
+    with model.with_averages():
+        for found, wanted in zip(model.averaged, expected, strict=True):
+            np.testing.assert_allclose(found.numpy(), wanted, atol=1e-6)
+    assert all(same([w.numpy() for w in model.averaged], weights[-1]))
+
+
+def test_sam_goes_down_the_gradient_of_a_worse_place():
+    model, (x, y) = classifier_phase(sam_rho=0.5)
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            terms = model.terms(tf.constant(y), model(x, training=True))
+            loss = tf.reduce_mean(terms["cross_entropy"])
+        return loss, [g.numpy() for g in tape.gradient(loss, model.trainable_weights)]
+
+    start = [w.numpy() for w in model.trainable_weights]
+    low, uphill = gradient()
+    length = np.sqrt(sum(np.sum(g**2) for g in uphill))
+    for w, value, g in zip(model.trainable_weights, start, uphill, strict=True):
+        w.assign(value + 0.5 * g / length)
+    high, there = gradient()
+    for w, value in zip(model.trainable_weights, start, strict=True):
+        w.assign(value)
+    logs = model.train_on_batch(x, y, return_dict=True)
+    assert high > low and logs["loss"] == pytest.approx(float(low), rel=1e-5)
+    for w, value, g in zip(model.trainable_weights, start, there, strict=True):
+        np.testing.assert_allclose(w.numpy(), value - 0.1 * g, atol=1e-6)
+
+
+def test_averages_are_what_a_phase_leaves_and_is_measured_by(tmp_path):
+    settings = dict(weight_averaging="swa", sam_rho=0.05, estimator_epochs=1, finetune_epochs=2)
+    config = Config(**SETTINGS | settings)
+    measured = {}
+
+    def describe(stage, row, answers):
+        measured[stage, row["epoch"]] = answers.probs
+        return row
+
+    kept = keep_at([("btcp_finetuned", 2)], tmp_path / "whole", tmp_path / "killed")
+    only = dict(estimators={"btcp": training.Recipe()})
+    (tmp_path / "whole").mkdir()
+    network, _, stages = run(
+        tmp_path / "whole", config, describe=lambda *a: kept(*a) and describe(*a), **only
+    )
+    validation = make_dataset().validation.images
+    for stage, epoch in (("classifier", 3), ("btcp_finetuned", 2)):
+        training.restore(network, stages[stage].values)
+        np.testing.assert_allclose(network(validation)["probs"], measured[stage, epoch], atol=1e-6)
+    _, _, again = run(tmp_path / "killed" / "btcp_finetuned", config, **only)
+    assert all(same(stages["btcp_finetuned"].values, again["btcp_finetuned"].values))
+
+
 def test_sampling_dropout_leaves_the_network_as_it_is(trained):
     _, _, network, _, _ = trained
     images = make_dataset().test.images
@@ -435,6 +516,8 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
     """All phases, BatchNorm included; 45 images leave a last batch of 1 for all replicas."""
     settings = SETTINGS | dict(batch_size=4, scope=scope, learning_rate=1e-3)
     settings |= dict(classifier_epochs=1, estimator_epochs=1, finetune_epochs=1)
+    if devices == 2:
+        settings |= dict(sam_rho=0.05, weight_averaging="ema")
     config = Config(**settings)
     # The one estimates with OHEM, whose choice of examples is the whole batch's.
     same = dict(dropout=False, estimators=ESTIMATORS | {"tcp": training.Recipe(0.0, 0.3)})
