@@ -200,6 +200,14 @@ class Config:
         3, "Classifiers of the method ensemble, the run's own among them.", low=2, high=1000
     )
 
+    residual_folds: int = setting(
+        0,
+        "Parts of the training images; residual also learns from the answers to each of a further "
+        "classifier that is trained on the others. 0: it learns from validation images alone.",
+        low=0,
+        high=100,
+    )
+
     # Training.
     classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
     estimator_epochs: int = setting(100, "Epochs of phase 2.", low=1)
@@ -298,6 +306,11 @@ class Config:
             raise ValueError(
                 "method: expected no ensemble, whose members are trained, beside classifier, "
                 f"received {','.join(self.method)}"
+            )
+        if self.residual_folds == 1 or (self.residual_folds and self.classifier):
+            raise ValueError(
+                "residual_folds: expected 0, or 2 and more without classifier, received "
+                f"{self.residual_folds}"
             )
         if self.strategy == "mirrored" and self.logical_devices == 1:
             raise ValueError(

@@ -220,37 +220,64 @@ MCP: Weights = (1.0, 0.0, np.zeros(0))
 """Of MCP itself."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+    """A classifier's answers to samples that it was not trained on."""
+
+    features: np.ndarray
+    """`[n, d]`."""
+    logits: np.ndarray
+    """`[n, k]`."""
+    labels: np.ndarray
+    """`[n]`."""
+    reference: tuple[np.ndarray, np.ndarray] | None = None
+    """Features `[m, d]` and labels `[m]` of samples that it was trained on, m at least 2; None:
+    what is around a sample is no evidence."""
+
+
 def fit_residual(
-    features: np.ndarray,
-    logits: np.ndarray,
-    labels: np.ndarray,
-    reference: tuple[np.ndarray, np.ndarray] | None = None,
+    held_out: HeldOut,
+    folds: Sequence[HeldOut] = (),
     *,
     seed: int = 0,
     batch_size: int = 256,
 ) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
     """Fits the residual estimator to a classifier's answers to held-out samples.
 
+    The evidence of one classifier means what that of another of its kind does. So classifiers that
+    were each trained on all but one part of the training samples let it learn from all of these.
+
     Args:
-      features: `[n, d]`.
-      logits: `[n, k]`.
-      labels: `[n]`.
-      reference: Features `[m, d]` and labels `[m]` of training samples, m at least 2; None: what is
-        around a sample is no evidence.
-      seed: Of folds and bootstrap.
+      held_out: Of the classifier itself.
+      folds: Of such further classifiers; with references if `held_out` has one.
+      seed: Of the cross-validation's parts and of the bootstrap.
       batch_size: Samples at once.
 
     Returns:
-      How it went; the layers that read the evidence, in order; and the weights.
+      How it went; the layers that read the evidence of the classifier itself, in order; and the
+      weights.
     """
-    readers: dict[str, keras.layers.Layer] = {"answer": AnswerEvidence(name="answer")}
-    if reference is not None:
-        index = NeighborEvidence(*reference[0].shape, name="neighbors")
-        index.set_points(*reference)
-        readers["neighbors"] = index
-    z, evidence = _read(readers, features, logits, batch_size)
-    fit, weights = choose(logits.argmax(axis=1) != labels, z, evidence, seed)
+    readers = _readers(held_out)
+    read = [_read(readers, held_out.features, held_out.logits, batch_size)]
+    read += [_read(_readers(fold), fold.features, fold.logits, batch_size) for fold in folds]
+    everyone = [held_out, *folds]
+    fit, weights = choose(
+        np.concatenate([one.logits.argmax(axis=1) != one.labels for one in everyone]),
+        np.concatenate([z for z, _ in read]),
+        {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers},
+        seed,
+        np.repeat(np.arange(len(everyone)), [len(one.labels) for one in everyone]),
+    )
     return fit, {name: readers[name] for name in fit.evidence}, weights
+
+
+def _readers(held_out: HeldOut) -> dict[str, keras.layers.Layer]:
+    readers: dict[str, keras.layers.Layer] = {"answer": AnswerEvidence(name="answer")}
+    if held_out.reference is not None:
+        index = NeighborEvidence(*held_out.reference[0].shape, name="neighbors")
+        index.set_points(*held_out.reference)
+        readers["neighbors"] = index
+    return readers
 
 
 def score_residual(
@@ -282,7 +309,11 @@ def _read(
 
 
 def choose(
-    is_error: np.ndarray, z: np.ndarray, evidence: dict[str, np.ndarray], seed: int
+    is_error: np.ndarray,
+    z: np.ndarray,
+    evidence: dict[str, np.ndarray],
+    seed: int,
+    classifier: np.ndarray,
 ) -> tuple[Fit, Weights]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
@@ -296,9 +327,11 @@ def choose(
       z: `[n, 1]`, from `McpLogit`.
       evidence: By name, `[n, e]`.
       seed: Of folds and bootstrap.
+      classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
+        fold of the cross-validation: what is learned from others is tried on it.
     """
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -311,7 +344,9 @@ def choose(
     def model(strength: float) -> Any:
         return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
 
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    if classifier.any():
+        folds = PredefinedSplit(classifier)
     tried = []
     for names in [(name,) for name in evidence] + [tuple(evidence)] * (len(evidence) > 1):
         x = np.hstack([z, *(evidence[name] for name in names)])
@@ -334,7 +369,9 @@ def choose(
     ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
         *(1000 * value for value in difference["aurc"])
     )
-    words = f"{n} held-out samples, {errors} errors, minus MCP: {figures}; " + (
+    count = int(classifier.max()) + 1
+    who = f" of {count} classifiers" if count > 1 else ""
+    words = f"{n} held-out samples{who}, {errors} errors, minus MCP: {figures}; " + (
         "the estimator is used" if better else "not better: u is MCP, calibrated"
     )
     fit = Fit(**same, evidence=names, strength=strength, difference=difference, words=words)

@@ -83,6 +83,7 @@ class Judge:
         y: Any = None,
         *,
         reference: Any = None,
+        folds: Sequence[tuple[Any, Any, Any]] = (),
         seed: int = 0,
         batch_size: int = 256,
         verbose: int = 1,
@@ -95,6 +96,9 @@ class Judge:
           y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
             what is around a sample is evidence. They go into the model. None: no such evidence.
+          folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
+            each trained without its held-out samples: with few of the classifier's own, the
+            estimator learns more from theirs. Samples and reference as in `reference`.
           seed: Of the folds and of the bootstrap.
           batch_size: Inputs at once.
           verbose: 1 shows progress bars and says what came out, 0 is silent.
@@ -102,18 +106,18 @@ class Judge:
         Raises:
           ValueError: If x or y do not fit the classifier, or its answers are not finite.
         """
-        title = "held-out samples" if verbose else ""
-        features, logits, labels = self._answers(x, y, batch_size, title)
-        around = None
-        if reference is not None:
-            known, labels_of = reference if isinstance(reference, tuple) else (reference, None)
-            title = "reference samples" if verbose else ""
-            points, _, classes = self._answers(known, labels_of, batch_size, title)
-            if len(points) < 2:
-                raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
-            around = points, classes
+        own = self._held_out((x, y), reference, batch_size, verbose)
+        others = []
+        for number, (classifier, samples, trained_on) in enumerate(folds, 1):
+            if (trained_on is None) != (reference is None):
+                raise ValueError(
+                    f"folds: expected a reference for all classifiers or for none, received fold "
+                    f"{number} {'without' if trained_on is None else 'with'}"
+                )
+            judge = attach(classifier, class_names=self.class_names)
+            others.append(judge._held_out(samples, trained_on, batch_size, verbose))
         fit, readers, weights = estimators.fit_residual(
-            features, logits, labels, around, seed=seed, batch_size=batch_size
+            own, others, seed=seed, batch_size=batch_size
         )
         self.model = _join(
             self.model.get_layer("encoder"),
@@ -263,6 +267,24 @@ class Judge:
 
         about = {**self._about, **(metadata or {})}
         return export(self.model, root, name, self.class_names, about, np.asarray(sample))
+
+    def _held_out(
+        self, samples: Any, reference: Any, batch_size: int, verbose: int
+    ) -> estimators.HeldOut:
+        """What `fit` learns from: samples, and around them the reference, as `fit` takes them."""
+
+        def answers(pair: Any, title: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            x, y = pair if isinstance(pair, tuple) else (pair, None)
+            return self._answers(x, y, batch_size, title if verbose else "")
+
+        features, logits, labels = answers(samples, "held-out samples")
+        around = None
+        if reference is not None:
+            points, _, classes = answers(reference, "reference samples")
+            if len(points) < 2:
+                raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
+            around = points, classes
+        return estimators.HeldOut(features, logits, labels, around)
 
     def _answers(
         self, x: Any, y: Any, batch_size: int, title: str

@@ -82,6 +82,16 @@ class Outputs:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def __getitem__(self, rows: np.ndarray) -> "Outputs":
+        """Those of some samples, a mask or their numbers."""
+        return Outputs(
+            self.features[rows],
+            self.logits[rows],
+            self.probs[rows],
+            None if self.labels is None else self.labels[rows],
+            {name: mean[rows] for name, mean in self.sampled.items()},
+        )
+
     @property
     def predicted(self) -> np.ndarray:
         """The most probable class, [n] int64."""
@@ -111,6 +121,9 @@ class Reference:
     neighbors: int = 10
     """Training samples in the ball whose radius tells `trust_score` how sparse they are, itself
     among them."""
+    folds: tuple[tuple[Outputs, Outputs], ...] = ()
+    """Of further classifiers, each of what it was trained on and of what was kept from it, with
+    labels: `residual` learns from the latter, too."""
 
     def __post_init__(self) -> None:
         _labels("train", self.train)
@@ -533,19 +546,24 @@ def residual(reference: Reference) -> Score:
     logit(u) = a · logit(1 − largest probability) + b + h · evidence; see
     `estimators.fit_residual`.
 
-    Fitted by cross-validated logistic regression to the errors of the validation samples. Where it
-    does not beat MCP there, it is MCP, calibrated. Range [0, 1].
+    Fitted by cross-validated logistic regression to the errors of the validation samples, and to
+    those of further classifiers in `folds`. Where it does not beat MCP there, it is MCP,
+    calibrated. Range [0, 1].
     """
     from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
-    train, held_out = reference.train, reference.validation
-    _, readers, weights = estimators.fit_residual(
-        held_out.features,
-        held_out.logits,
-        _labels("validation", held_out),
-        (train.features, _labels("train", train)) if len(train.features) > 1 else None,
-        seed=reference.seed,
-    )
+    pairs = [(reference.train, reference.validation), *reference.folds]
+    with_index = all(len(train.features) > 1 for train, _ in pairs)
+    own, *folds = [
+        estimators.HeldOut(
+            held_out.features,
+            held_out.logits,
+            _labels("held out", held_out),
+            (train.features, _labels("train", train)) if with_index else None,
+        )
+        for train, held_out in pairs
+    ]
+    _, readers, weights = estimators.fit_residual(own, folds, seed=reference.seed)
     return lambda outputs: estimators.score_residual(
         readers, weights, outputs.features, outputs.logits
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from btcp_tf import command, evaluation, methods, report, thresholds
 from btcp_tf.config import OWN_DATA, Config
-from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, load, load_images, short_name
+from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
 from btcp_tf.files import atomic_path, check_folder, folder_lock
 from btcp_tf.methods import METHODS
@@ -108,6 +108,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 )
 
         members = train_members(build, dataset, config, folder / "checkpoints", strategy)
+        folds = train_folds(build, dataset, config, folder / "checkpoints", strategy)
         network = build(config.seed)
         if config.classifier:
             log(folder, f"adopted {config.classifier}, weights {training.weights_id(network)}")
@@ -129,7 +130,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             describe=journal.describe,
             after_epoch=journal.after_epoch,
         )
-        scorer = Scorer(network, stages, members, dataset, config)
+        scorer = Scorer(network, stages, members, folds, dataset, config)
         predictions = predict_all(scorer, dataset, others, verbose=config.verbose)
         for (split, name), found in predictions.items():
             evaluation.save_predictions(predictions_file(folder, split, name), found)
@@ -271,26 +272,81 @@ def train_members(
     Returns:
       A snapshot of each network; none without the method `ensemble`.
     """
-    from btcp_tf import training
-
     members = []
     for number in range(2, config.ensemble_members + 1) if "ensemble" in config.method else ():
         if config.verbose:
             print(f"ensemble: member {number} of {config.ensemble_members}")
-        # Far from the seeds that a person would choose for further runs.
-        seed = (config.seed + 1_000_003 * (number - 1)) % 2**31
-        stages = training.fit(
-            build(seed),
-            dataset,
-            dataclasses.replace(config, seed=seed),
-            {},
-            folder=folder / f"member{number}",
-            strategy=strategy,
-            describe=lambda stage, row, answers: row,
-            after_epoch=lambda stage, rows: None,
+        members.append(
+            _train_further(build, dataset, config, number - 1, folder / f"member{number}", strategy)
         )
-        members.append(stages["classifier"].values)
     return members
+
+
+def train_folds(
+    build: Callable[[int], "keras.Model"],
+    dataset: Dataset,
+    config: Config,
+    folder: Path,
+    strategy: "tf.distribute.Strategy",
+) -> list[tuple[list[np.ndarray], np.ndarray]]:
+    """Trains classifiers on all but one part of the training images each, for `residual`.
+
+    Args:
+      build: Seed → a new network.
+      dataset: The run's.
+      config: Settings; `residual_folds` parts, drawn by seed.
+      folder: Where the checkpoints are; `fold<number>/` in it for each.
+      strategy: From `training.make_strategy`.
+
+    Returns:
+      For each a snapshot of the network, and which training images it did not see, bool `[n]`.
+    """
+    folds = []
+    count = config.residual_folds if "residual" in config.method else 0
+    if count > len(dataset.train):
+        raise ValueError(
+            f"residual_folds: expected at most the {len(dataset.train)} training images, received "
+            f"{count}"
+        )
+    part = np.random.default_rng(config.seed).permutation(len(dataset.train)) % max(count, 1)
+    for number in range(1, count + 1):
+        if config.verbose:
+            print(f"residual: fold {number} of {count}")
+        unseen = part == number - 1
+        seen = Split(dataset.train.images[~unseen], dataset.train.labels[~unseen])
+        rest = dataclasses.replace(
+            dataset, train=seen, fingerprint=f"{dataset.fingerprint} without {number} of {count}"
+        )
+        # Other seeds than those of the ensemble.
+        values = _train_further(build, rest, config, -number, folder / f"fold{number}", strategy)
+        folds.append((values, unseen))
+    return folds
+
+
+def _train_further(
+    build: Callable[[int], "keras.Model"],
+    dataset: Dataset,
+    config: Config,
+    number: int,
+    folder: Path,
+    strategy: "tf.distribute.Strategy",
+) -> list[np.ndarray]:
+    """Trains a classifier that is like the run's but for its seed; a snapshot of its network."""
+    from btcp_tf import training
+
+    # Far from the seeds that a person would choose for further runs.
+    seed = (config.seed + 1_000_003 * number) % 2**31
+    stages = training.fit(
+        build(seed),
+        dataset,
+        dataclasses.replace(config, seed=seed),
+        {},
+        folder=folder,
+        strategy=strategy,
+        describe=lambda stage, row, answers: row,
+        after_epoch=lambda stage, rows: None,
+    )
+    return stages["classifier"].values
 
 
 def _claim(folder: Path, config: Config) -> None:
@@ -442,6 +498,7 @@ class Scorer:
         network: "keras.Model",
         stages: dict[str, "Stage"],
         members: list[list[np.ndarray]],
+        folds: list[tuple[list[np.ndarray], np.ndarray]],
         dataset: Dataset,
         config: Config,
     ) -> None:
@@ -450,6 +507,7 @@ class Scorer:
           network: Takes on the weights of one stage after the other.
           stages: From `training.fit`.
           members: Further classifiers of the ensemble, from `train_members`.
+          folds: Those of `train_folds`.
           dataset: The run's.
           config: Settings.
         """
@@ -459,6 +517,11 @@ class Scorer:
         self._config = config
         self._infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
         self._estimate = training.Inference(network.get_layer("estimator"), config.test_batch_size)
+        apart = []
+        for values, unseen in folds:
+            training.restore(network, values)
+            whole = self._outputs(dataset.train.images, dataset.train.labels)
+            apart.append((whole[~unseen], whole[unseen]))
         training.restore(network, stages["classifier"].values)
         kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
         reference = methods.Reference(
@@ -469,6 +532,7 @@ class Scorer:
             seed=config.seed,
             alpha=config.trust_alpha,
             neighbors=config.trust_neighbors,
+            folds=tuple(apart),
         )
         self._scores = {
             name: prepare(reference)

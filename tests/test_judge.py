@@ -71,6 +71,43 @@ def test_finds_errors_better_than_mcp_where_neighbors_know(fitted):
     assert "the estimator is used" in fitted.fitted["words"]
 
 
+def linear(x, y):
+    """As `classifier`, of other samples, and with features of another scale and order."""
+    regression = LogisticRegression().fit(x, y)
+    inputs = keras.Input((2,))
+    turned = keras.layers.Dense(2, name="features")
+    last = keras.layers.Dense(CLASSES, activation="softmax")
+    model = keras.Model(inputs, last(turned(inputs)))
+    turned.set_weights([np.array([[0.0, 3.0], [3.0, 0.0]]), np.zeros(2)])
+    last.set_weights([regression.coef_.T[::-1] / 3, regression.intercept_])
+    return model
+
+
+def test_learns_from_the_answers_of_other_folds(classifier):
+    few = samples(100, 1)
+    x, y = samples(2000, 0)
+    folds = []
+    for number in range(4):
+        unseen = np.arange(2000) % 4 == number
+        seen = x[~unseen], y[~unseen]
+        folds.append((linear(*seen), (x[unseen], y[unseen]), seen))
+    judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
+    judge.fit(*few, reference=(x, y), folds=folds, verbose=0)
+    assert judge.fitted["samples"] == 2100 and judge.fitted["errors"] > 150
+    assert "2100 held-out samples of 5 classifiers" in judge.fitted["words"]
+    assert "neighbors" in judge.fitted["evidence"]
+    rows = judge.evaluate(*samples(1500, 2), draws=200)
+    assert rows[1]["aurc_minus_mcp_high"] < 0
+    # The index that it looks at is its own.
+    np.testing.assert_array_equal(judge.model.get_layer("neighbors").points.numpy(), x)
+
+    with pytest.raises(ValueError, match="for all classifiers or for none, received fold 1 with"):
+        judge.fit(*few, folds=folds)
+    with pytest.raises(ValueError, match="received fold 2 without"):
+        mixed = [folds[0], (*folds[1][:2], None)]
+        judge.fit(*few, reference=(x, y), folds=mixed, verbose=0)
+
+
 def test_classifier_and_answers_are_bit_identical(classifier, fitted):
     x, _ = samples(400, 3)
     regression_weights = classifier.get_weights()

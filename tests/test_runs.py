@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import hashlib
 import json
 import os
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, training
+from btcp_tf import evaluation, runs, training
+from btcp_tf.config import Config
+from btcp_tf.data import load
 from btcp_tf.files import folder_lock
 from btcp_tf.main import main
 
@@ -113,8 +116,6 @@ def test_history_has_every_epoch_on_validation_data(whole):
 def test_saved_model_answers_what_the_run_scored(whole):
     import tensorflow as tf
 
-    from btcp_tf.data import load
-
     path = json.loads((whole / "run" / "finished.json").read_text())["saved_model"]
     assert path == str(whole / "models" / "digits" / "1")
     images = load("digits", max_train_images=500).test.images
@@ -182,16 +183,12 @@ def test_a_finished_run_without_checkpoints_still_holds_its_folder(whole, tmp_pa
 
 
 def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, capsys):
-    import dataclasses
-
-    from btcp_tf import runs as module
-
     shutil.copytree(whole / "run", tmp_path / "run")
     (tmp_path / "run" / "finished.json").unlink()
     monkeypatch.setattr(
-        module,
+        runs,
         "load",
-        lambda *a, load=module.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
+        lambda *a, load=runs.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
     )
     assert main(words(tmp_path)) == 1
     assert "expected a checkpoint that started from other, received" in capsys.readouterr().err
@@ -288,6 +285,44 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
 
     assert main([*short, "--export_collapsed"]) == 0
     assert os.listdir(tmp_path / "models" / "digits") == ["1"]
+
+
+def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
+    trained = []
+
+    def train(build, dataset, config, number, folder, strategy):
+        trained.append((dataset, number, folder.name))
+        return [number]
+
+    monkeypatch.setattr(runs, "_train_further", train)
+    config = Config(
+        dataset="digits", method=("mcp", "residual"), residual_folds=3, verbose=0, finetune_epochs=0
+    )
+    dataset = load("digits")
+    folds = runs.train_folds(None, dataset, config, tmp_path, None)
+    assert (sum(unseen.astype(int) for _, unseen in folds) == 1).all()
+    for (values, unseen), (part, number, name) in zip(folds, trained, strict=True):
+        assert values == [number] and name == f"fold{-number}"
+        np.testing.assert_array_equal(part.train.images, dataset.train.images[~unseen])
+        np.testing.assert_array_equal(part.train.labels, dataset.train.labels[~unseen])
+        np.testing.assert_array_equal(part.test.images, dataset.test.images)
+    assert len({part.fingerprint for part, *_ in trained}) == 3
+    without = dataclasses.replace(config, method=("mcp",))
+    assert runs.train_folds(None, dataset, without, tmp_path, None) == []
+
+
+def test_residual_learns_from_folds(undrawn, tmp_path):
+    short = words(tmp_path, "--method=mcp,residual", "--residual_folds=2", "--verbose=0")
+    short += ["--classifier_epochs=1"]
+    assert main(short) == 0
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
+    first = (tmp_path / "run" / "results.json").read_bytes()
+    (tmp_path / "run" / "finished.json").unlink()
+    written = hashes(checkpoints)
+    assert main(short) == 0
+    assert (tmp_path / "run" / "results.json").read_bytes() == first
+    assert hashes(checkpoints) == written
 
 
 @pytest.mark.parametrize(
