@@ -1,4 +1,4 @@
-"""What the examples share: quiet start, data or one line of error, training, a table."""
+"""What the examples share: a quiet start, data or one line of error, a network, a table."""
 
 import argparse
 import os
@@ -13,6 +13,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import layers
 
 from btcp_tf import data, tables
 from btcp_tf.judge import Judge
@@ -34,6 +35,20 @@ def load(name: str, data_dir: str, **settings: Any) -> data.Dataset:
         sys.exit(f"error: {error}")
     print(dataset.note or f"{name}: the whole data set")
     return dataset
+
+
+def convolutional(image_shape: tuple[int, ...], classes: int, filters: int) -> keras.Model:
+    """A small network, in the place of your own; it takes pixels as they are, 0 to 255."""
+    model = keras.Sequential([keras.Input(image_shape, dtype="uint8"), layers.Rescaling(1 / 255)])
+    for width in (filters, 2 * filters, 4 * filters):
+        model.add(layers.Conv2D(width, 3, padding="same", use_bias=False))
+        model.add(layers.BatchNormalization(momentum=0.9))
+        model.add(layers.ReLU())
+        model.add(layers.MaxPooling2D())
+    for layer in (layers.Flatten(), layers.Dense(4 * filters, "relu"), layers.Dropout(0.3)):
+        model.add(layer)
+    model.add(layers.Dense(classes, "softmax"))
+    return model
 
 
 def train(
@@ -64,9 +79,8 @@ def show(judge: Judge, x: np.ndarray, y: np.ndarray, what: str) -> list[dict[str
     if judge.fitted["evidence"]:
         row = rows[-1]
         ends = (100 * row[f"auroc_minus_mcp{end}"] for end in ("", "_low", "_high"))
-        print(
-            "AUROC minus MCP's: {:+.2f} [{:+.2f}, {:+.2f}] points, ".format(*ends), row["verdict"]
-        )
+        words = "AUROC minus MCP's: {:+.2f} [{:+.2f}, {:+.2f}] points, {}"
+        print(words.format(*ends, row["verdict"]))
     else:
         # 1 - p has no digits left where p is nearly 1, and u has: ties of MCP are none of u.
         print("The estimator is MCP here; where the rows differ, that is rounding.")

@@ -22,7 +22,6 @@ import common  # First: it quiets TensorFlow.
 import keras
 import numpy as np
 import tensorflow_datasets as tfds
-from keras import layers
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -31,21 +30,6 @@ from btcp_tf import metrics
 from btcp_tf.methods import mcp_of
 
 DRAWS = 500
-
-
-def build() -> keras.Model:
-    """A small convolutional network; it takes pixels as they are, 0 to 255."""
-    model = keras.Sequential([keras.Input((32, 32, 3), dtype="uint8"), layers.Rescaling(1 / 255)])
-    for filters in (32, 64, 128):
-        model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False))
-        model.add(layers.BatchNormalization(momentum=0.9))
-        model.add(layers.ReLU())
-        model.add(layers.MaxPooling2D())
-    for layer in (layers.Dropout(0.3), layers.Flatten(), layers.Dense(128, "relu")):
-        model.add(layer)
-    for layer in (layers.Dropout(0.5), layers.Dense(10, "softmax")):
-        model.add(layer)
-    return model
 
 
 def people(path: pathlib.Path, data_dir: str, labels: np.ndarray) -> np.ndarray:
@@ -86,13 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description="Is the classifier unsure where people disagree?")
     parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
     parser.add_argument("--counts", type=common.existing_file, required=True)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--train_images", type=int, default=0, help="0: all")
     parser.add_argument("--test_images", type=int, default=0, help="0: all; else the first")
     parser.add_argument("--agree", type=float, default=0.8, help="people disagree below this share")
     parser.add_argument("--seed", type=int, default=0)
-    default = pathlib.Path("runs/example-human_disagreement")
-    parser.add_argument("--output_dir", type=pathlib.Path, default=default)
+    output = "runs/example-human_disagreement"
+    parser.add_argument("--output_dir", type=pathlib.Path, default=output)
     args = parser.parse_args(arguments)
     keras.utils.set_random_seed(args.seed)
 
@@ -101,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     test = images.test
     shares = people(args.counts, args.data_dir, test.labels)
 
-    classifier = build()
     train = images.train
+    classifier = common.convolutional(train.images.shape[1:], 10, filters=32)
     common.train(
         classifier, train.images, train.labels, epochs=args.epochs, seed=args.seed, verbose=2
     )
@@ -146,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for (name, values), style in zip(u.items(), ("s--", "^:", "o-"), strict=True):
         tenths = np.array_split(doubt["entropy of people"][np.argsort(values, kind="stable")], 10)
         ax.plot(range(1, 11), [tenth.mean() for tenth in tenths], style, label=name)
+    ax.set_xticks(range(1, 11))
     ax.set_xlabel("tenth of the test images, by u")
     ax.set_ylabel("mean entropy of people's labels")
     ax.set_ylim(0)

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--train_images", type=int, default=6000)
     parser.add_argument("--test_images", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    default = pathlib.Path("runs/example-keras_application")
-    parser.add_argument("--output_dir", type=pathlib.Path, default=default)
+    output = "runs/example-keras_application"
+    parser.add_argument("--output_dir", type=pathlib.Path, default=output)
     args = parser.parse_args(arguments)
     keras.utils.set_random_seed(args.seed)
 

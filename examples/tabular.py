@@ -1,8 +1,8 @@
 """An estimator for a classifier of rows of numbers, and how far one split can be trusted.
 
 Data that comes with scikit-learn: nothing to download. A small network, with the standardization of
-its columns inside, gets an estimator and a threshold. With so few errors one split says
-next to nothing, so all of it is done on several random splits.
+its columns inside, gets an estimator and a threshold. With so few errors one split says next to
+nothing, so all of it is done on several random splits.
 
     python examples/tabular.py [--dataset=digits|breast_cancer] [--splits=10]
 """
