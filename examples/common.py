@@ -72,9 +72,9 @@ def train(
     classifier.fit(batches, epochs=epochs, shuffle=False, **settings)
 
 
-def show(judge: Judge, x: np.ndarray, y: np.ndarray, what: str) -> list[dict[str, Any]]:
+def show(judge: Judge, x: np.ndarray, y: np.ndarray, what: str, seed: int) -> list[dict[str, Any]]:
     """Evaluates on test data and prints MCP beside the estimator; returns the rows."""
-    rows = judge.evaluate(x, y)
+    rows = judge.evaluate(x, y, seed=seed)
     print("\n" + tables.terminal_table([row | {"dataset": what, "split": "test"} for row in rows]))
     if judge.fitted["evidence"]:
         row = rows[-1]

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         for name in ("images", "labels")
     ]
     judge.fit(*held_out, reference=(train.images, train.labels), seed=args.seed)
-    common.show(judge, test.images, test.labels, "CIFAR-10")
+    common.show(judge, test.images, test.labels, "CIFAR-10", args.seed)
 
     answers = judge.predict(test.images)
     u = {

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     reference = (train.images, train.labels)
     judge.fit(validation.images, validation.labels, reference=reference, seed=args.seed)
     judge.select_threshold(calibration.images, calibration.labels)
-    rows = common.show(judge, test.images, test.labels, images.name)
+    rows = common.show(judge, test.images, test.labels, images.name, args.seed)
     print(
         f"\nA network without weights, {len(train):,} images and {args.epochs} epochs: an accuracy "
         f"of {rows[0]['accuracy']:.0%} is no reproduction of anything."
