@@ -202,6 +202,10 @@ def _copy(model: keras.Model) -> keras.Model:
                 f"from_config(), received a {type(model).__name__} without"
             ) from error
     copy.set_weights(model.get_weights())
+    for layer in flat_layers(copy):
+        # An adapted Normalization computes what it applies from its weights here, once.
+        if hasattr(layer, "finalize_state"):
+            layer.finalize_state()
     return copy
 
 

@@ -28,6 +28,7 @@ _BLOCK = 8192
 _FOLDS = 5
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _DRAWS = 1000
+_ERRORS_FOR_CLASSES = 100
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -43,16 +44,18 @@ class McpLogit(layers.Layer):
 class AnswerEvidence(layers.Layer):
     """What the answer itself says: logits `[n, k]` → `[n, e]`.
 
-    The largest log-probabilities in order, the margin between the first two, the entropy, and the
-    predicted class (one column for each).
+    The largest log-probabilities in order, the margin between the first two, the entropy, and
+    perhaps the predicted class (one column for each).
 
     Args:
       top: Log-probabilities that are taken, at most k.
+      classes: Whether the predicted class is told.
     """
 
-    def __init__(self, top: int = 5, **settings: Any) -> None:
+    def __init__(self, top: int = 5, classes: bool = True, **settings: Any) -> None:
         super().__init__(**settings)
         self.top = top
+        self.classes = classes
 
     def call(self, logits: Any) -> Any:
         k = logits.shape[1]
@@ -60,18 +63,17 @@ class AnswerEvidence(layers.Layer):
         probs = ops.exp(log_probs)
         ordered = ops.flip(ops.sort(log_probs, axis=1), axis=1)
         chances = ops.exp(ordered[:, :2])
-        return ops.concatenate(
-            [
-                ordered[:, : min(self.top, k)],
-                chances[:, :1] - chances[:, 1:],
-                -ops.sum(probs * log_probs, axis=1, keepdims=True),
-                ops.one_hot(ops.argmax(logits, axis=1), k),
-            ],
-            axis=1,
-        )
+        told = [
+            ordered[:, : min(self.top, k)],
+            chances[:, :1] - chances[:, 1:],
+            -ops.sum(probs * log_probs, axis=1, keepdims=True),
+        ]
+        if self.classes:
+            told.append(ops.one_hot(ops.argmax(logits, axis=1), k))
+        return ops.concatenate(told, axis=1)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "top": self.top}
+        return {**super().get_config(), "top": self.top, "classes": self.classes}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -257,12 +259,17 @@ def fit_residual(
       How it went; the layers that read the evidence of the classifier itself, in order; and the
       weights.
     """
-    readers = _readers(held_out)
-    read = [_read(readers, held_out.features, held_out.logits, batch_size)]
-    read += [_read(_readers(fold), fold.features, fold.logits, batch_size) for fold in folds]
     everyone = [held_out, *folds]
+    is_error = np.concatenate([one.logits.argmax(axis=1) != one.labels for one in everyone])
+    # Which classes the errors are in changes with the data that a classifier meets, and so few of
+    # them hardly show it even for this data.
+    classes = bool(is_error.sum() >= _ERRORS_FOR_CLASSES)
+    readers = _readers(held_out, classes)
+    read = [_read(readers, held_out.features, held_out.logits, batch_size)]
+    for fold in folds:
+        read.append(_read(_readers(fold, classes), fold.features, fold.logits, batch_size))
     fit, weights = choose(
-        np.concatenate([one.logits.argmax(axis=1) != one.labels for one in everyone]),
+        is_error,
         np.concatenate([z for z, _ in read]),
         {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers},
         seed,
@@ -271,8 +278,10 @@ def fit_residual(
     return fit, {name: readers[name] for name in fit.evidence}, weights
 
 
-def _readers(held_out: HeldOut) -> dict[str, keras.layers.Layer]:
-    readers: dict[str, keras.layers.Layer] = {"answer": AnswerEvidence(name="answer")}
+def _readers(held_out: HeldOut, classes: bool) -> dict[str, keras.layers.Layer]:
+    readers: dict[str, keras.layers.Layer] = {
+        "answer": AnswerEvidence(classes=classes, name="answer")
+    }
     if held_out.reference is not None:
         index = NeighborEvidence(*held_out.reference[0].shape, name="neighbors")
         index.set_points(*held_out.reference)

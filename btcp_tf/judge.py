@@ -20,10 +20,10 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+from scipy import special
 
 from btcp_tf import classifiers, estimators, evaluation, thresholds
 from btcp_tf.files import atomic_path
-from btcp_tf.methods import mcp_of
 
 _FEW_ERRORS = 100
 _DRAWS = 1000
@@ -54,6 +54,7 @@ class Judge:
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
+        self._inferences: dict[tuple[tuple[str, ...], int], _Inference] = {}
 
     @property
     def class_names(self) -> list[str]:
@@ -128,10 +129,11 @@ class Judge:
             self._about
             | {"fit": json.loads(json.dumps(dataclasses.asdict(fit))), "threshold": None},
         )
+        self._inferences = {}
         if fit.errors < _FEW_ERRORS:
             warnings.warn(
-                f"the classifier is wrong on only {fit.errors} of {fit.samples} held-out samples; "
-                "an estimator learns little from so few errors",
+                f"the classifier is wrong on {fit.errors} of {fit.samples} held-out samples; an "
+                "estimator learns little from so few errors",
                 stacklevel=2,
             )
         if verbose:
@@ -151,6 +153,27 @@ class Judge:
         """
         return self._predict(x, None, batch_size)[0]
 
+    def predictions(
+        self, x: Any, y: Any = None, *, batch_size: int = 256
+    ) -> evaluation.Predictions:
+        """Answers to labeled inputs with u of "residual" and, beside it, of "mcp".
+
+        `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads.
+
+        Args:
+          x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
+          y: Labels `[n]`.
+          batch_size: Inputs at once.
+        """
+        (probs, u, z), y = self._outputs(("probs", "uncertainty", "mcp_logit"), x, y, batch_size)
+        return evaluation.Predictions(
+            self._labels(y, len(probs)),
+            probs,
+            probs.argmax(axis=1),
+            # From the logit: 1 - p in float32 has ties that the other's u does not have.
+            {"mcp": special.expit(z[:, 0]), "residual": u[:, 0]},
+        )
+
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
     ) -> list[dict[str, Any]]:
@@ -166,17 +189,10 @@ class Judge:
         Returns:
           Rows of `evaluation.rows` of the methods "mcp" and "residual".
         """
-        answers, y = self._predict(x, y, batch_size)
-        labels = self._labels(y, len(answers["predicted"]))
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
         return evaluation.rows(
-            evaluation.Predictions(
-                labels,
-                answers["probs"],
-                answers["predicted"],
-                {"mcp": mcp_of(answers["probs"]), "residual": answers["uncertainty"]},
-            ),
+            self.predictions(x, y, batch_size=batch_size),
             dataset="",
             seed=seed,
             stage="frozen",
@@ -293,19 +309,34 @@ class Judge:
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
         vectors = encoder(encoder.input)
         model = keras.Model(encoder.input, [vectors, ends(vectors)[0]])
-        (features, logits), y = _infer(model, x, y, batch_size, title)
+        (features, logits), y = _Inference(model, batch_size)(x, y, title)
         return features, logits, self._labels(y, len(logits))
 
     def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
         """What `predict` answers, and the labels that came with x or y."""
-        ends = [self.model.output[name] for name in ("probs", "uncertainty")]
-        (probs, u), y = _infer(keras.Model(self.model.input, ends), x, y, batch_size)
+        (probs, u), y = self._outputs(("probs", "uncertainty"), x, y, batch_size)
         found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
         if self.threshold is not None:
             # A tau between neighboring float32 must not be rounded to one of them.
             tau = -np.inf if self.threshold.tau is None else self.threshold.tau
             found["accept"] = found["uncertainty"].astype(np.float64) < tau
         return found, y
+
+    def _outputs(
+        self, names: Sequence[str], x: Any, y: Any, batch_size: int
+    ) -> tuple[list[np.ndarray], Any]:
+        """Of the model or of a layer of it, by name; and the labels that came with x or y."""
+        if (tuple(names), batch_size) not in self._inferences:
+            # Traced once: it takes seconds for a large network.
+            ends = [
+                self.model.output[name]
+                if name in self.model.output
+                else self.model.get_layer(name).output
+                for name in names
+            ]
+            model = keras.Model(self.model.input, ends)
+            self._inferences[tuple(names), batch_size] = _Inference(model, batch_size)
+        return self._inferences[tuple(names), batch_size](x, y)
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
         if y is None:
@@ -402,43 +433,53 @@ def _join(
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
 
 
-def _infer(
-    model: keras.Model, x: Any, y: Any, batch_size: int, title: str = ""
-) -> tuple[list[np.ndarray], Any]:
-    """Outputs of the model for all inputs, in inference mode, checked to be finite; and labels.
+class _Inference:
+    """A model in inference mode over arrays or datasets, its outputs checked to be finite."""
 
-    A dataset is gone through once, for inputs and labels together: it may be shuffled anew the next
-    time.
-    """
-    from btcp_tf.training import Inference
+    def __init__(self, model: keras.Model, batch_size: int) -> None:
+        from btcp_tf.training import Inference
 
-    infer = Inference(model, batch_size)
-    shape, dtype = tuple(model.inputs[0].shape[1:]), model.inputs[0].dtype
-    is_dataset = hasattr(x, "element_spec")
-    parts: list[list[np.ndarray]] = []
-    labels = []
-    for item in x if is_dataset else [x]:
-        if is_dataset and isinstance(item, tuple):
-            labels.append(np.asarray(item[1]))
-            item = item[0]
-        batch = np.asarray(item)
-        if dtype != "string":
+        self._infer = Inference(model, batch_size)
+        self._shape = tuple(model.inputs[0].shape[1:])
+        self._dtype = model.inputs[0].dtype
+
+    def __call__(self, x: Any, y: Any, title: str = "") -> tuple[list[np.ndarray], Any]:
+        """Outputs for all inputs, and labels.
+
+        A dataset is gone through once, for inputs and labels together: it may be shuffled anew the
+        next time.
+        """
+        is_dataset = hasattr(x, "element_spec")
+        parts: list[list[np.ndarray]] = []
+        labels = []
+        for item in x if is_dataset else [x]:
+            if is_dataset and isinstance(item, tuple):
+                labels.append(np.asarray(item[1]))
+                item = item[0]
+            parts.append(self._infer(self._checked(item), "" if is_dataset else title))
+        outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        for output in outputs:
+            if not np.isfinite(output).all():
+                rows = np.isfinite(output).reshape(len(output), -1).all(axis=1)
+                raise ValueError(
+                    "classifier: expected finite answers, received NaN or infinity for input "
+                    f"{int(np.argmin(rows))}"
+                )
+        return outputs, np.concatenate(labels) if labels and y is None else y
+
+    def _checked(self, batch: Any) -> np.ndarray:
+        batch = np.asarray(batch)
+        if self._dtype != "string":
             if batch.dtype.kind not in "biuf":
                 raise ValueError(f"x: expected numbers, received {batch.dtype}")
-            batch = batch.astype(dtype, copy=False)
-        fits = len(batch.shape) == len(shape) + 1 and all(
-            wanted in (None, size) for wanted, size in zip(shape, batch.shape[1:], strict=True)
+            batch = batch.astype(self._dtype, copy=False)
+        fits = len(batch.shape) == len(self._shape) + 1 and all(
+            wanted in (None, size)
+            for wanted, size in zip(self._shape, batch.shape[1:], strict=True)
         )
         if not fits or not len(batch):
             raise ValueError(
-                f"x: expected inputs of shape {('n', *shape)}, at least one, received {batch.shape}"
+                f"x: expected inputs of shape {('n', *self._shape)}, at least one, received "
+                f"{batch.shape}"
             )
-        parts.append(infer(batch, "" if is_dataset else title))
-    outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    for output in outputs:
-        if not np.isfinite(output).all():
-            raise ValueError(
-                "classifier: expected finite answers, received NaN or infinity for input "
-                f"{int(np.argmin(np.isfinite(output).reshape(len(output), -1).all(axis=1)))}"
-            )
-    return outputs, np.concatenate(labels) if labels and y is None else y
+        return batch

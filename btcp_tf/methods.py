@@ -213,13 +213,19 @@ def mcp(reference: Reference) -> Score:
 
     Range [0, 1 − 1/k].
     """
-    return lambda outputs: mcp_of(outputs.probs)
+    return lambda outputs: mcp_of(outputs.logits)
 
 
-def mcp_of(probs: np.ndarray) -> np.ndarray:
-    """`mcp` of probabilities alone: `[n, k]` → u `[n]`."""
-    # Float32 softmax may exceed 1 by a rounding; u must not leave its scale for that.
-    return np.clip(1.0 - probs.max(axis=1), 0.0, 1.0)
+def mcp_of(logits: np.ndarray) -> np.ndarray:
+    """`mcp` of logits `[n, k]` → u `[n]` float32.
+
+    The sum of the other classes' probabilities: 1 − p in float32 would be 0, or one of a few
+    values, for the surest answers, which other methods rank.
+    """
+    odds = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    odds[np.arange(len(odds)), logits.argmax(axis=1)] = 0.0
+    others = odds.sum(axis=1)
+    return (others / (1.0 + others)).astype(np.float32)
 
 
 def entropy(reference: Reference) -> Score:
@@ -597,8 +603,13 @@ def mcp_cubed(reference: Reference) -> Score:
     What changes against `mcp` was not learned. Range [0, 1 − 1/k³].
     """
     of_mcp = mcp(reference)
+
     # From MCP's own u, in float64: equal stays equal and different stays different.
-    return lambda outputs: 1.0 - (1.0 - of_mcp(outputs).astype(np.float64)) ** 3
+    def score(outputs: Outputs) -> np.ndarray:
+        u = of_mcp(outputs).astype(np.float64)
+        return u * (3.0 - 3.0 * u + u**2)  # 1 − (1 − u)³, exact near 0.
+
+    return score
 
 
 def tcp_oracle(reference: Reference) -> Score:

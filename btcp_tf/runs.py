@@ -404,7 +404,7 @@ class Journal:
         u, train_u = answers.uncertainty, answers.train_uncertainty
         if u is None or train_u is None:
             # There is only a classifier yet: what it says of itself.
-            u, train_u = methods.mcp_of(answers.probs), methods.mcp_of(answers.train_probs)
+            u, train_u = 1.0 - answers.probs.max(axis=1), 1.0 - answers.train_probs.max(axis=1)
         _check_finite(answers.probs, u, train_u)
         is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
         row = {
@@ -586,7 +586,7 @@ class Scorer:
             training.restore(self._network, stage.values)
             outputs = self._outputs(images, labels)
             columns = {
-                "mcp": methods.mcp_of(outputs.probs),
+                "mcp": methods.mcp_of(outputs.logits),
                 method: self._estimate(outputs.features)[:, 0],
             }
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)

@@ -146,6 +146,16 @@ def test_takes_a_file(tmp_path):
     np.testing.assert_array_equal(classifier(encoder(x)), given(x))
 
 
+def test_takes_an_adapted_normalization():
+    x = np.random.default_rng(0).normal(5, 3, (40, 4)).astype(np.float32)
+    columns = keras.layers.Normalization()
+    columns.adapt(x)
+    layers = [keras.Input((4,)), columns, keras.layers.Dense(3, "softmax")]
+    model = keras.Sequential(layers)
+    encoder, head = classifiers.take_apart(model)
+    np.testing.assert_array_equal(head(encoder(x)), model(x))
+
+
 def test_takes_a_keras_application():
     given = keras.applications.MobileNetV2((32, 32, 3), weights=None, classes=4)
     x = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype(np.float32)

@@ -11,8 +11,8 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 
 import btcp_tf
+from btcp_tf import estimators, thresholds
 from btcp_tf import judge as module
-from btcp_tf import thresholds
 
 CLASSES = 3
 
@@ -147,10 +147,45 @@ def test_too_few_errors_leave_mcp_and_a_warning(classifier, wrong):
     y[:wrong] = (y[:wrong] + 1) % CLASSES
     judge = btcp_tf.attach(classifier)
     before = judge.predict(x)["uncertainty"]
-    with pytest.warns(UserWarning, match=f"wrong on only {wrong} of 200 held-out samples"):
+    with pytest.warns(UserWarning, match=f"wrong on {wrong} of 200 held-out samples"):
         judge.fit(x, y, reference=(x, y), verbose=0)
     np.testing.assert_array_equal(judge.predict(x)["uncertainty"], before)
     assert f"{wrong} wrong answers among 200 are too few" in judge.fitted["words"]
+
+
+def test_a_fallback_ranks_exactly_as_mcp():
+    """Also where 1 - p has no digits left in float32."""
+    x, y = samples(600, 1)
+    inputs = keras.Input((2,))
+    last = keras.layers.Dense(CLASSES, activation="softmax")
+    model = keras.Model(inputs, last(inputs))
+    regression = LogisticRegression().fit(*samples(2000, 0))
+    last.set_weights([12 * regression.coef_.T, 12 * regression.intercept_])
+    assert (np.asarray(model(x)).max(axis=1) == 1).mean() > 0.1
+    judge = btcp_tf.attach(model)
+    few = np.flatnonzero(judge.predict(x)["predicted"] != y)[:3]
+    some = np.r_[few, np.flatnonzero(judge.predict(x)["predicted"] == y)[:100]]
+    with pytest.warns(UserWarning, match="wrong on 3 of 103"):
+        judge.fit(x[some], y[some], reference=(x, y), verbose=0)
+    mcp, residual = judge.evaluate(x, y, draws=20)
+    assert residual["auroc_minus_mcp"] == 0 and residual["verdict"] == "not distinguishable"
+    assert mcp["aurc"] == pytest.approx(residual["aurc"], rel=1e-12)
+    found = judge.predictions(x, y)
+    np.testing.assert_array_equal(found.predicted, judge.predict(x)["predicted"])
+    np.testing.assert_allclose(found.uncertainty["mcp"], 1 - found.probs.max(axis=1), atol=1e-6)
+
+
+def test_classes_are_told_where_errors_are_many():
+    x, y = samples(1500, 1)
+    features, logits = x, np.random.default_rng(0).normal(size=(1500, CLASSES)).astype(np.float32)
+    for n, told in ((120, 0), (1500, 1)):
+        held_out = estimators.HeldOut(features[:n], logits[:n], y[:n])
+        errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
+        assert (errors >= 100) == told
+        readers = estimators._readers(held_out, errors >= 100)
+        assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
+    fit, readers, _ = estimators.fit_residual(held_out)
+    assert fit.errors > 900 and all(reader.classes for reader in readers.values())
 
 
 def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):

@@ -564,7 +564,7 @@ def test_residual_without_errors_is_mcp():
     perfect = draw(200, seed=0)
     perfect = outputs_of(perfect.features, perfect.predicted)
     u = methods.residual(reference_of(perfect, perfect))(draw(50, seed=2))
-    np.testing.assert_allclose(u, methods.mcp_of(draw(50, seed=2).probs), atol=1e-6)
+    np.testing.assert_allclose(u, methods.mcp_of(draw(50, seed=2).logits), atol=1e-6)
 
 
 def test_squash_by_hand():
