@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "prepared_data(*names): needs prepared tensorflow-datasets data (see tests/conftest.py)",
     )
+    config.addinivalue_line("markers", "examples: runs a worked example; not by default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from btcp_tf import evaluation, metrics
 
+pytestmark = pytest.mark.examples
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 FILES = {"chest_xrays.py", "human_disagreement.py", "keras_application.py", "tabular.py"}
 
