@@ -3,7 +3,8 @@
     logit(u) = a · logit(1 − max(probs)) + b + h(evidence)
 
 h is linear, and zero where the evidence adds nothing: what is left then is MCP, calibrated. The
-evidence is what the whole answer and the training samples around its features say.
+evidence is what the whole answer says, what a second head on the same features says, and what the
+training samples around them say.
 """
 
 import dataclasses
@@ -29,6 +30,15 @@ _FOLDS = 5
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _DRAWS = 1000
 _ERRORS_FOR_CLASSES = 100
+
+_SMOOTHING = 0.1
+_HEAD_BATCH = 256
+_HEAD_STEPS = 2400
+_HEAD_PASSES = 100
+
+EVIDENCE = ("answer", "head", "neighbors")
+"""What the residual estimator may read: the whole answer; a second head, and the nearest of the
+classifier's training samples, both of which need these."""
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -169,6 +179,107 @@ class NeighborEvidence(layers.Layer):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
+class HeadEvidence(layers.Layer):
+    """What a second head on the same features says of the answer: (features, logits) → `[n, 4]`.
+
+    The log odds against the predicted class (from -10 to 10), its improbability, the entropy of the
+    head's own answer, and whether that is another one.
+
+    Args:
+      width: Length of a feature vector.
+      classes: Classes, k.
+      hidden: Units of its hidden layer.
+    """
+
+    def __init__(self, width: int, classes: int, hidden: int = 256, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.width = width
+        self.classes = classes
+        self.hidden = hidden
+        shapes = [(width,), (width,), (width, hidden), (hidden,), (hidden, classes), (classes,)]
+        names = ["mean", "scale", "kernel1", "bias1", "kernel2", "bias2"]
+        self.values = [
+            self.add_weight(shape=shape, initializer="zeros", trainable=False, name=name)
+            for shape, name in zip(shapes, names, strict=True)
+        ]
+
+    def call(self, features: Any, logits: Any) -> Any:
+        mean, scale, kernel1, bias1, kernel2, bias2 = self.values
+        x = ops.relu(ops.matmul((features - mean) * scale, kernel1) + bias1)
+        own = ops.log_softmax(ops.matmul(x, kernel2) + bias2, axis=1)
+        predicted = ops.argmax(logits, axis=1)
+        told = ops.one_hot(predicted, self.classes)
+        log_p = ops.sum(told * own, axis=1)
+        against = ops.logsumexp(own - 1e9 * told, axis=1)
+        return ops.stack(
+            [
+                ops.clip(against - log_p, -10.0, 10.0),
+                1.0 - ops.exp(log_p),
+                -ops.sum(ops.exp(own) * own, axis=1),
+                ops.cast(ops.argmax(own, axis=1) != predicted, "float32"),
+            ],
+            axis=1,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "classes": self.classes, "hidden": self.hidden}
+        return {**super().get_config(), **sizes}
+
+
+def train_head(features: np.ndarray, labels: np.ndarray, classes: int, seed: int) -> HeadEvidence:
+    """A second head, kept from knowing its samples by heart: by dropout and smoothed labels.
+
+    Args:
+      features: `[n, d]` of training samples.
+      labels: `[n]`.
+      classes: k.
+      seed: Of weights, dropout and order.
+    """
+    import tensorflow as tf
+
+    head = HeadEvidence(features.shape[1], classes, name="head")
+    mean, scale = features.mean(axis=0), 1.0 / (features.std(axis=0) + 1e-6)
+
+    def smoothed(labels: Any, logits: Any) -> Any:
+        log_probs = ops.log_softmax(logits, axis=1)
+        told = ops.take_along_axis(log_probs, ops.cast(labels, "int32")[:, None], axis=1)[:, 0]
+        return -((1.0 - _SMOOTHING) * told + _SMOOTHING * ops.mean(log_probs, axis=1))
+
+    # Seeds of its own: the caller's random numbers stay what they were.
+    first, second = (keras.initializers.GlorotUniform(seed + n) for n in range(2))
+    model = keras.Sequential(
+        [
+            keras.Input((features.shape[1],)),
+            layers.Dense(head.hidden, "relu", kernel_initializer=first),
+            layers.Dropout(0.5, seed=seed),
+            layers.Dense(classes, kernel_initializer=second),
+        ]
+    )
+    n = len(features)
+    batch = min(_HEAD_BATCH, n)
+    passes = min(_HEAD_PASSES, -(-_HEAD_STEPS * batch // n))
+    random = np.random.default_rng(seed)
+    order = np.concatenate([random.permutation(n) for _ in range(passes)])
+    x = tf.constant((features - mean) * scale, tf.float32)
+    y = tf.constant(labels, tf.int64)
+    # All passes are one epoch: with few samples the pauses between epochs would take longest.
+    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch, drop_remainder=True)
+    batches = batches.map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # It can stall `fit` for seconds.
+    steps = len(order) // batch
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
+        smoothed,
+        jit_compile=False,
+        steps_per_execution=min(50, steps),
+    )
+    model.fit(batches.with_options(options), verbose=0, shuffle=False)
+    head.set_weights([mean, scale, *model.get_weights()])
+    return head
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
 class Residual(layers.Layer):
     """(z `[n, 1]`, evidence `[n, e]`, …) → u `[n, 1]` = sigmoid(a · z + b + h · all evidence).
 
@@ -206,7 +317,7 @@ class Fit:
     errors: int
     """Wrong answers among them."""
     evidence: tuple[str, ...]
-    """What it reads beside MCP, of "answer" and "neighbors"; empty: it is MCP, calibrated."""
+    """What it reads beside MCP, of `EVIDENCE`; empty: it is MCP, calibrated."""
     strength: float
     """Inverse of the L2 penalty."""
     difference: dict[str, tuple[float, float, float]]
@@ -241,6 +352,7 @@ def fit_residual(
     held_out: HeldOut,
     folds: Sequence[HeldOut] = (),
     *,
+    allowed: Sequence[str] = EVIDENCE,
     seed: int = 0,
     batch_size: int = 256,
 ) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
@@ -252,22 +364,36 @@ def fit_residual(
     Args:
       held_out: Of the classifier itself.
       folds: Of such further classifiers; with references if `held_out` has one.
-      seed: Of the cross-validation's parts and of the bootstrap.
+      allowed: What it may read, of `EVIDENCE`, "answer" among it. Without "neighbors" no training
+        sample goes into the model.
+      seed: Of the cross-validation's parts, of the bootstrap and of the second head.
       batch_size: Samples at once.
+
+    Raises:
+      ValueError: If `allowed` is not as described.
 
     Returns:
       How it went; the layers that read the evidence of the classifier itself, in order; and the
       weights.
     """
+    if not {"answer"} <= set(allowed) <= set(EVIDENCE):
+        raise ValueError(
+            f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}, received "
+            f"{', '.join(allowed) or 'none'}"
+        )
     everyone = [held_out, *folds]
     is_error = np.concatenate([one.logits.argmax(axis=1) != one.labels for one in everyone])
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error.sum() >= _ERRORS_FOR_CLASSES)
-    readers = _readers(held_out, classes)
+
+    def readers_of(one: HeldOut) -> dict[str, keras.layers.Layer]:
+        return _readers(one, allowed, classes, seed)
+
+    readers = readers_of(held_out)
     read = [_read(readers, held_out.features, held_out.logits, batch_size)]
     for fold in folds:
-        read.append(_read(_readers(fold, classes), fold.features, fold.logits, batch_size))
+        read.append(_read(readers_of(fold), fold.features, fold.logits, batch_size))
     fit, weights = choose(
         is_error,
         np.concatenate([z for z, _ in read]),
@@ -278,11 +404,16 @@ def fit_residual(
     return fit, {name: readers[name] for name in fit.evidence}, weights
 
 
-def _readers(held_out: HeldOut, classes: bool) -> dict[str, keras.layers.Layer]:
+def _readers(
+    held_out: HeldOut, allowed: Sequence[str], classes: bool, seed: int
+) -> dict[str, keras.layers.Layer]:
+    """The layers that read the evidence, in the order of `EVIDENCE`."""
     readers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
-    if held_out.reference is not None:
+    if held_out.reference is not None and "head" in allowed:
+        readers["head"] = train_head(*held_out.reference, held_out.logits.shape[1], seed)
+    if held_out.reference is not None and "neighbors" in allowed:
         index = NeighborEvidence(*held_out.reference[0].shape, name="neighbors")
         index.set_points(*held_out.reference)
         readers["neighbors"] = index
@@ -357,7 +488,9 @@ def choose(
     if classifier.any():
         folds = PredefinedSplit(classifier)
     tried = []
-    for names in [(name,) for name in evidence] + [tuple(evidence)] * (len(evidence) > 1):
+    others = [name for name in evidence if name != "answer"]
+    subsets = [(), *((name,) for name in others), *[tuple(others)] * (len(others) > 1)]
+    for names in [("answer", *subset) for subset in subsets]:
         x = np.hstack([z, *(evidence[name] for name in names)])
         for strength in _STRENGTHS:
             u = cross_val_predict(model(strength), x, is_error, cv=folds, method="predict_proba")

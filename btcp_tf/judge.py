@@ -85,6 +85,7 @@ class Judge:
         *,
         reference: Any = None,
         folds: Sequence[tuple[Any, Any, Any]] = (),
+        evidence: Sequence[str] = estimators.EVIDENCE,
         seed: int = 0,
         batch_size: int = 256,
         verbose: int = 1,
@@ -96,11 +97,14 @@ class Judge:
             batches (inputs, labels), then without `y`.
           y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
-            what is around a sample is evidence. They go into the model. None: no such evidence.
+            a second head learns from them, and what is around a sample is evidence. They go into
+            the model. None: no such evidence.
           folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
             each trained without its held-out samples: with few of the classifier's own, the
             estimator learns more from theirs. Samples and reference as in `reference`.
-          seed: Of the folds and of the bootstrap.
+          evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
+            reference sample goes into the model.
+          seed: Of the cross-validation, of the bootstrap and of the second head.
           batch_size: Inputs at once.
           verbose: 1 shows progress bars and says what came out, 0 is silent.
 
@@ -118,7 +122,7 @@ class Judge:
             judge = attach(classifier, class_names=self.class_names)
             others.append(judge._held_out(samples, trained_on, batch_size, verbose))
         fit, readers, weights = estimators.fit_residual(
-            own, others, seed=seed, batch_size=batch_size
+            own, others, allowed=evidence, seed=seed, batch_size=batch_size
         )
         self.model = _join(
             self.model.get_layer("encoder"),

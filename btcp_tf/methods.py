@@ -548,14 +548,26 @@ def vim(reference: Reference) -> Score:
 
 
 def residual(reference: Reference) -> Score:
-    """MCP, corrected by the whole answer and by the nearest training samples in feature space:
-    logit(u) = a · logit(1 − largest probability) + b + h · evidence; see
+    """MCP, corrected by the whole answer, by a second head and by the nearest training samples in
+    feature space: logit(u) = a · logit(1 − largest probability) + b + h · evidence; see
     `estimators.fit_residual`.
 
     Fitted by cross-validated logistic regression to the errors of the validation samples, and to
     those of further classifiers in `folds`. Where it does not beat MCP there, it is MCP,
     calibrated. Range [0, 1].
     """
+    return _residual(reference, ("answer", "head", "neighbors"))
+
+
+def residual_no_index(reference: Reference) -> Score:
+    """`residual` without the nearest training samples: nothing of them goes into the model.
+
+    Range [0, 1].
+    """
+    return _residual(reference, ("answer", "head"))
+
+
+def _residual(reference: Reference, allowed: tuple[str, ...]) -> Score:
     from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
     pairs = [(reference.train, reference.validation), *reference.folds]
@@ -569,7 +581,7 @@ def residual(reference: Reference) -> Score:
         )
         for train, held_out in pairs
     ]
-    _, readers, weights = estimators.fit_residual(own, folds, seed=reference.seed)
+    _, readers, weights = estimators.fit_residual(own, folds, allowed=allowed, seed=reference.seed)
     return lambda outputs: estimators.score_residual(
         readers, weights, outputs.features, outputs.logits
     )
@@ -674,6 +686,7 @@ METHODS: dict[str, Method] = {
     "vim": Method("ViM", "later", vim, bounded=False),
     "ensemble": Method("Ensemble", "later", ensemble, samples="ensemble"),
     "residual": Method("Residual", "later", residual),
+    "residual_no_index": Method("Residual, no index", "later", residual_no_index),
     "constant": Method("Constant", "control", constant),
     "random": Method("Random", "control", random),
     "mcp_cubed": Method("MCP cubed", "control", mcp_cubed),

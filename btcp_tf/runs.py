@@ -302,7 +302,8 @@ def train_folds(
       For each a snapshot of the network, and which training images it did not see, bool `[n]`.
     """
     folds = []
-    count = config.residual_folds if "residual" in config.method else 0
+    wanted = any(name.startswith("residual") for name in config.method)
+    count = config.residual_folds if wanted else 0
     if count > len(dataset.train):
         raise ValueError(
             f"residual_folds: expected at most the {len(dataset.train)} training images, received "

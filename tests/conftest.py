@@ -9,6 +9,7 @@ that folder. A test that lacks its data is not collected.
 import importlib.util
 import os
 import pathlib
+from collections.abc import Iterator
 
 # Read by TensorFlow when it is imported, which the test modules do after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -65,3 +66,13 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from btcp_tf import plots
 
     monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")
+
+
+@pytest.fixture(scope="module")
+def quick_heads() -> Iterator[None]:
+    """Second heads of the residual estimator that are trained for a tenth of the time."""
+    from btcp_tf import estimators
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimators, "_HEAD_STEPS", 240)
+        yield

@@ -81,6 +81,52 @@ def test_neighbor_evidence_of_copies_is_finite():
     assert np.isfinite(index(points, np.zeros((20, 2), np.float32))).all()
 
 
+def test_head_evidence():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(30, 6)).astype(np.float32)
+    logits = random.normal(size=(30, 3)).astype(np.float32)
+    head = estimators.HeadEvidence(6, 3, hidden=5)
+    shapes = [(6,), (6,), (6, 5), (5,), (5, 3), (3,)]
+    mean, scale, kernel1, bias1, kernel2, bias2 = values = [random.normal(size=s) for s in shapes]
+    head.set_weights(values)
+    hidden = np.maximum(((features - mean) * scale) @ kernel1 + bias1, 0)
+    probs = softmax(hidden @ kernel2 + bias2)
+    predicted = logits.argmax(axis=1)
+    p = probs[np.arange(30), predicted]
+    wanted = np.stack(
+        [
+            np.clip(np.log((1 - p) / p), -10, 10),
+            1 - p,
+            -(probs * np.log(probs)).sum(axis=1),
+            probs.argmax(axis=1) != predicted,
+        ],
+        axis=1,
+    )
+    np.testing.assert_allclose(np.asarray(head(features, logits)), wanted, atol=1e-4)
+    assert not head.trainable_weights
+    assert np.isfinite(np.asarray(head(features * 1e4, logits))).all()
+
+
+def test_trained_head_knows_the_classes_and_leaves_random_numbers_alone():
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 600)
+    features = (random.normal(size=(600, 4)) + 3 * np.eye(3, 4)[labels]).astype(np.float32)
+    keras.utils.set_random_seed(5)
+    expected = keras.random.normal((3,)), np.random.normal(size=3)
+    keras.utils.set_random_seed(5)
+    heads = [estimators.train_head(features, labels, 3, seed=1) for _ in range(2)]
+    drawn = keras.random.normal((3,)), np.random.normal(size=3)
+    for one, other in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(*(head.get_weights() for head in heads), strict=True):
+        np.testing.assert_array_equal(one, other)
+    truth, lie = (np.eye(3, dtype=np.float32)[(labels + n) % 3] for n in (0, 1))
+    assert np.asarray(heads[0](features, truth))[:, 1].mean() < 0.2
+    assert np.asarray(heads[0](features, lie))[:, 1].mean() > 0.9
+    # Smoothed labels: it is not sure of what it has seen.
+    assert 0.01 < np.median(np.asarray(heads[0](features, truth))[:, 1])
+
+
 def test_residual_is_mcp_as_it_is_made():
     logits = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
     z = estimators.McpLogit()(logits)
@@ -103,7 +149,10 @@ def test_layers_survive_a_file(tmp_path):
     index = estimators.NeighborEvidence(30, 4)
     index.set_points(random.normal(size=(30, 4)), random.integers(0, 3, 30))
     features, logits = keras.Input((4,)), keras.Input((3,))
-    read = [estimators.AnswerEvidence(2)(logits), index(features, logits)]
+    head = estimators.HeadEvidence(4, 3, hidden=5)
+    head.set_weights([random.normal(size=w.shape) for w in head.weights])
+    read = [estimators.AnswerEvidence(2, False)(logits), index(features, logits)]
+    read.append(head(features, logits))
     u = estimators.Residual(sum(x.shape[1] for x in read))([estimators.McpLogit()(logits), *read])
     model = keras.Model([features, logits], u)
     model.save(tmp_path / "m.keras")

@@ -11,6 +11,8 @@ from btcp_tf import evaluation
 from btcp_tf.data import load
 from btcp_tf.main import main
 
+pytestmark = pytest.mark.usefixtures("quick_heads")
+
 
 def test_mirrored_from_the_command_line(tmp_path):
     command = [sys.executable, "-m", "btcp_tf.main", "--dataset=digits", "--max_train_images=500"]

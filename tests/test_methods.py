@@ -8,6 +8,8 @@ from scipy import special
 from btcp_tf import methods, metrics
 from btcp_tf.methods import METHODS, Outputs, Reference
 
+pytestmark = pytest.mark.usefixtures("quick_heads")
+
 CLASSES = 3
 CENTERS = np.array([[4.0, 0, 0, 0, 0, 0], [0, 4, 0, 0, 0, 0], [0, 0, 4, 0, 0, 0]])
 BIAS = np.array([0.1, -0.2, 0.3])
@@ -75,6 +77,7 @@ def test_the_table_of_methods():
     assert " ".join(METHODS) == (
         "mcp mc_dropout trust_score tcp ohem thresholding btcp entropy margin max_logit energy "
         "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual "
+        "residual_no_index "
         "constant random mcp_cubed tcp_oracle"
     )
     trained = {name: method for name, method in METHODS.items() if method.trained}

@@ -19,6 +19,8 @@ from btcp_tf.data import load
 from btcp_tf.files import folder_lock
 from btcp_tf.main import main
 
+pytestmark = pytest.mark.usefixtures("quick_heads")
+
 WORDS = [
     "--dataset=digits",
     "--max_train_images=500",

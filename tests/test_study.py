@@ -7,6 +7,8 @@ import pytest
 from btcp_tf import evaluation, report, runs, study
 from btcp_tf.methods import METHODS
 
+pytestmark = pytest.mark.usefixtures("quick_heads")
+
 WORDS = [
     "--dataset=digits",
     "--max_train_images=400",
