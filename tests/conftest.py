@@ -13,6 +13,10 @@ from collections.abc import Iterator
 
 # Read by TensorFlow when it is imported, which the test modules do after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Workers side by side have a core each: more threads would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 # As a run of its own has it, so that runs in this process and in others agree on any processor.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 

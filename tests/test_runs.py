@@ -97,7 +97,7 @@ def test_results_follow_from_the_predictions(whole):
                 assert row["errors"] == wrong.sum()
                 u = found.uncertainty[row["method"]]
                 assert row["auroc"] == pytest.approx(roc_auc_score(wrong, u))
-        np.testing.assert_allclose(found.uncertainty["mcp"], 1 - found.probs.max(axis=1), rtol=1e-6)
+        np.testing.assert_allclose(found.uncertainty["mcp"], 1 - found.probs.max(axis=1), atol=1e-6)
 
 
 def test_history_has_every_epoch_on_validation_data(whole):

@@ -549,12 +549,15 @@ def test_review_queue_interval_is_that_of_the_hypergeometric(k, errors, correct,
     calibration = np.arange(rows) < errors, np.ones(rows)
     found = thresholds.review_queue(np.ones(k), k, calibration=calibration, delta=delta)
     assert found.expected_errors == pytest.approx(k * errors / rows)
-    inside = []
+    tails = []
     for x in range(k + 1):
         tail = stats.hypergeom(rows + k, errors + x, rows)
-        if min(tail.cdf(errors), tail.sf(errors - 1)) > delta / 2 + 1e-12:
-            inside.append(x)
-    assert (found.low, found.high) == (inside[0], inside[-1])
+        tails.append(min(tail.cdf(errors), tail.sf(errors - 1)))
+    # A tail of just delta / 2 may be rounded to either side.
+    surely = np.flatnonzero(np.array(tails) > delta / 2 + 1e-9)
+    perhaps = np.flatnonzero(np.array(tails) > delta / 2 - 1e-9)
+    assert perhaps[0] <= found.low <= (surely[0] if len(surely) else found.high)
+    assert (surely[-1] if len(surely) else found.low) <= found.high <= perhaps[-1]
 
 
 @pytest.mark.parametrize("name", ["continuous", "overconfident", "few values"])
