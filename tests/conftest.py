@@ -22,6 +22,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 
+_LONGEST = ("test_runs", "test_training", "test_main", "test_study")
+
 # Each needs an environment of its own.
 _OTHERS = {"torch_uncertainty": "test_metrics_torch.py", "mapie": "test_thresholds_mapie.py"}
 collect_ignore = [test for name, test in _OTHERS.items() if not importlib.util.find_spec(name)]
@@ -55,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if without_data:
         config.hook.pytest_deselected(items=without_data)
         items[:] = [item for item in items if item not in without_data]
+    # Files that take minutes come first: begun last, they would leave the other workers idle.
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 
 @pytest.fixture(scope="session")
