@@ -195,7 +195,10 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
         row = error.row if isinstance(error, metrics.RowError) else None
         where = f" (line {lines[row]})" if lines and row is not None else ""
-        raise ValueError(f"{os.fspath(path)}: no predictions file: {error}{where}") from error
+        words = str(error)
+        if isinstance(error, UnicodeDecodeError):
+            words = f"expected text in UTF-8, received the byte {error.object[error.start]:#04x}"
+        raise ValueError(f"{os.fspath(path)}: no predictions file: {words}{where}") from error
     unknown = [name for name in reverse if name not in found.uncertainty]
     if unknown:
         raise ValueError(

@@ -212,7 +212,10 @@ BAD_CSV = {
     ),
     "no score": ("labels,predicted\n1,1\n", "at least one uncertainty column"),
     "pandas index": (",labels,predicted,u\n0,1,1,.5\n", "named by letters.*received ''"),
-    "Latin-1": ("labels,predicted,sc\xf6re\n1,1,.5\n".encode("latin-1"), "can't decode byte 0xf6"),
+    "Latin-1": (
+        "labels,predicted,sc\xf6re\n1,1,.5\n".encode("latin-1"),
+        "expected text in UTF-8, received the byte 0xf6",
+    ),
 }
 
 
