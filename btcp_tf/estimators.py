@@ -41,8 +41,15 @@ EVIDENCE = ("answer", "head", "neighbors")
 classifier's training samples, both of which need these."""
 
 
+class _Float32(layers.Layer):
+    """A layer in float32 whatever the policy: half precision has too few digits for u near 0."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"dtype": "float32", **settings})
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
-class McpLogit(layers.Layer):
+class McpLogit(_Float32):
     """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`, exact where the softmax is 1 or 0."""
 
     def call(self, logits: Any) -> Any:
@@ -51,7 +58,7 @@ class McpLogit(layers.Layer):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class AnswerEvidence(layers.Layer):
+class AnswerEvidence(_Float32):
     """What the answer itself says: logits `[n, k]` → `[n, e]`.
 
     The largest log-probabilities in order, the margin between the first two, the entropy, and
@@ -87,7 +94,7 @@ class AnswerEvidence(layers.Layer):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class NeighborEvidence(layers.Layer):
+class NeighborEvidence(_Float32):
     """What the training samples around the features say: (features, logits) → `[n, e]`.
 
     The share of other labels than the predicted class among the nearest 5, 10, 20 and 50; the
@@ -179,7 +186,7 @@ class NeighborEvidence(layers.Layer):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class HeadEvidence(layers.Layer):
+class HeadEvidence(_Float32):
     """What a second head on the same features says of the answer: (features, logits) → `[n, 4]`.
 
     The log odds against the predicted class (from -10 to 10), its improbability, the entropy of the
@@ -250,9 +257,9 @@ def train_head(features: np.ndarray, labels: np.ndarray, classes: int, seed: int
     model = keras.Sequential(
         [
             keras.Input((features.shape[1],)),
-            layers.Dense(head.hidden, "relu", kernel_initializer=first),
-            layers.Dropout(0.5, seed=seed),
-            layers.Dense(classes, kernel_initializer=second),
+            layers.Dense(head.hidden, "relu", kernel_initializer=first, dtype="float32"),
+            layers.Dropout(0.5, seed=seed, dtype="float32"),
+            layers.Dense(classes, kernel_initializer=second, dtype="float32"),
         ]
     )
     n = len(features)
@@ -280,7 +287,7 @@ def train_head(features: np.ndarray, labels: np.ndarray, classes: int, seed: int
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class Residual(layers.Layer):
+class Residual(_Float32):
     """(z `[n, 1]`, evidence `[n, e]`, …) → u `[n, 1]` = sigmoid(a · z + b + h · all evidence).
 
     With a = 1, b = 0 and h = 0, as it is made, it is MCP.

@@ -208,6 +208,7 @@ class PhaseModel(keras.Model):
         terms, gradients = self._gradients(x, y, weight, size)
         if self.sam_rho:
             # The direction is the whole batch's, whatever the number of replicas.
+            # BatchNorm's statistics follow both passes.
             whole = [replica.all_reduce(tf.distribute.ReduceOp.SUM, g) for g in gradients]
             scale = self.sam_rho / tf.maximum(tf.linalg.global_norm(whole), 1e-12)
             steps = [scale * gradient for gradient in whole]

@@ -107,6 +107,25 @@ def test_head_evidence():
     assert np.isfinite(np.asarray(head(features * 1e4, logits))).all()
 
 
+def test_everything_is_float32_under_a_policy_of_half_precision():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(60, 4)).astype(np.float32)
+    labels = random.integers(0, 3, 60)
+    logits = random.normal(size=(60, 3)).astype(np.float32)
+    with_policy = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        index = estimators.NeighborEvidence(60, 4)
+        index.set_points(features, labels)
+        read = [estimators.AnswerEvidence()(logits), index(features, logits)]
+        read.append(estimators.train_head(features, labels, 3, seed=0)(features, logits))
+        read.append(estimators.Residual(0)([estimators.McpLogit()(logits)]))
+    finally:
+        keras.mixed_precision.set_dtype_policy(with_policy)
+    for found in read:
+        assert found.dtype == "float32" and np.isfinite(np.asarray(found)).all()
+
+
 def test_trained_head_knows_the_classes_and_leaves_random_numbers_alone():
     random = np.random.default_rng(0)
     labels = random.integers(0, 3, 600)
