@@ -47,6 +47,10 @@ class _Float32(layers.Layer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"dtype": "float32", **settings})
 
+    def get_config(self) -> dict[str, Any]:
+        # Keras' default would look for the arguments of `__init__`, and lose name and dtype.
+        return dict(super().get_config())
+
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class McpLogit(_Float32):
