@@ -268,16 +268,24 @@ class Client:
     def about(self) -> dict[str, Any]:
         """What the model says of itself: the content of its `assets.extra/btcp_tf.json`.
 
-        TensorFlow Serving refuses signatures without an input over REST: ask it over gRPC.
+        TensorFlow Serving refuses a signature without an input over REST, and wherever it batches
+        requests: then read that file.
 
         Raises:
           See the class.
         """
-        outputs = self._transport.call("about", "", None, _Deadline(self._timeout))
+        deadline = _Deadline(self._timeout)
+        try:
+            outputs = self._transport.call("about", "", None, deadline)
+        except ValueError as error:
+            if "input" not in str(error):
+                raise
+            raise ValueError(
+                f"{error} (a server may want an input: ask over gRPC without batching)"
+            ) from None
         value = outputs.get("json", outputs.get(""))
         try:
-            text = np.asarray(value).item()
-            found = json.loads(text)
+            found = json.loads(np.asarray(value).item())
         except (TypeError, ValueError):
             found = None
         if not isinstance(found, dict):

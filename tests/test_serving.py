@@ -4,7 +4,6 @@
 minute; what has no such marker reads files alone.
 """
 
-import base64
 import contextlib
 import importlib.util
 import io
@@ -132,3 +131,343 @@ def test_the_readme_names_files_that_are_there():
         "serving_default",
         "serving_float",
     }
+
+
+# The server.
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+class Server:
+    """`examples/serving/ray_serve.py` in a process of its own."""
+
+    def __init__(self, models, log, *options):
+        self.ports = dict(zip(("rest", "grpc"), free_ports(2), strict=True))
+        self.command = [
+            *(sys.executable, str(EXAMPLES / "ray_serve.py"), *options),
+            *(f"--{protocol}_port={port}" for protocol, port in self.ports.items()),
+            *(f"--model={model}" for model in models),
+        ]
+        self.log = log
+        self.start()
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Else Ray takes the pytest worker's settings for those of its own workers.
+                env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
+            )
+        for line in self.process.stdout:
+            if line.startswith("serving "):
+                # Its later words would fill the pipe and stop it.
+                threading.Thread(target=self.process.stdout.read, daemon=True).start()
+                return
+        raise RuntimeError(f"expected a server, received\n{self.log.read_text()[-3000:]}")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def client(self, protocol, model="tiny", **options):
+        return Client(f"127.0.0.1:{self.ports[protocol]}", model, protocol=protocol, **options)
+
+
+def save_gated(folder, gate):
+    """A model that answers once the file `gate` is there."""
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *SHAPE), tf.uint8, name="images")])
+    def serving_default(images):
+        # The pattern changes from turn to turn, so that no optimizer looks only once.
+        def is_closed(turn):
+            pattern = tf.strings.join([gate, tf.where(turn % 2 == 0, "", "*")])
+            return tf.equal(tf.size(tf.io.matching_files(pattern)), 0)
+
+        turns = tf.while_loop(is_closed, lambda turn: (turn + 1,), [tf.constant(0)])[0]
+        zeros = tf.cast(images[:, 0, 0, 0], tf.float32) * 0 + tf.cast(turns, tf.float32) * 0
+        return {
+            "predicted": tf.cast(zeros, tf.int64),
+            "class_name": tf.strings.as_string(zeros, precision=0),
+            "probs": tf.stack([zeros + 1, zeros], axis=1),
+            "uncertainty": zeros,
+            "accept": zeros < 1,
+        }
+
+    tf.saved_model.save(module, str(folder), {"serving_default": serving_default})
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    tiny_model.save(root / "tiny" / "1", shape=SHAPE, seed=1)
+    tiny_model.save(root / "tiny" / "2", shape=SHAPE, seed=2)
+    tiny_model.save(root / "rows" / "1", shape=(5,), dtype="float32")
+    save_gated(root / "gated" / "1", str(root / "opened"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(models, tmp_path_factory):
+    if importlib.util.find_spec("ray") is None:
+        pytest.fail("expected ray[serve], of the extra [servers], received none")
+    paths = [f"{path.parent.name}={path}" for path in sorted(models.glob("*/*")) if path.is_dir()]
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    found = Server(paths, log, "--max_ongoing=2", "--max_queued=1")
+    yield found
+    found.stop()
+
+
+both = pytest.mark.parametrize("protocol", ["rest", "grpc"])
+
+
+def in_process(path, signature, batch_size=64, **inputs):
+    """The SavedModel's own answers, in the same batches: others round differently."""
+    answer = tf.saved_model.load(str(path)).signatures[signature]
+    ((name, values),) = inputs.items()
+    parts = [
+        answer(**{name: tf.constant(values[start : start + batch_size])})
+        for start in range(0, len(values), batch_size)
+    ]
+    return {key: np.concatenate([part[key].numpy() for part in parts]) for key in ANSWERS}
+
+
+def check_equal(found, wanted):
+    assert list(found) == list(ANSWERS)
+    for name, want in wanted.items():
+        want = np.char.decode(want.astype(bytes), "utf-8") if want.dtype == object else want
+        assert found[name].dtype.kind == want.dtype.kind
+        np.testing.assert_array_equal(found[name], want, strict=want.dtype.kind != "U")
+
+
+def files():
+    """PNG and JPEG files of the images, some in another size."""
+    found = []
+    for i, image in enumerate(IMAGES):
+        file = io.BytesIO()
+        picture = PIL.Image.fromarray(image[..., 0])
+        if i % 3 == 0:
+            picture = picture.resize((9, 6))
+        picture.save(file, "PNG" if i % 2 else "JPEG")
+        found.append(file.getvalue())
+    return found
+
+
+@pytest.mark.servers
+@both
+@pytest.mark.parametrize("batch_size", [3, 64])
+@pytest.mark.parametrize("version", [None, 1, 2])
+def test_answers_are_those_of_the_saved_model(server, models, protocol, version, batch_size):
+    floats = (IMAGES + np.float32(0.3)).clip(0, 255)
+
+    def wanted(signature, **inputs):
+        return in_process(models / "tiny" / str(version or 2), signature, batch_size, **inputs)
+
+    with server.client(protocol, version=version, batch_size=batch_size) as client:
+        assert client.ready()
+        check_equal(client.predict(IMAGES), wanted("serving_default", images=IMAGES))
+        check_equal(
+            client.predict(floats, signature="serving_float"),
+            wanted("serving_float", images=floats),
+        )
+        check_equal(client.predict_bytes(files()), wanted("serving_bytes", image_bytes=files()))
+        assert client.predict(IMAGES[:0])["probs"].shape == (0, 3)
+
+
+@pytest.mark.servers
+@both
+def test_rows_of_numbers(server, models, protocol):
+    wanted = in_process(models / "rows" / "1", "serving_default", images=ROWS)
+    with server.client(protocol, "rows") as client:
+        check_equal(client.predict(ROWS), wanted)
+        # NumPy's own type, rounded to the model's.
+        check_equal(client.predict(ROWS.astype(np.float64)), wanted)
+
+
+@pytest.mark.servers
+def test_columns_of_rest(server, models):
+    wanted = in_process(models / "tiny" / "2", "serving_default", images=IMAGES)
+    with server.client("rest", form="columns") as client:
+        check_equal(client.predict(IMAGES), wanted)
+        check_equal(
+            client.predict_bytes(files()),
+            in_process(models / "tiny" / "2", "serving_bytes", image_bytes=files()),
+        )
+
+
+@pytest.mark.servers
+def test_about_of_the_server(server, models):
+    text = (models / "tiny" / "2" / "assets.extra" / "btcp_tf.json").read_text(encoding="utf-8")
+    with server.client("grpc") as client:
+        assert client.about() == json.loads(text)
+    # As TensorFlow Serving does.
+    with (
+        server.client("rest") as client,
+        pytest.raises(ValueError, match=r"Failed to get input map for signature.*over gRPC"),
+    ):
+        client.about()
+
+
+@pytest.mark.servers
+@both
+def test_what_the_client_refuses_or_the_server(server, protocol):
+    with server.client(protocol) as client:
+        with pytest.raises(ValueError, match=r"expected uint8 \[n, 4, 4, 1\], received uint8"):
+            client.predict(IMAGES[..., 0])
+        with pytest.raises(ValueError, match="expected uint8 .* received float64"):
+            client.predict(IMAGES / 255)
+        with pytest.raises(ValueError, match="expected finite numbers"):
+            client.predict(np.full((1, *SHAPE), np.nan), signature="serving_float")
+        with pytest.raises(ValueError, match="expected one of about, serving_bytes, serving_def"):
+            client.predict(IMAGES, signature="serving")
+        with pytest.raises(ValueError, match="Unknown image file format"):
+            client.predict_bytes([*files(), b"no image"])
+    for options in ({"model": "nobody"}, {"version": 9}):
+        with server.client(protocol, **options) as client:
+            assert not client.ready()
+            with pytest.raises(ValueError, match=r"(404|NOT_FOUND): Servable not found"):
+                client.predict(IMAGES)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (b"{", "JSON Parse error"),
+        (b"[1]", "expected an object"),
+        ({"signature_name": 1, "instances": [1]}, "must be a string"),
+        ({"signature_name": "x", "instances": [1]}, '"x" not found in signature def'),
+        ({}, "either 'inputs' or 'instances'"),
+        ({"instances": [1], "inputs": [1]}, "either 'inputs' or 'instances'"),
+        ({"instances": []}, "at least one value"),
+        ({"instances": 3}, "at least one value"),
+        ({"instances": [{"pixels": 1}]}, "expected objects with the keys"),
+        ({"instances": [{"images": 1}, 1]}, "objects alone or values alone"),
+        ({"inputs": {"pixels": 1}}, "Missing named input: images"),
+        ({"instances": [[1, [2]]]}, "equal lengths"),
+        ({"instances": [[1, 2]]}, "expected uint8"),
+        ({"instances": (IMAGES / 255).tolist()}, "expected uint8, received"),
+        ({"instances": (IMAGES + 1.0).tolist()}, "expected uint8, received"),
+        ({"instances": ["cat"]}, "expected uint8, received"),
+        ({"instances": [{"b64": "AAAA"}]}, "expected uint8, received"),
+        ({"signature_name": "serving_bytes", "instances": [{"b64": "?"}]}, "expected text or"),
+        ({"signature_name": "serving_bytes", "instances": [3]}, "expected text or"),
+    ],
+)
+def test_bad_requests_are_400_in_words(server, body, words):
+    url = f"http://127.0.0.1:{server.ports['rest']}/v1/models/tiny:predict"
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = requests.post(url, data=data, timeout=30)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    "signature, inputs, code, words",
+    [
+        ("serving_default", {"images": IMAGES[..., 0]}, "INVALID_ARGUMENT", "received uint8"),
+        ("serving_default", {"images": IMAGES / 255}, "INVALID_ARGUMENT", "received float64"),
+        ("serving_default", {"pixels": IMAGES}, "INVALID_ARGUMENT", r"\['images'\], received"),
+        ("serving_default", {}, "INVALID_ARGUMENT", r"\['images'\], received"),
+        ("serving", {"images": IMAGES}, "INVALID_ARGUMENT", "not found in signature def"),
+    ],
+)
+def test_bad_requests_have_a_grpc_status(server, signature, inputs, code, words):
+    """The official stub, without the client's own checks."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "tiny"
+    request.model_spec.signature_name = signature
+    for name, value in inputs.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+    with grpc.insecure_channel(f"127.0.0.1:{server.ports['grpc']}") as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as info:
+            stub.Predict(request, timeout=30)
+        with pytest.raises(grpc.RpcError) as other:
+            stub.GetModelMetadata(
+                get_model_metadata_pb2.GetModelMetadataRequest(model_spec=request.model_spec),
+                timeout=30,
+            )
+    assert info.value.code() is grpc.StatusCode[code]
+    assert re.search(words, info.value.details())
+    assert other.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.servers
+def test_nothing_is_accepted_where_a_pixel_is_nan(server):
+    """A client of another kind may send what ours refuses."""
+    url = f"http://127.0.0.1:{server.ports['rest']}/v1/models/rows:predict"
+    body = json.dumps({"inputs": [[float("nan")] * 5]})
+    outputs = requests.post(url, data=body, timeout=30).json()["outputs"]
+    assert outputs["accept"] == [False]
+
+
+@pytest.mark.servers
+@both
+def test_an_overloaded_server(server, models, protocol):
+    """Two requests are at work and one waits: no more are let in until the gate is open."""
+    gate = models / "opened"
+    gate.unlink(missing_ok=True)
+    image = IMAGES[:1]
+
+    def ask(retries, timeout=120.0):
+        with server.client(protocol, "gated", retries=retries, timeout=timeout) as client:
+            # What is known of the model takes a request, too; here only predictions count.
+            client._knows_signatures = True
+            return client.predict(image)
+
+    with futures.ThreadPoolExecutor(12) as pool:
+        try:
+            asked = [pool.submit(ask, 0) for _ in range(8)]
+            done, _ = futures.wait(asked, return_when=futures.FIRST_EXCEPTION)
+            full = "HTTP 503" if protocol == "rest" else "RESOURCE_EXHAUSTED"
+            for refused in done:
+                with pytest.raises(ConnectionError, match=rf"received {full}.*\(1 attempt\)"):
+                    refused.result()
+            with pytest.raises(ConnectionError, match=rf"received {full}.*2 attempts\)"):
+                ask(1)
+            # As patient as it takes; gRPC has too few attempts for that.
+            patient = pool.submit(ask, 100) if protocol == "rest" else None
+        finally:
+            gate.touch()
+        if patient:
+            assert len(patient.result()["accept"]) == 1
+        waited = [future for future in asked if not future.exception()]
+        assert waited
+        assert all(len(future.result()["accept"]) == 1 for future in waited)
+        assert len(ask(4)["accept"]) == 1
+
+
+@pytest.mark.servers
+def test_a_server_that_stops_and_comes_back(server, models):
+    """Last, as it stops the server of the tests above."""
+    wanted = in_process(models / "tiny" / "2", "serving_default", images=IMAGES)
+    with server.client("rest") as rest, server.client("grpc", timeout=60) as over_grpc:
+        for client in (rest, over_grpc):
+            check_equal(client.predict(IMAGES), wanted)
+        server.stop()
+        for client in (rest, over_grpc):
+            assert not client.ready()
+            started = time.monotonic()
+            with pytest.raises(ConnectionError, match=r"[Cc]onnection refused.*5 attempts\)"):
+                client.predict(IMAGES)
+            assert time.monotonic() - started < client._timeout
+        with (
+            futures.ThreadPoolExecutor() as pool,
+            server.client("rest", timeout=300, retries=1000) as patient,
+        ):
+            waiting = pool.submit(patient.predict, IMAGES)
+            server.start()
+            check_equal(waiting.result(), wanted)
+        # The same channel finds the server again.
+        check_equal(over_grpc.predict(IMAGES), wanted)
