@@ -43,6 +43,7 @@ setup(
     install_requires=[
         f"tensorflow{TENSORFLOW}",
         "keras>=3.15,<3.16",
+        f"tensorflow-serving-api{TENSORFLOW}",
         "tensorflow-datasets>=4.9.10,<5",
         "importlib_resources>=6",  # imported by tensorflow-datasets, which does not declare it
         "tensorboard>=2.21,<2.22",  # needed by tf.summary, no longer brought by tensorflow
@@ -55,8 +56,6 @@ setup(
         "requests>=2.32,<3",
         "urllib3>=2.2,<3",
         "tenacity>=9,<10",
-        # The messages and services of TensorFlow Serving; of its gRPC side too.
-        "tensorflow-serving-api>=2.21,<2.22",
         "grpcio>=1.70,<2",
         "protobuf>=6.31.1,<8",
     ],

@@ -11,26 +11,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
-import tiny_model
+from keras import layers
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
+from btcp_tf import saved_model, thresholds
+
 SHAPE = (8, 8, 1)
+CLASSES = ("cat", "dog", "été")
+IMAGES = np.random.default_rng(0).integers(256, size=(5, *SHAPE), dtype=np.uint8)
 needs_c_api = pytest.mark.skipif(
     not os.path.exists(f"{tf.sysconfig.get_lib()}/libtensorflow_cc.so.2"),
     reason="TensorFlow's C API is not in this wheel",
 )
 
-IMAGES = np.random.default_rng(0).integers(256, size=(5, *SHAPE), dtype=np.uint8)
-
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return tiny_model.save(tmp_path_factory.mktemp("models") / "1", shape=SHAPE)[0]
+    """An exported network that would take images of any height and width."""
+    keras.utils.set_random_seed(1)
+    images = keras.Input(SHAPE, dtype="uint8")
+    features = layers.Conv2D(4, 3, activation="relu")(layers.Rescaling(1 / 255)(images))
+    features = layers.GlobalAveragePooling2D()(layers.BatchNormalization()(features))
+    outputs = {
+        "probs": layers.Dense(3, activation="softmax")(features),
+        "uncertainty": layers.Dense(1, activation="sigmoid")(features),
+    }
+    model = keras.Model(images, outputs)
+    u = np.sort(model(IMAGES, training=False)["uncertainty"].numpy()[:, 0].astype(np.float64))
+    threshold = thresholds.given([0, 1, 0, 0, 1], u, tau=float(u[1:3].mean()))
+    root = tmp_path_factory.mktemp("models")
+    return saved_model.export(model, root, "shapes", CLASSES, IMAGES, threshold=threshold)
 
 
 def png(image):
@@ -104,6 +120,13 @@ def test_the_cpp_loader_fails_a_request_with_a_broken_file(path, tmp_path):
     files = [png(IMAGES[0]), b"no image"]
     with pytest.raises(RuntimeError, match="Unknown image file format"):
         through_the_c_api(path, "serving_bytes", tmp_path, image_bytes=files)
+
+
+@needs_c_api
+@pytest.mark.parametrize("images", [IMAGES[:, :6], IMAGES[..., 0], IMAGES[0]])
+def test_the_cpp_loader_refuses_images_of_another_shape(path, tmp_path, images):
+    with pytest.raises(RuntimeError, match="is not compatible with expected shape"):
+        through_the_c_api(path, "serving_default", tmp_path, images=images)
 
 
 def test_the_warm_up_requests_are_answered(path):
