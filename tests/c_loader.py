@@ -1,14 +1,15 @@
 """Asks a SavedModel through TensorFlow's C API, without TensorFlow's Python.
 
-    python -I tests/c_loader.py FOLDER_OF_LIBRARIES MODEL REQUEST.npz ANSWER.npz
+    python -I tests/c_loader.py FOLDER_OF_LIBRARIES MODEL FOLDER_OF_REQUESTS
 
-`TF_LoadSessionFromSavedModel` is the C++ loader that TensorFlow Serving builds on. The request
-holds an array for each tensor to feed and an empty one for each to fetch, named `feed/OP:0` and
-`fetch/OP:0`; bytes have the type S. (As NumPy's S drops zero bytes at the end, files travel as
-uint8 rows, named `files/OP:0/I`.) The answer has the names of what was fetched.
+`TF_LoadSessionFromSavedModel` is the C++ loader that TensorFlow Serving builds on. A request
+`NAME.npz` holds an array for each tensor to feed and an empty one for each to fetch, named
+`feed/OP:0` and `fetch/OP:0`; a list of files is a row of uint8 each, named `files/OP:0/I`. Its
+answer, `NAME.answer.npz`, has the names of what was fetched; `NAME.error` says why there is none.
 """
 
 import ctypes
+import pathlib
 import sys
 from ctypes import c_char_p, c_int, c_int64, c_size_t, c_ubyte, c_void_p
 
@@ -51,7 +52,7 @@ class Library:
 
     def check(self):
         if self.library.TF_GetCode(self.status):
-            sys.exit(self.library.TF_Message(self.status).decode())
+            raise RuntimeError(self.library.TF_Message(self.status).decode())
 
     def load(self, path):
         graph = c_void_p(self.library.TF_NewGraph())
@@ -108,7 +109,7 @@ class Library:
             output.operation = self.library.TF_GraphOperationByName(graph, operation.encode())
             output.index = int(index)
             if not output.operation:
-                sys.exit(f"no operation {operation}")
+                raise RuntimeError(f"no operation {operation}")
         return found
 
     def run(self, graph, session, feeds, fetches):
@@ -124,11 +125,10 @@ class Library:
         return [self.array(answer) for answer in answers]
 
 
-def main(folder, model, request, answer):
-    if "tensorflow" in sys.modules:
-        sys.exit("expected a process without TensorFlow's Python, received one with it")
+def read(path):
+    """Feeds by tensor, and the tensors to fetch."""
     feeds, fetches = {}, []
-    with np.load(request) as asked:
+    with np.load(path) as asked:
         for name in asked:
             kind, _, tensor = name.partition("/")
             if kind == "feed":
@@ -137,10 +137,22 @@ def main(folder, model, request, answer):
                 feeds.setdefault(tensor.rpartition("/")[0], []).append(asked[name].tobytes())
             else:
                 fetches.append(tensor)
-    library = Library(folder)
+    return feeds, fetches
+
+
+def main(libraries, model, requests):
+    if "tensorflow" in sys.modules:
+        sys.exit("expected a process without TensorFlow's Python, received one with it")
+    library = Library(libraries)
     graph, session = library.load(model)
-    found = library.run(graph, session, feeds, fetches)
-    np.savez(answer, **dict(zip(fetches, found, strict=True)))
+    for path in sorted(pathlib.Path(requests).glob("*.npz")):
+        feeds, fetches = read(path)
+        try:
+            found = library.run(graph, session, feeds, fetches)
+        except RuntimeError as error:
+            path.with_suffix(".error").write_text(str(error))
+        else:
+            np.savez(path.with_suffix(".answer.npz"), **dict(zip(fetches, found, strict=True)))
 
 
 if __name__ == "__main__":

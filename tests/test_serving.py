@@ -20,6 +20,7 @@ from concurrent import futures
 from pathlib import Path
 
 import grpc
+import keras
 import numpy as np
 import PIL.Image
 import pytest
@@ -34,6 +35,7 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
+from btcp_tf import saved_model, thresholds
 from btcp_tf.client import ANSWERS, Client
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "serving"
@@ -182,6 +184,23 @@ class Server:
         return Client(f"127.0.0.1:{self.ports[protocol]}", model, protocol=protocol, **options)
 
 
+def export(root):
+    """A network of Keras, exported as those that are trained."""
+    keras.utils.set_random_seed(1)
+    images = keras.Input(SHAPE, dtype="uint8")
+    features = keras.layers.Conv2D(4, 3, activation="relu")(keras.layers.Rescaling(1 / 255)(images))
+    features = keras.layers.Flatten()(keras.layers.BatchNormalization()(features))
+    outputs = {
+        "probs": keras.layers.Dense(3, activation="softmax")(features),
+        "uncertainty": keras.layers.Dense(1, activation="sigmoid")(features),
+    }
+    model = keras.Model(images, outputs)
+    u = np.sort(model(IMAGES, training=False)["uncertainty"].numpy()[:, 0].astype(np.float64))
+    threshold = thresholds.given(np.arange(len(u)) % 2 == 1, u, tau=float(u[2:4].mean()))
+    names = ("cat", "dog", "été")
+    return saved_model.export(model, root, "real", names, IMAGES, threshold=threshold)
+
+
 def save_gated(folder, gate):
     """A model that answers once the file `gate` is there."""
     module = tf.Module()
@@ -212,6 +231,7 @@ def models(tmp_path_factory):
     tiny_model.save(root / "tiny" / "1", shape=SHAPE, seed=1)
     tiny_model.save(root / "tiny" / "2", shape=SHAPE, seed=2)
     tiny_model.save(root / "rows" / "1", shape=(5,), dtype="float32")
+    export(root)
     save_gated(root / "gated" / "1", str(root / "opened"))
     return root
 
@@ -265,14 +285,18 @@ def files():
 @pytest.mark.servers
 @both
 @pytest.mark.parametrize("batch_size", [3, 64])
-@pytest.mark.parametrize("version", [None, 1, 2])
-def test_answers_are_those_of_the_saved_model(server, models, protocol, version, batch_size):
+@pytest.mark.parametrize(
+    "name, version", [("tiny", None), ("tiny", 1), ("tiny", 2), ("real", None)]
+)
+def test_answers_are_those_of_the_saved_model(server, models, protocol, name, version, batch_size):
     floats = (IMAGES + np.float32(0.3)).clip(0, 255)
 
-    def wanted(signature, **inputs):
-        return in_process(models / "tiny" / str(version or 2), signature, batch_size, **inputs)
+    path = models / name / str(version or (2 if name == "tiny" else 1))
 
-    with server.client(protocol, version=version, batch_size=batch_size) as client:
+    def wanted(signature, **inputs):
+        return in_process(path, signature, batch_size, **inputs)
+
+    with server.client(protocol, name, version=version, batch_size=batch_size) as client:
         assert client.ready()
         check_equal(client.predict(IMAGES), wanted("serving_default", images=IMAGES))
         check_equal(
@@ -306,9 +330,10 @@ def test_columns_of_rest(server, models):
 
 @pytest.mark.servers
 def test_about_of_the_server(server, models):
-    text = (models / "tiny" / "2" / "assets.extra" / "btcp_tf.json").read_text(encoding="utf-8")
-    with server.client("grpc") as client:
-        assert client.about() == json.loads(text)
+    for name, version in (("tiny", 2), ("real", 1)):
+        path = models / name / str(version) / "assets.extra" / "btcp_tf.json"
+        with server.client("grpc", name) as client:
+            assert client.about() == json.loads(path.read_text(encoding="utf-8"))
     # As TensorFlow Serving does.
     with (
         server.client("rest") as client,
