@@ -52,9 +52,10 @@ _DTYPES = {
 }
 
 _TRANSIENT = (429, 502, 503, 504)
+# Seconds between attempts: they double from the first to the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
-# Longer ones wait no longer than this before a connection is given up, or an answer to `ready`.
 _READY_SECONDS = 5.0
+# gRPC makes 5 attempts at most, whatever a policy says.
 _GRPC_RETRIES = 4
 
 
@@ -734,10 +735,10 @@ class _Grpc:
             ("grpc.per_rpc_retry_buffer_size", 2**30),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
-            # Else a server that comes back is not noticed for seconds.
+            # Else a server that comes back is not noticed for longer than all attempts take.
             ("grpc.initial_reconnect_backoff_ms", int(1000 * _FIRST_WAIT)),
             ("grpc.min_reconnect_backoff_ms", int(1000 * _FIRST_WAIT)),
-            ("grpc.max_reconnect_backoff_ms", int(1000 * _LONGEST_WAIT)),
+            ("grpc.max_reconnect_backoff_ms", int(5000 * _FIRST_WAIT)),
         ]
         if address.scheme == "https":
             credentials = grpc.ssl_channel_credentials()
