@@ -442,7 +442,10 @@ def _columns(outputs: Mapping[str, Any], n: int, where: str) -> dict[str, np.nda
         kinds = {"i": "iu", "U": "UOS", "f": "fiu", "b": "b"}[dtype.kind]
         if key == "class_name" and value.dtype.kind in "OS":
             value = np.array(
-                [name.decode() if isinstance(name, bytes) else name for name in value.flat]
+                [
+                    name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+                    for name in value.flat
+                ]
             ).reshape(value.shape)
             kinds = "U"
         if (
@@ -450,9 +453,10 @@ def _columns(outputs: Mapping[str, Any], n: int, where: str) -> dict[str, np.nda
             or value.ndim != (2 if key == "probs" else 1)
             or len(value) != n
         ):
+            kind = "str" if dtype.kind == "U" else dtype.name
             shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
             raise RuntimeError(
-                f"{where}: expected {key} {dtype.name.rstrip('0')} {shape}, "
+                f"{where}: expected {key} {kind} {shape}, "
                 f"received {value.dtype} {list(value.shape)}"
             )
         columns[key] = value if key == "class_name" else value.astype(dtype)

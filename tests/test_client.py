@@ -5,6 +5,7 @@ ones.
 """
 
 import base64
+import gzip
 import http.server
 import json
 import socket
@@ -303,7 +304,39 @@ def test_arguments(arguments, message):
         Client(**{"address": "127.0.0.1:1", "model": "tiny", **arguments})
 
 
-@pytest.mark.parametrize("trouble", [(429, {}), (502, b""), (503, {}), (504, {}), "reset"])
+def cut_short(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"predictions": [')
+    handler.close_connection = True
+
+
+def packed(handler):
+    """Compressed, in chunks."""
+    body = json.dumps({"outputs": answers(IMAGES)}).encode()
+    body = gzip.compress(body)
+    handler.protocol_version = "HTTP/1.1"
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for start in range(0, len(body), 7):
+        part = body[start : start + 7]
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+    handler.wfile.write(b"0\r\n\r\n")
+    handler.close_connection = True
+
+
+def test_compressed_answers_in_chunks(double):
+    double.script = [None, packed]
+    with Client(double.address, "tiny", form="columns") as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+@pytest.mark.parametrize(
+    "trouble", [(429, {}), (502, b""), (503, {}), (504, {}), "reset", cut_short]
+)
 def test_transient_trouble_is_tried_again(double, trouble):
     double.script = [trouble, None, trouble, trouble]
     with Client(double.address, "tiny") as client:
