@@ -21,6 +21,9 @@ def _version() -> str:
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
+# Of the server in examples/serving, too, whose tests are the marker `servers`.
+RAY = "ray[data,serve]>=2.60,<3"
+
 setup(
     name="btcp_tf",
     version=_version(),
@@ -50,9 +53,16 @@ setup(
         "matplotlib>=3.10,<4",
         "pillow>=11,<14",
         "absl-py>=2.1,<3",
+        "requests>=2.32,<3",
+        "urllib3>=2.2,<3",
+        "tenacity>=9,<10",
+        "grpcio>=1.70,<2",
+        "protobuf>=6.31.1,<8",
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
+        "ray": [RAY],
+        "servers": [RAY],
         "test": [
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",

@@ -25,6 +25,7 @@ _PUBLIC = {
         name: name
         for name in (
             "classifiers",
+            "client",
             "config",
             "data",
             "estimators",

@@ -317,6 +317,8 @@ def _decide(
     model: keras.Model, class_names: Sequence[str], tau: tf.Variable, images: tf.Tensor
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
+    # A server's session checks no shapes, and some networks take images of any size.
+    images = tf.ensure_shape(images, images.shape)
     # oneDNN's fused convolution gives an empty batch the shape of its input (TensorFlow 2.21), and
     # what follows fails. So an empty batch runs as one blank image, whose answer is cut off.
     count = tf.shape(images)[0]

@@ -25,7 +25,11 @@ import pytest
 _LONGEST = ("test_runs", "test_training", "test_main", "test_study")
 
 # Each needs an environment of its own.
-_OTHERS = {"torch_uncertainty": "test_metrics_torch.py", "mapie": "test_thresholds_mapie.py"}
+_OTHERS = {
+    "torch_uncertainty": "test_metrics_torch.py",
+    "mapie": "test_thresholds_mapie.py",
+    "kserve": "test_client_kserve.py",
+}
 collect_ignore = [test for name, test in _OTHERS.items() if not importlib.util.find_spec(name)]
 
 
@@ -50,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "prepared_data(*names): needs prepared tensorflow-datasets data (see tests/conftest.py)",
     )
     config.addinivalue_line("markers", "examples: runs a worked example; not by default")
+    config.addinivalue_line("markers", "servers: starts servers or Ray; not by default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ def in_a_fresh_process(code):
         "btcp_tf",
         "btcp_tf.config, btcp_tf.files, btcp_tf.metrics, btcp_tf.evaluation, btcp_tf.report, "
         "btcp_tf.methods, btcp_tf.data, btcp_tf.command, btcp_tf.main, btcp_tf.runs, "
-        "btcp_tf.study, btcp_tf.thresholds",
+        "btcp_tf.study, btcp_tf.thresholds, btcp_tf.client",
     ],
 )
 def test_what_needs_no_tensorflow_does_not_import_it(imports):
@@ -65,8 +65,14 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_setup_declares_what_is_imported():
-    installed_as = {"sklearn": "scikit-learn", "absl": "absl-py", "PIL": "pillow"}
-    installed_as["tensorflow_serving"] = "tensorflow-serving-api"
+    installed_as = {
+        "sklearn": "scikit-learn",
+        "absl": "absl-py",
+        "PIL": "pillow",
+        "grpc": "grpcio",
+        "google": "protobuf",
+        "tensorflow_serving": "tensorflow-serving-api",
+    }
     setup = (CHECKOUT / "setup.py").read_text(encoding="utf-8")
     imported = set()
     for path in (CHECKOUT / "btcp_tf").glob("*.py"):

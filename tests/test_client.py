@@ -1,0 +1,688 @@
+"""The client alone: what it sends, refuses, retries and makes of answers.
+
+The servers here are doubles that answer what a test tells them; tests/test_serving.py asks real
+ones.
+"""
+
+import base64
+import gzip
+import http.server
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tiny_model
+
+from btcp_tf.client import ANSWERS, Client
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+NAMES = np.array(["cat", "dog", "owl"])
+IMAGES = np.random.default_rng(0).integers(256, size=(5, 2, 2, 1), dtype=np.uint8)
+
+INFO = {
+    "dtype": "DT_UINT8",
+    "tensor_shape": {"dim": [{"size": s} for s in ("-1", "2", "2", "1")], "unknown_rank": False},
+}
+FLOATS = {**INFO, "dtype": "DT_FLOAT"}
+FILES = {"dtype": "DT_STRING", "tensor_shape": {"dim": [{"size": "-1"}]}}
+PROBS = {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": "-1"}, {"size": "3"}]}}
+SIGNATURES = {
+    "serving_default": {"inputs": {"images": INFO}, "outputs": {"probs": PROBS}},
+    "serving_float": {"inputs": {"images": FLOATS}, "outputs": {"probs": PROBS}},
+    "serving_bytes": {"inputs": {"image_bytes": FILES}, "outputs": {"probs": PROBS}},
+    "__saved_model_init_op": {"outputs": {}},
+}
+METADATA = {"metadata": {"signature_def": {"signature_def": SIGNATURES}}}
+
+
+def answers(images):
+    """Made-up answers that tell images apart, in JSON's types, by column."""
+    first = np.array([np.ravel(image)[0] for image in images], np.float64) / 256
+    probs = np.stack([first, (1 - first) / 2, (1 - first) / 2], axis=1).astype(np.float32)
+    predicted = probs.argmax(axis=1)
+    uncertainty = 1 - probs.max(axis=1)
+    return {
+        "predicted": predicted.tolist(),
+        "class_name": NAMES[predicted].tolist(),
+        "probs": probs.tolist(),
+        "uncertainty": uncertainty.tolist(),
+        "accept": (uncertainty.astype(np.float64) < 0.4).tolist(),
+    }
+
+
+def respond(method, path, body):
+    """What a model server answers, (status, object), in rows or columns as it is asked."""
+    if path.endswith("/metadata"):
+        return 200, METADATA
+    if method == "GET":
+        return 200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
+    if body["signature_name"] == "about":
+        return 200, {"outputs": '{"class_names": ["été"]}'}
+    rows = "instances" in body
+    values = body["instances"] if rows else next(iter(body["inputs"].values()))
+    if body["signature_name"] == "serving_bytes":
+        values = [list(base64.b64decode(value["b64"])) for value in values]
+    columns = answers(values)
+    if not rows:
+        return 200, {"outputs": columns}
+    return 200, {
+        "predictions": [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+    }
+
+
+class Double:
+    """An HTTP server on a free port; `script` overrides its next answers, one each."""
+
+    def __init__(self, port=0):
+        self.script, self.seen = [], []
+        double = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                double.handle(self)
+
+            do_POST = do_GET
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def handle(self, handler):
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        body = json.loads(body) if body else None
+        self.seen.append((handler.command, handler.path, body, dict(handler.headers)))
+        step = self.script.pop(0) if self.script else None
+        if step == "reset":
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            handler.connection.close()
+            return
+        if callable(step):
+            step(handler)
+            return
+        status, content, *headers = step or respond(handler.command, handler.path, body)
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        handler.send_response(status)
+        for name, value in headers:
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def double():
+    server = Double()
+    yield server
+    server.close()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_equal(found, images):
+    wanted = answers(images)
+    assert list(found) == list(ANSWERS)
+    for name, dtype in ANSWERS.items():
+        assert found[name].dtype.kind == dtype.kind
+        np.testing.assert_array_equal(found[name], np.array(wanted[name], dtype))
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
+def test_batches_are_put_together_in_order(double, form, batch_size):
+    with Client(double.address, "tiny", form=form, batch_size=batch_size) as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+    asked = [body for method, _, body, _ in double.seen if method == "POST"]
+    assert len(asked) == -(-5 // batch_size)
+    if form == "rows":
+        assert asked[0] == {
+            "signature_name": "serving_default",
+            "instances": IMAGES[:batch_size].tolist(),
+        }
+    else:
+        assert asked[0]["inputs"] == {"images": IMAGES[:batch_size].tolist()}
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_files_travel_as_base64(double, form):
+    files = [bytes([10, 250, 251]), bytes([200])]
+    with Client(double.address, "tiny", form=form) as client:
+        check_equal(client.predict_bytes(files), [list(file) for file in files])
+    body = double.seen[-1][2]
+    sent = body["instances"] if form == "rows" else body["inputs"]["image_bytes"]
+    assert sent[0] == {"b64": "Cvr7"}
+
+
+@pytest.mark.parametrize(
+    "options, path",
+    [
+        ({}, "/v1/models/tiny%2Fa"),
+        ({"version": 3}, "/v1/models/tiny%2Fa/versions/3"),
+        ({"label": "canary"}, "/v1/models/tiny%2Fa/labels/canary"),
+    ],
+)
+def test_the_paths_of_tensorflow_serving(double, options, path):
+    with Client(
+        f"http://{double.address}/gate/", "tiny/a", headers={"X-Key": "k"}, **options
+    ) as client:
+        client.predict(IMAGES)
+        assert client.ready()
+    paths = [(method, found) for method, found, _, _ in double.seen]
+    assert paths == [
+        ("GET", f"/gate{path}/metadata"),
+        ("POST", f"/gate{path}:predict"),
+        ("GET", f"/gate{path}"),
+    ]
+    assert all(headers["X-Key"] == "k" for *_, headers in double.seen)
+
+
+def test_about(double):
+    with Client(double.address, "tiny") as client:
+        assert client.about() == {"class_names": ["été"]}
+        double.script = [(200, {"outputs": "no JSON"})]
+        with pytest.raises(RuntimeError, match="expected a JSON object from about, received no J"):
+            client.about()
+
+
+def test_no_images_are_no_request(double):
+    with Client(double.address, "tiny") as client:
+        for found in (client.predict(IMAGES[:0]), client.predict_bytes([])):
+            assert {name: value.shape for name, value in found.items()} == {
+                **dict.fromkeys(ANSWERS, (0,)),
+                "probs": (0, 3),
+            }
+            assert {name: value.dtype.kind for name, value in found.items()} == {
+                name: dtype.kind for name, dtype in ANSWERS.items()
+            }
+    assert {method for method, *_ in double.seen} == {"GET"}
+
+
+@pytest.mark.parametrize(
+    "images, signature, message",
+    [
+        (
+            IMAGES[..., 0],
+            "serving_default",
+            r"expected uint8 \[n, 2, 2, 1\], received uint8 \[5, 2",
+        ),
+        (
+            IMAGES[0],
+            "serving_default",
+            r"expected uint8 \[n, 2, 2, 1\], received uint8 \[2, 2, 1\]",
+        ),
+        (IMAGES / 255, "serving_default", r"expected uint8 \[n, 2, 2, 1\], received float64"),
+        (IMAGES > 9, "serving_default", r"expected uint8 .*, received bool"),
+        (IMAGES + np.int64(256), "serving_default", r"from 0 to 255, received numbers from"),
+        (IMAGES, "serving_float", r"expected float32 \[n, 2, 2, 1\], received uint8"),
+        (np.full((2, 2, 2, 1), 1e300), "serving_float", "received numbers beyond it"),
+        (np.full((2, 2, 2, 1), np.nan), "serving_float", "finite numbers, received NaN .* row 0"),
+        ([[1, 2], [3]], "serving_default", "expected images of one shape, received"),
+        ("cat", "serving_default", r"images: expected numbers \[n, ...\], received <U3 \[\]"),
+        (IMAGES, "serving_bytes", r"expected files \(string \[n\]\), received uint8"),
+        (IMAGES, "serving", "expected one of serving_bytes, serving_default, serving_float, "),
+    ],
+)
+def test_what_does_not_fit_the_model_is_not_sent(double, images, signature, message):
+    with Client(double.address, "tiny") as client, pytest.raises(ValueError, match=message) as info:
+        client.predict(images, signature=signature)
+    assert "\n" not in str(info.value)
+    assert {method for method, *_ in double.seen} == {"GET"}
+
+
+def test_numbers_that_fit_are_converted(double):
+    with Client(double.address, "tiny") as client:
+        check_equal(client.predict(IMAGES.astype(np.int64).tolist()), IMAGES)
+        client.predict(IMAGES / 3, signature="serving_float")
+    sent = np.array(double.seen[-1][2]["instances"])
+    np.testing.assert_array_equal(sent, (IMAGES / 3).astype(np.float32))
+
+
+def test_a_server_without_metadata_judges_for_itself(double):
+    double.script = [(404, {"detail": "Not Found"})]
+    with Client(double.address, "tiny") as client:
+        with pytest.raises(ValueError, match="finite numbers"):
+            client.predict([[np.inf]])
+        check_equal(client.predict(IMAGES), IMAGES)
+        assert client.predict(IMAGES[:0])["probs"].shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        (b"abc", "expected a list of bytes, received int in place 0"),
+        (["a"], "expected a list of bytes, received str in place 0"),
+        ([b"a", b""], "received an empty one in place 1"),
+    ],
+)
+def test_files_that_are_none(double, files, message):
+    with Client(double.address, "tiny") as client, pytest.raises(ValueError, match=message):
+        client.predict_bytes(files)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"address": "nowhere:port"}, "address: expected host:port, received 'nowhere:port'"),
+        ({"address": "ftp://host:1"}, "address: expected host:port"),
+        ({"address": "host", "protocol": "grpc"}, "address: expected host:port"),
+        ({"address": "host:1/path", "protocol": "grpc"}, "address: expected host:port"),
+        ({"model": ""}, "model: expected a name, received ''"),
+        ({"protocol": "soap"}, "protocol: expected rest or grpc, received 'soap'"),
+        ({"form": "piles"}, "form: expected rows or columns, received 'piles'"),
+        ({"timeout": 0}, "timeout: expected seconds above 0, received 0"),
+        ({"retries": -1}, "retries: expected a number >= 0, received -1"),
+        ({"retries": 5, "protocol": "grpc"}, r"from 0 to 4 \(gRPC\), received 5"),
+        ({"batch_size": 0}, "batch_size: expected a number >= 1, received 0"),
+        ({"version": -1}, "version: expected a number >= 0, received -1"),
+        ({"version": 1, "label": "a"}, "version, label: expected one of them"),
+    ],
+)
+def test_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Client(**{"address": "127.0.0.1:1", "model": "tiny", **arguments})
+
+
+def cut_short(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"predictions": [')
+    handler.close_connection = True
+
+
+def packed(handler):
+    """Compressed, in chunks."""
+    body = json.dumps({"outputs": answers(IMAGES)}).encode()
+    body = gzip.compress(body)
+    handler.protocol_version = "HTTP/1.1"
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    for start in range(0, len(body), 7):
+        part = body[start : start + 7]
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+    handler.wfile.write(b"0\r\n\r\n")
+    handler.close_connection = True
+
+
+def test_compressed_answers_in_chunks(double):
+    double.script = [None, packed]
+    with Client(double.address, "tiny", form="columns") as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+@pytest.mark.parametrize(
+    "trouble", [(429, {}), (502, b""), (503, {}), (504, {}), "reset", cut_short]
+)
+def test_transient_trouble_is_tried_again(double, trouble):
+    double.script = [trouble, None, trouble, trouble]
+    with Client(double.address, "tiny") as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+    assert [method for method, *_ in double.seen] == ["GET"] * 2 + ["POST"] * 3
+
+
+@pytest.mark.parametrize(
+    "status, error, message",
+    [
+        (400, ValueError, "received HTTP 400: no such thing"),
+        (404, ValueError, "received HTTP 404: no such thing"),
+        (413, ValueError, "received HTTP 413: no such thing"),
+        (500, RuntimeError, "received HTTP 500: no such thing"),
+        (302, RuntimeError, "received HTTP 302: no such thing"),
+    ],
+)
+def test_other_trouble_is_not(double, status, error, message):
+    double.script = [None, (status, {"error": "no such\n thing"})]
+    with Client(double.address, "tiny") as client, pytest.raises(error, match=message) as info:
+        client.predict(IMAGES)
+    assert str(info.value).startswith(f"http://{double.address}/v1/models/tiny:predict: expected ")
+    assert len(double.seen) == 2
+
+
+def test_an_overloaded_server_is_named_after_all_attempts(double):
+    double.script = [None, *[(503, {"error": "full"})] * 3]
+    with Client(double.address, "tiny", retries=2) as client:
+        message = r"received HTTP 503: full \(3 attempts\)"
+        with pytest.raises(ConnectionError, match=message):
+            client.predict(IMAGES)
+        double.script = [(503, b"full")]
+        assert not client.ready()
+
+
+def test_the_server_says_when_to_come_again(double):
+    double.script = [(503, {}, ("Retry-After", "60"))]
+    with Client(double.address, "tiny", timeout=20) as client:
+        message = "within 20 s, received none; last: HTTP 503"
+        with pytest.raises(TimeoutError, match=message):
+            client.predict(IMAGES)
+    # It is no use to wait for a time beyond the deadline.
+    assert len(double.seen) == 1
+
+
+def drip(handler):
+    """Never stops to answer, and never ends."""
+    handler.send_response(200)
+    handler.end_headers()
+    try:
+        while True:
+            handler.wfile.write(b" ")
+            handler.wfile.flush()
+            time.sleep(0.01)
+    except OSError:
+        pass
+
+
+def test_the_deadline_is_one_of_the_whole_call(double):
+    with Client(double.address, "tiny", timeout=0.5) as client:
+        double.script = [None, drip]
+        with pytest.raises(TimeoutError, match="tiny:predict: expected an answer within 0.5 s"):
+            client.predict(IMAGES)
+        silent = threading.Event()
+        double.script = [lambda handler: silent.wait(10)]
+        with pytest.raises(TimeoutError, match="within 0.5 s, received none"):
+            client.predict(IMAGES)
+        silent.set()
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_nobody_there(protocol):
+    with Client(f"127.0.0.1:{free_port()}", "tiny", protocol=protocol, retries=1) as client:
+        assert not client.ready()
+        with pytest.raises(
+            ConnectionError, match=r"127.0.0.1:.*tiny.*[Cc]onnection refused.*2 att"
+        ):
+            client.predict(IMAGES)
+
+
+def test_a_server_that_comes_back():
+    port = free_port()
+    client = Client(f"127.0.0.1:{port}", "tiny", retries=100)
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.predict, IMAGES)
+        time.sleep(0.3)
+        assert not waiting.done()
+        double = Double(port)
+        try:
+            check_equal(waiting.result(), IMAGES)
+        finally:
+            client.close()
+            double.close()
+
+
+def without(name):
+    return {key: value for key, value in answers(IMAGES).items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"<html>", "expected JSON, received b'<html>'"),
+        ({"outputs": {}}, "expected predictions, received"),
+        ([1], "expected predictions, received"),
+        ({"predictions": [1, 2]}, "received one without a name"),
+        ({"predictions": [{"a": 1}, {}]}, "expected the same names in each row"),
+        ({"predictions": [{"a": 1}] * 5}, "expected the answers predicted, .* received a"),
+    ],
+)
+def test_answers_that_are_none(double, content, message):
+    double.script = [None, (200, content)]
+    with Client(double.address, "tiny") as client, pytest.raises(RuntimeError, match=message):
+        client.predict(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"accept": [1] * 5}, r"expected accept bool \[5\], received int64 \[5\]"),
+        ({"predicted": [0.5] * 5}, r"expected predicted int64 \[5\], received float64"),
+        ({"uncertainty": [0.1] * 4}, r"expected uncertainty float32 \[5\], received float64 \[4\]"),
+        ({"uncertainty": [None] * 5}, "expected uncertainty float32"),
+        ({"uncertainty": [float("nan")] * 5}, "expected finite uncertainty"),
+        ({"probs": [0.1] * 5}, r"expected probs float32 \[5, k\], received float64 \[5\]"),
+        ({"probs": [[0.1], [0.1, 0.2]] * 2}, r"expected probs float32 \[5, k\]"),
+        ({"class_name": [1] * 5}, r"expected class_name str \[5\], received int64"),
+    ],
+)
+def test_answers_of_another_kind(double, change, message):
+    double.script = [None, (200, {"outputs": answers(IMAGES) | change})]
+    with (
+        Client(double.address, "tiny", form="columns") as client,
+        pytest.raises(RuntimeError, match=message),
+    ):
+        client.predict(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "content, ready",
+    [
+        ((200, {"model_version_status": [{"state": "LOADING"}, {"state": "AVAILABLE"}]}), True),
+        ((200, {"model_version_status": [{"state": "LOADING"}]}), False),
+        ((200, {"model_version_status": []}), False),
+        ((200, {"name": "tiny", "ready": True}), True),
+        ((200, {"name": "tiny", "ready": "False"}), False),
+        ((404, {"error": "no tiny"}), False),
+        ((503, {"error": "ModelNotReady"}), False),
+    ],
+)
+def test_ready(double, content, ready):
+    double.script = [content]
+    with Client(double.address, "tiny") as client:
+        assert client.ready() is ready
+    assert len(double.seen) == 1
+
+
+def test_ready_where_waiting_is_no_help(double):
+    double.script = [(403, {"error": "no"})]
+    with (
+        Client(double.address, "tiny") as client,
+        pytest.raises(ValueError, match="HTTP 403: no"),
+    ):
+        client.ready()
+
+
+def test_the_rest_client_needs_no_tensorflow(double):
+    code = (
+        "import sys, numpy as np\n"
+        "from btcp_tf.client import Client\n"
+        f"answers = Client({double.address!r}, 'tiny').predict(np.zeros((2, 2, 2, 1), np.uint8))\n"
+        "assert len(answers['accept']) == 2\n"
+        "print({'tensorflow', 'keras', 'grpc', 'google.protobuf'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+class Servicer:
+    """A gRPC double in this process: the official services, answers by the tiny SavedModel."""
+
+    def __init__(self, model):
+        self.model, self.trouble, self.seen = model, [], []
+
+    def start(self, port=0):
+        from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
+
+        server = grpc.server(futures.ThreadPoolExecutor(2), options=[("grpc.so_reuseport", 0)])
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(self, server)
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(self, server)
+        self.port = server.add_insecure_port(f"127.0.0.1:{port}")
+        server.start()
+        return server
+
+    def enter(self, request, context):
+        self.seen.append((request, dict(context.invocation_metadata())))
+        step = self.trouble.pop(0) if self.trouble else None
+        if step is not None:
+            context.abort(step, "in trouble")
+
+    def Predict(self, request, context):
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2
+
+        self.enter(request, context)
+        answer = predict_pb2.PredictResponse()
+        signature = self.model.signatures[request.model_spec.signature_name]
+        inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+        outputs = signature(**{name: tf.constant(value) for name, value in inputs.items()})
+        for name, value in outputs.items():
+            answer.outputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return answer
+
+    def GetModelMetadata(self, request, context):
+        from google.protobuf import json_format
+        from tensorflow_serving.apis import get_model_metadata_pb2
+
+        self.enter(request, context)
+        found = get_model_metadata_pb2.SignatureDefMap()
+        json_format.ParseDict({"signature_def": SIGNATURES}, found)
+        answer = get_model_metadata_pb2.GetModelMetadataResponse()
+        answer.metadata["signature_def"].Pack(found)
+        return answer
+
+    def GetModelStatus(self, request, context):
+        from tensorflow_serving.apis import get_model_status_pb2 as messages
+
+        self.enter(request, context)
+        available = messages.ModelVersionStatus.AVAILABLE
+        status = messages.ModelVersionStatus(version=1, state=available)
+        return messages.GetModelStatusResponse(model_version_status=[status])
+
+    def __getattr__(self, name):
+        # The other methods of the services, which nobody calls.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return None
+
+
+@pytest.fixture(scope="module")
+def servicer(tmp_path_factory):
+    import tensorflow as tf
+
+    path, answer = tiny_model.save(tmp_path_factory.mktemp("models") / "1", shape=(2, 2, 1))
+    found = Servicer(tf.saved_model.load(str(path)))
+    found.answer = answer
+    server = found.start()
+    yield found
+    server.stop(None)
+
+
+@pytest.fixture
+def over_grpc(servicer):
+    servicer.seen.clear()
+    servicer.trouble.clear()
+    with Client(
+        f"127.0.0.1:{servicer.port}",
+        "tiny",
+        protocol="grpc",
+        batch_size=2,
+        label="stable",
+        headers={"Authorization": "key"},
+    ) as client:
+        yield client
+
+
+def test_grpc(servicer, over_grpc):
+    found = over_grpc.predict(IMAGES)
+    probs, uncertainty = servicer.answer(IMAGES)
+    np.testing.assert_allclose(found["probs"], probs, atol=1e-6)
+    np.testing.assert_allclose(found["uncertainty"], uncertainty, atol=1e-6)
+    np.testing.assert_array_equal(found["class_name"], NAMES[probs.argmax(axis=1)])
+    np.testing.assert_array_equal(found["accept"], found["uncertainty"].astype(np.float64) < 0.55)
+    assert [found[name].dtype.kind for name in ANSWERS] == ["i", "U", "f", "f", "b"]
+    assert over_grpc.ready()
+    assert len(servicer.seen) == 1 + 3 + 1
+    for request, headers in servicer.seen:
+        assert request.model_spec.name == "tiny"
+        assert request.model_spec.version_label == "stable"
+        assert headers["authorization"] == "key"
+    assert over_grpc.about()["class_names"] == list(NAMES)
+    with pytest.raises(ValueError, match=r"expected uint8 \[n, 2, 2, 1\], received float64"):
+        over_grpc.predict(IMAGES / 255)
+    assert over_grpc.predict(IMAGES[:0])["probs"].shape == (0, 3)
+
+
+@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
+def test_grpc_retries(servicer, over_grpc, code):
+    code = grpc.StatusCode[code]
+    servicer.trouble = [None, code, code]
+    images = np.zeros((1, 2, 2, 1), np.uint8)
+    assert len(over_grpc.predict(images)["accept"]) == 1
+    assert len(servicer.seen) == 4
+    servicer.trouble = [code] * 5
+    with pytest.raises(ConnectionError, match=rf"received {code.name}: in trouble \(up to 5 att"):
+        over_grpc.predict(images)
+    servicer.trouble = [grpc.StatusCode.UNAVAILABLE]
+    assert not over_grpc.ready()
+
+
+def test_grpc_retries_large_requests(servicer):
+    """By default, requests above 256 KiB are not."""
+    servicer.trouble = [None, grpc.StatusCode.UNAVAILABLE]
+    images = np.zeros((100_000, 2, 2, 1), np.uint8)
+    address = f"127.0.0.1:{servicer.port}"
+    with Client(address, "tiny", protocol="grpc", batch_size=len(images)) as client:
+        assert len(client.predict(images)["accept"]) == len(images)
+
+
+@pytest.mark.parametrize(
+    "code, error",
+    [
+        ("INVALID_ARGUMENT", ValueError),
+        ("NOT_FOUND", ValueError),
+        ("FAILED_PRECONDITION", ValueError),
+        ("INTERNAL", RuntimeError),
+        ("DEADLINE_EXCEEDED", TimeoutError),
+    ],
+)
+def test_grpc_does_not_retry_the_rest(servicer, over_grpc, code, error):
+    servicer.trouble = [None, grpc.StatusCode[code]]
+    with pytest.raises(error, match="grpc://127.0.0.1:.*/tiny/stable: expected an answer"):
+        over_grpc.predict(IMAGES)
+    assert len(servicer.seen) == 2
+
+
+def test_a_grpc_server_without_metadata_judges_for_itself(servicer, over_grpc):
+    servicer.trouble = [grpc.StatusCode.UNIMPLEMENTED]
+    assert len(over_grpc.predict(IMAGES)["accept"]) == 5
+    servicer.trouble = [grpc.StatusCode.NOT_FOUND]
+    assert not over_grpc.ready()
+
+
+def test_a_grpc_server_that_comes_back(servicer):
+    port = free_port()
+    again = Servicer(servicer.model)
+    with Client(f"127.0.0.1:{port}", "tiny", protocol="grpc") as client:
+        with pytest.raises(ConnectionError, match="[Cc]onnection refused"):
+            client.predict(IMAGES)
+        server = again.start(port)
+        try:
+            # Through the same channel.
+            while not client.ready():
+                time.sleep(0.05)
+            assert len(client.predict(IMAGES)["accept"]) == 5
+        finally:
+            server.stop(None)
