@@ -36,6 +36,7 @@ _PUBLIC = {
             "metrics",
             "networks",
             "plots",
+            "predict",
             "report",
             "runs",
             "study",
