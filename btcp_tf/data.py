@@ -606,11 +606,12 @@ def files_below(folder: str | os.PathLike) -> Iterator[str]:
             return
         above = above | {(place.st_dev, place.st_ino)}
         with os.scandir(path) as entries:
+            # A link in a circle is neither folder nor file, and to ask raises.
             visible = sorted(
-                (entry.name, entry.is_dir())
+                (entry.name, os.path.isdir(entry))
                 for entry in entries
                 if not entry.name.startswith(".")
-                and (entry.is_dir() or entry.is_file() or entry.is_symlink())
+                and (entry.is_symlink() or entry.is_dir() or entry.is_file())
             )
         for name, is_folder in visible:
             if is_folder:

@@ -2,8 +2,9 @@
 
 `predictions.npz` holds what a classifier and its uncertainties said of each sample, from anyone's
 program: `labels`, `probs` or `predicted`, and every uncertainty under its own name; a CSV holds the
-same in columns, and so do the files of scores that `btcp_tf.predict` writes. `results.json` holds rows of metrics. Both are written whole or not at all, and
-equal contents give equal bytes.
+same in columns, and so do the files of scores that `btcp_tf.predict` writes. `results.json` holds
+rows of metrics. What is written here is written whole or not at all, and equal contents give equal
+bytes.
 """
 
 import csv
@@ -268,8 +269,9 @@ def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]
     if "problem" in names:
         rows, lines = _without_problems(rows, lines, [row[names.index("problem")] for row in rows])
     arrays = {}
+    wanted_names = _read_names(names)
     for name, words in zip(names, zip(*rows, strict=True), strict=True):
-        if "problem" in names and name in _ABOUT_ROWS:
+        if name not in wanted_names:
             continue
         whole = name in ("labels", "predicted")
         good = [_is_number(word, whole) for word in words]
@@ -293,6 +295,11 @@ def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]
             )
         arrays["probs"] = np.stack([arrays.pop(name) for name in expected], axis=1)
     return arrays, lines
+
+
+def _read_names(names: Sequence[str]) -> list[str]:
+    """Names of the columns that may hold answers."""
+    return [name for name in names if "problem" not in names or name not in _ABOUT_ROWS]
 
 
 def _without_problems(
@@ -331,7 +338,7 @@ def _read_jsonl(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[in
         raise ValueError("expected one JSON object a line, received none")
     if "problem" in rows[0]:
         rows, lines = _without_problems(rows, lines, [row["problem"] for row in rows])
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns = {name: [row[name] for row in rows] for name in _read_names(list(rows[0]))}
     return _typed(columns, [f" in line {number}" for number in lines]), lines
 
 
@@ -360,9 +367,7 @@ def _read_parquet(path: str | os.PathLike) -> dict[str, np.ndarray]:
         if not any(good):
             raise ValueError("expected rows without a problem, received none")
         table = table.filter(pyarrow.array(good))
-    columns = {name: table[name].to_pylist() for name in names if name not in _ABOUT_ROWS}
-    if "problem" not in names:
-        columns |= {name: table[name].to_pylist() for name in names if name in _ABOUT_ROWS}
+    columns = {name: table[name].to_pylist() for name in _read_names(names)}
     return _typed(columns, [f" in row {number}" for number in range(table.num_rows)])
 
 
@@ -370,8 +375,6 @@ def _typed(columns: Mapping[str, list], places: Sequence[str]) -> dict[str, np.n
     """Arrays by name from lists of values that may be anything; `places` names the rows."""
     arrays = {}
     for name, values in columns.items():
-        if "problem" in columns and name in _ABOUT_ROWS:
-            continue
         whole = name in ("labels", "predicted")
         if name == "probs":
             size = len(values[0]) if isinstance(values[0], list) else 0

@@ -337,6 +337,8 @@ class Inputs:
     """Of an array; None: image files."""
     shape: tuple[int, ...] = ()
     """Of one input of an array."""
+    verify: Callable[[], None] = lambda: None
+    """Reads all that has a check sum, that is npz files; raises a ValueError if it is damaged."""
 
 
 def open_inputs(
@@ -447,6 +449,13 @@ class _Array:
                         raise EOFError(f"it ends within row {start + len(content) // row_bytes}")
                 yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
                 start += rows
+
+    def verify(self) -> None:
+        """Raises a ValueError if the content does not have the check sum of its npz file."""
+        if self.member:
+            with _readable(self.path, self.name), _opened(self.path, self.member) as stream:
+                while stream.read(2**20):
+                    pass
 
 
 @contextlib.contextmanager
@@ -564,6 +573,11 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
             yield batch
             start += len(piece)
 
+    def verify() -> None:
+        images.verify()
+        if labels:
+            labels.verify()
+
     about = [*marks, images.dtype.str, *map(str, images.shape)]
     return Inputs(
         images.shape[0],
@@ -573,6 +587,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         key,
         images.dtype,
         images.shape[1:],
+        verify,
     )
 
 
@@ -815,6 +830,8 @@ def score(
     tau = (about.get("threshold") or {}).get("tau")
     if os.path.lexists(output):
         return _finished(output, settings, tau, verbose)
+    # Now: rows of a damaged file must not stand when a whole one takes its place.
+    inputs.verify()
     with _working_folder(output) as folder:
         if os.path.lexists(output):  # By now: whoever held the folder has finished.
             return _finished(output, settings, tau, verbose)
@@ -878,14 +895,14 @@ def _score_rest(
 
     bar = keras.utils.Progbar(inputs.count, verbose=int(bool(verbose)), unit_name="input")
     with open(rows, "ab") as file, ThreadPoolExecutor(1) as reader:
-        if not file.tell():
-            file.write(_lines([{"command": settings}]))
+        head = b"" if file.tell() else _lines([{"command": settings}])
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
         while (batch := ahead.result()) is not None:
             ahead = reader.submit(following)
-            file.write(_lines(records(scorer.answer(batch))))
+            file.write(head + _lines(records(scorer.answer(batch))))
             file.flush()
+            head = b""
             done += len(batch["input"])
             bar.update(min(done, inputs.count))
     if done != inputs.count:
@@ -910,7 +927,7 @@ def _working_folder(output: Path) -> Iterator[Path]:
             rows = folder / _ROWS
             with contextlib.suppress(OSError):
                 (folder / f"{_FINAL}{output.suffix}").unlink(missing_ok=True)
-                if os.path.lexists(output) or not rows.exists():
+                if os.path.lexists(output) or not rows.exists() or not rows.stat().st_size:
                     rows.unlink(missing_ok=True)
                     (folder / ".lock").unlink(missing_ok=True)
                     folder.rmdir()
