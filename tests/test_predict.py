@@ -838,3 +838,34 @@ def test_row_groups_of_parquet_are_not_the_batches(tiny, tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", some_images(3000))
     output = run(tiny[0], tmp_path / "x.npy", tmp_path / "s.parquet", "--verbose=0")
     assert parquet.ParquetFile(output).num_row_groups == 1
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("ending", FORMATS)
+def test_ray_workers_answer_row_by_row_alike(tiny, tmp_path, photos, ending):
+    pytest.importorskip("ray.data")
+    checkout = pathlib.Path(__file__).resolve().parents[1]
+    np.savez_compressed(tmp_path / "x.npz", x=some_images(700))
+    sources = {"x.npz": 0, "photos": predict.SOME_PROBLEMS}
+    for source, status in sources.items():
+        alone = tmp_path / f"alone-{source}{ending}"
+        run(tiny[0], tmp_path / source, alone, "--batch_size=64", "--verbose=0", status=status)
+        output = tmp_path / f"ray-{source}{ending}"
+        words = [f"--model={tiny[0]}", f"--input={tmp_path / source}", f"--output={output}"]
+        done = subprocess.run(
+            [sys.executable, "examples/batch_scoring_ray.py", *words, "--batch_size=64"],
+            cwd=checkout,
+            env=os.environ | {"PYTHONPATH": str(checkout)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        expected, found = read(alone), read(output)
+        assert done.stdout.endswith(f"{output}: {len(expected)} inputs\n")
+        numbers = ("probs", "uncertainty")
+        for one, other in zip(expected, found, strict=True):
+            for name in one:
+                if name in numbers and one[name] is not None:
+                    np.testing.assert_allclose(other[name], one[name], atol=1e-6)
+                else:
+                    assert other[name] == one[name], (name, one, other)
