@@ -377,7 +377,7 @@ def _typed(columns: Mapping[str, list], places: Sequence[str]) -> dict[str, np.n
     for name, values in columns.items():
         whole = name in ("labels", "predicted")
         if name == "probs":
-            size = len(values[0]) if isinstance(values[0], list) else 0
+            size = max(len(values[0]) if isinstance(values[0], list) else 0, 2)
             good = [
                 isinstance(row, list) and len(row) == size and all(map(_is_json_number, row))
                 for row in values

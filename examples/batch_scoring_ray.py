@@ -45,7 +45,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         # The version directory: a version that appears meanwhile must not answer for some rows.
         model = predict.find_model(arguments.model).resolve()
         output = pathlib.Path(arguments.output)
-        ray.init(address=arguments.address, log_to_driver=False, include_dashboard=False)
+        # A processor for each worker and one for those who read: without it all would wait.
+        needed = arguments.workers + 1
+        local = {"num_cpus": max(needed, os.cpu_count() or 1), "include_dashboard": False}
+        ray.init(
+            address=arguments.address,
+            log_to_driver=False,
+            **({} if arguments.address else local),
+        )
+        if (found := ray.cluster_resources().get("CPU", 0)) < needed:
+            raise ValueError(
+                f"workers: expected fewer than the {found:g} CPUs of the cluster, received "
+                f"{arguments.workers}"
+            )
         # Else the blocks come as they get ready.
         ray.data.DataContext.get_current().execution_options.preserve_order = True
         answers = inputs(arguments.input, arguments.batch_size).map_batches(
