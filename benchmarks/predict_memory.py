@@ -1,6 +1,6 @@
 """Peak memory and throughput of batch scoring, for few and for many images.
 
-    python -m benchmarks.predict_memory [--model=DIR] [--images=10,100000] [--batch_size=256]
+    python -m benchmarks.predict_memory [--model=DIR] [--images=10,1000,100000] [--batch_size=256]
 
 Run it from the checkout on an idle machine. Random images go through `btcp_tf.predict.score`, from
 an npz file and from a folder of PNG files, into a CSV file and a Parquet file; each time in a
@@ -29,7 +29,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="", help="of images 28x28x1; empty: random weights")
-    parser.add_argument("--images", default="10,100000", help="numbers of images")
+    parser.add_argument("--images", default="10,1000,100000", help="numbers of images")
     parser.add_argument("--batch_size", type=int, default=256)
     parser.add_argument("--kinds", default="npz,folder", help="of npz, folder")
     parser.add_argument("--formats", default="csv,parquet", help="of csv, jsonl, parquet")

@@ -721,8 +721,8 @@ def _write_parquet(
         "problem": pyarrow.string(),
     }
     schema = pyarrow.schema(list(types.items()))
-    # A row group is in memory at once: at most 64 MB of probabilities.
-    group_rows = min(65_536, max(1, 2**24 // classes))
+    # A row group is in memory at once: at most 16 MB of probabilities.
+    group_rows = min(16_384, max(1, 2**22 // classes))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         tables, rows = [], 0
         for chunk in chunks:
@@ -841,9 +841,10 @@ def score(
             _score_rest(directory, inputs, rows, settings, done, verbose)
         if look().fingerprint != inputs.fingerprint:
             raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
-        summary = _tally(rows)
+        tally = _Tally()
         final = folder / f"{_FINAL}{output.suffix}"
-        writer(final, _saved_rows(rows), len(about["class_names"]), labels)
+        writer(final, tally.counted(_saved_rows(rows)), len(about["class_names"]), labels)
+        summary = tally.summary()
         with open(final, "rb") as written:
             os.fsync(written.fileno())
             sha256 = hashlib.file_digest(written, "sha256").hexdigest()
@@ -1006,22 +1007,31 @@ def _resume(rows: Path, settings: Mapping[str, Any]) -> int:
 
 
 def _saved_rows(rows: Path) -> Iterator[list[Record]]:
-    with open(rows, "rb") as file:
+    with open(rows, encoding="utf-8", newline="\n") as file:
         next(file)
         while chunk := list(itertools.islice(file, 1024)):
             yield [json.loads(line) for line in chunk]
 
 
-def _tally(rows: Path) -> Summary:
-    inputs = accepted = problems = 0
-    first: list[str] = []
-    for chunk in _saved_rows(rows):
-        inputs += len(chunk)
-        accepted += sum(row["accept"] is True for row in chunk)
-        bad = [row for row in chunk if row["problem"]]
-        problems += len(bad)
-        first += [f"{row['input']} ({row['problem']})" for row in bad[: 5 - len(first)]]
-    return Summary(inputs, accepted, problems, tuple(first))
+class _Tally:
+    """Counts rows on their way into a file."""
+
+    def __init__(self) -> None:
+        self._inputs = self._accepted = self._problems = 0
+        self._first: list[str] = []
+
+    def counted(self, chunks: Iterable[list[Record]]) -> Iterator[list[Record]]:
+        for chunk in chunks:
+            self._inputs += len(chunk)
+            self._accepted += sum(row["accept"] is True for row in chunk)
+            bad = [row for row in chunk if row["problem"]]
+            self._problems += len(bad)
+            some = bad[: 5 - len(self._first)]
+            self._first += [f"{row['input']} ({row['problem']})" for row in some]
+            yield chunk
+
+    def summary(self) -> Summary:
+        return Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
 
 
 def _finished(

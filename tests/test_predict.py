@@ -833,11 +833,15 @@ def test_arrays_are_read_in_pieces(tmp_path):
     np.testing.assert_array_equal(np.concatenate([b["images"] for b in found]), images[130:])
 
 
-def test_row_groups_of_parquet_are_not_the_batches(tiny, tmp_path, monkeypatch):
+def test_row_groups_of_parquet_are_larger_than_batches_and_bounded(tiny, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    np.save(tmp_path / "x.npy", some_images(3000))
-    output = run(tiny[0], tmp_path / "x.npy", tmp_path / "s.parquet", "--verbose=0")
-    assert parquet.ParquetFile(output).num_row_groups == 1
+    n = 20_000
+    np.save(tmp_path / "x.npy", np.broadcast_to(some_images(1), (n, 8, 8, 1)))
+    words = ("--batch_size=4096", "--verbose=0")
+    output = run(tiny[0], tmp_path / "x.npy", tmp_path / "s.parquet", *words)
+    about = parquet.ParquetFile(output).metadata
+    rows = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+    assert sum(rows) == n and len(rows) == 2 and max(rows) < 18_000
 
 
 @pytest.mark.servers
