@@ -51,6 +51,7 @@ SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
 
 _MAX_BATCH = 65_536
+_LONGEST_NAME = 240
 _KEYS = ("x_test", "images", "x")
 _LABEL_KEYS = ("y_test", "labels", "y")
 
@@ -793,7 +794,7 @@ def score(
       key: Array of an npz file.
       labels: Adds the true classes, see `open_inputs`.
       batch_size: Inputs that are in memory at once, twice or three times over; from 1 to 65,536.
-      verbose: 0 prints nothing.
+      verbose: 0 prints nothing but problems; 1 also what was done, and on a terminal a bar.
 
     Raises:
       FileNotFoundError: If model or input are not there.
@@ -805,6 +806,11 @@ def score(
         raise ValueError(f"batch_size: expected 1 to {_MAX_BATCH}, received {batch_size}")
     output, place = Path(output).expanduser(), Path(input).expanduser()
     writer = _writer(output)
+    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
+    if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
+        raise ValueError(
+            f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
+        )
     directory = find_model(model)
     about = read_about(directory)
     if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
@@ -894,7 +900,8 @@ def _score_rest(
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    bar = keras.utils.Progbar(inputs.count, verbose=int(bool(verbose)), unit_name="input")
+    shown = verbose and sys.stdout.isatty()  # In a log the bar would be thousands of lines.
+    bar = keras.utils.Progbar(inputs.count, verbose=int(shown), unit_name="input")
     with open(rows, "ab") as file, ThreadPoolExecutor(1) as reader:
         head = b"" if file.tell() else _lines([{"command": settings}])
         # The next batch is read while the model answers this one.

@@ -542,6 +542,7 @@ def left(folder):
     [
         (["--output=s.txt"], "output: expected a file that ends in .csv, .jsonl, .parquet"),
         (["--output=s"], "output: expected a file that ends in"),
+        ([f"--output={'s' * 240}.csv"], "output: expected a name of at most 240 bytes"),
         (["--output=folder.csv"], "which is no file"),
         (["--output=x.npy/s.csv"], "output: expected a folder that can be written"),
         (
