@@ -42,6 +42,7 @@ setup(
     install_requires=[
         f"tensorflow{TENSORFLOW}",
         "keras>=3.15,<3.16",
+        f"tensorflow-serving-api{TENSORFLOW}",
         "tensorflow-datasets>=4.9.10,<5",
         "importlib_resources>=6",  # imported by tensorflow-datasets, which does not declare it
         "tensorboard>=2.21,<2.22",  # needed by tf.summary, no longer brought by tensorflow

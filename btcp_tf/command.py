@@ -31,7 +31,7 @@ import sys
 import tempfile
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,6 +75,26 @@ def presets() -> list[str]:
     return sorted(path.stem for path in flags_dir().glob("*.cfg") if path.stem not in DATASETS)
 
 
+def define_settings(names: Iterable[str], flag_values: flags.FlagValues) -> None:
+    """Defines a flag for each of these settings of `Config`; `read` checks their values."""
+    for name in names:
+        default = _FIELDS[name].default
+        # Numbers stay words here: `check` turns them into numbers, and says what it expected.
+        special = {bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list}
+        define: Any = special.get(type(default), flags.DEFINE_string)
+        help = _FIELDS[name].metadata["help"]
+        define(name, to_word(default), help, flag_values=flag_values)
+
+
+def settings(flag_values: flags.FlagValues) -> dict[str, Any]:
+    """The checked values of those settings of `Config` that have a flag here, by name."""
+    return {
+        name: check(field, flag_values[name].value)
+        for name, field in _FIELDS.items()
+        if name in flag_values
+    }
+
+
 def define_flags(flag_values: flags.FlagValues | None = None) -> flags.FlagValues:
     """Defines one flag for each setting of `Config`, and `--preset`.
 
@@ -85,12 +105,7 @@ def define_flags(flag_values: flags.FlagValues | None = None) -> flags.FlagValue
       The set that now holds the flags.
     """
     flag_values = flags.FlagValues() if flag_values is None else flag_values
-    for field in _FIELDS.values():
-        # Numbers stay words here: `check` turns them into numbers, and says what it expected.
-        special = {bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list}
-        define: Any = special.get(type(field.default), flags.DEFINE_string)
-        word, help = to_word(field.default), field.metadata["help"]
-        define(field.name, word, help, flag_values=flag_values)
+    define_settings(_FIELDS, flag_values)
     flags.DEFINE_string(
         "preset",
         "",

@@ -14,6 +14,10 @@ OWN_DATA = ("folder", "npz")
 """Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
 
 
+RULES = ("best_bacc", "least_cost", "target_coverage", "target_risk")
+"""Words for `threshold`."""
+
+
 class Phase(NamedTuple):
     """One of the three `fit()` phases of the paper's algorithm 1."""
 
@@ -261,6 +265,26 @@ class Config:
 
     # Evaluation and output.
     tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
+    threshold: str = setting(
+        "best_bacc",
+        "What the SavedModel accepts, chosen on calibration images: best_bacc; least_cost (see "
+        "error_cost, abstention_cost); target_coverage (coverage); target_risk (risk, delta, "
+        "min_coverage); or a number, which is its tau.",
+    )
+    risk: float = setting(
+        0.05, "Error rate of accepted answers that target_risk promises.", above=0, below=1
+    )
+    delta: float = setting(
+        0.05, "Probability that target_risk may break its promise.", above=0, below=1
+    )
+    min_coverage: float = setting(
+        0.3, "Share of answers that a threshold of target_risk has to accept.", low=0, high=1
+    )
+    coverage: float = setting(
+        0.9, "Share of answers that target_coverage accepts.", above=0, high=1
+    )
+    error_cost: float = setting(1.0, "Of accepting a wrong answer, for least_cost.", low=0)
+    abstention_cost: float = setting(0.1, "Of rejecting an answer, for least_cost.", low=0)
     ood: tuple[str, ...] = setting(
         (),
         "Sets of other images to tell from the test set: names of data sets, or paths of npz "
@@ -293,6 +317,16 @@ class Config:
                 "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
                 f"received {self.image_size!r}"
             )
+        if self.threshold not in RULES:
+            try:
+                good = math.isfinite(float(self.threshold))
+            except ValueError:
+                good = False
+            if not good:
+                raise ValueError(
+                    f"threshold: expected one of {', '.join(RULES)}, or a number, received "
+                    f"{self.threshold!r}"
+                )
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         _check_list("ood", self.ood, empty=True)

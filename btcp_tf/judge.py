@@ -10,11 +10,10 @@ the estimator does not find errors better than MCP, it is MCP, and says so.
 """
 
 import dataclasses
-import inspect
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -131,7 +130,11 @@ class Judge:
             weights,
             # As JSON has it, so that a loaded one is equal.
             self._about
-            | {"fit": json.loads(json.dumps(dataclasses.asdict(fit))), "threshold": None},
+            | {
+                "fit": json.loads(json.dumps(dataclasses.asdict(fit))),
+                "threshold": None,
+                "calibration": None,
+            },
         )
         self._inferences = {}
         if fit.errors < _FEW_ERRORS:
@@ -224,31 +227,28 @@ class Judge:
           x: Inputs `[n, ...]` that neither the classifier nor `fit` has seen, or a dataset of
             batches (inputs, labels).
           y: Labels `[n]`; `target_coverage` needs none.
-          rule: One of `RULES`.
+          rule: One of `thresholds.RULES`.
           batch_size: Inputs at once.
           **settings: Of the rule, see `btcp_tf.thresholds`.
 
         Raises:
           ValueError: As the rule; and for settings that it does not have, or lacks.
         """
-        if rule not in RULES:
-            raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
-        choose = RULES[rule]
-        known = inspect.signature(choose).parameters.values()
-        wanted = {p.name: p.default is p.empty for p in known if p.kind is p.KEYWORD_ONLY}
-        if not {name for name in wanted if wanted[name]} <= set(settings) <= set(wanted):
-            words = [f"{name} (required)" if needed else name for name, needed in wanted.items()]
-            raise ValueError(
-                f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
-                f"{', '.join(settings) or 'none'}"
-            )
+        thresholds.check_settings(rule, settings)
         answers, y = self._predict(x, y, batch_size)
-        rows = [answers["uncertainty"]]
-        if "is_error" in inspect.signature(choose).parameters:
-            labels = self._labels(y, len(answers["predicted"]))
-            rows.insert(0, answers["predicted"] != labels)
-        chosen = choose(*rows, **settings)
+        predicted, u = answers["predicted"], answers["uncertainty"]
+        labels = None
+        if y is not None or thresholds.needs_labels(rule):
+            labels = self._labels(y, len(predicted))
+        is_error = None if labels is None else predicted != labels
+        chosen = thresholds.choose(rule, is_error, u, **settings)
         self._about["threshold"] = dataclasses.asdict(chosen)
+        # For those who read the exported model; u in so many digits is the same float32 again.
+        self._about["calibration"] = {
+            "labels": None if labels is None else labels.tolist(),
+            "predicted": predicted.tolist(),
+            "uncertainty": [float(f"{value:.9g}") for value in u],
+        }
         if chosen.tau is None:
             least = chosen.least_risk
             warnings.warn(
@@ -275,7 +275,9 @@ class Judge:
     def export(
         self, root: str | os.PathLike, name: str, sample: np.ndarray, metadata: Any = None
     ) -> Path:
-        """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.export.export`.
+        """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
+
+        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5.
 
         Args:
           root: Export root.
@@ -283,10 +285,31 @@ class Judge:
           sample: A few inputs, on which the SavedModel is checked in a fresh process.
           metadata: JSON values that a reader of the model should know.
         """
-        from btcp_tf.export import export
+        from btcp_tf.saved_model import COLUMN, export
 
-        about = {**self._about, **(metadata or {})}
-        return export(self.model, root, name, self.class_names, about, np.asarray(sample))
+        threshold, found = self.threshold, self._about.get("calibration")
+        held_out = {}
+        if found:
+            held_out["calibration"] = evaluation.Predictions(
+                None if found["labels"] is None else np.array(found["labels"]),
+                None,
+                np.array(found["predicted"]),
+                {COLUMN: np.array(found["uncertainty"], np.float32)},
+            )
+        return export(
+            self.model,
+            root,
+            name,
+            self.class_names,
+            np.asarray(sample),
+            threshold=threshold or thresholds.DEFAULT,
+            held_out=held_out,
+            about={
+                "uncertainty": {"method": "residual", "stage": "frozen"},
+                "fit": self.fitted,
+                "metadata": metadata or {},
+            },
+        )
 
     def _held_out(
         self, samples: Any, reference: Any, batch_size: int, verbose: int
@@ -361,19 +384,6 @@ class Judge:
         return labels
 
 
-RULES: dict[str, Callable[..., thresholds.Threshold]] = {
-    rule.__name__: rule
-    for rule in (
-        thresholds.best_bacc,
-        thresholds.least_cost,
-        thresholds.target_coverage,
-        thresholds.target_risk,
-    )
-}
-"""Rules of `select_threshold`: (is_error unless it needs no labels, uncertainty, settings) →
-`thresholds.Threshold`."""
-
-
 def attach(
     classifier: keras.Model | str | os.PathLike,
     features: str = "",
@@ -399,7 +409,7 @@ def attach(
     names = [str(name) for name in class_names] or [str(number) for number in range(classes)]
     if len(names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(names)}")
-    about = {"class_names": names, "threshold": None, "fit": None}
+    about = {"class_names": names, "threshold": None, "calibration": None, "fit": None}
     return Judge(_join(encoder, classifiers.both_ends(head), {}, estimators.MCP, about))
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from btcp_tf.evaluation import REFERENCE, Predictions
 from btcp_tf.files import atomic_path
 from btcp_tf.methods import METHODS
-from btcp_tf.metrics import METRICS, reliability_curve, risk_coverage_curve, roc_curve
+from btcp_tf.metrics import METRICS, reliability_curve, risk_coverage_curve, roc_curve, tie_groups
 from btcp_tf.tables import (
     Row,
     by,
@@ -34,6 +34,7 @@ from btcp_tf.tables import (
     title_of,
     unit,
 )
+from btcp_tf.thresholds import Threshold
 
 if TYPE_CHECKING:  # Matplotlib takes half a second, which `--help` need not wait for.
     from matplotlib.axes import Axes
@@ -149,6 +150,44 @@ def plot_risk_coverage(
     _percent(ax.yaxis)
     _label(ax, "coverage: answers accepted", "risk: errors among them", title)
     _legend(ax, loc="upper left")
+
+
+def plot_thresholds(
+    ax: Axes,
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    points: Mapping[str, tuple[float, float]],
+    *,
+    quantity: str,
+    title: str = "",
+) -> None:
+    """Coverage or risk against tau, with chosen thresholds.
+
+    Args:
+      ax: Where to draw.
+      curves: Names of two splits -> (tau `[m]`, ascending, value `[m]` in [0, 1]).
+      points: Words about a chosen threshold -> (tau, value on the last curve).
+      quantity: Label of the value.
+      title: Title of the panel.
+    """
+    top = 0.0
+    for (name, (tau, value)), dashes, color in zip(
+        curves.items(), ("--", "-"), (_GRAY, "black"), strict=True
+    ):
+        ax.step(tau, value, where="post", linestyle=dashes, color=color, linewidth=1.2, label=name)
+        top = max(top, float(value.max()))
+    for size, (words, (at, height)), style in zip(
+        range(11, 0, -2), points.items(), _STYLES, strict=False
+    ):
+        # Thresholds that coincide stand on one another.
+        marker: dict[str, Any] = style | {"linestyle": "", "markersize": size, "zorder": 3}
+        ax.plot([at], [height], label=words, **marker)
+    ax.set_ylim(0, min(1.02, 1.08 * top) or 0.01)
+    low = min(tau[0] for tau, _ in curves.values())
+    high = max(tau[-1] for tau, _ in curves.values())
+    if 0 < 100 * low < high:
+        ax.set_xscale("log")
+    _percent(ax.yaxis)
+    _label(ax, "tau: answers with u below it are accepted", quantity, title)
 
 
 def plot_roc(
@@ -823,6 +862,54 @@ def draw_run(
             )
         )
     return drawings
+
+
+def draw_thresholds(
+    calibration: Predictions,
+    test: Predictions,
+    method: str,
+    chosen: Threshold,
+    promises: Sequence[Row] = (),
+) -> Drawing:
+    """Coverage and risk against tau for the u of a SavedModel, with its threshold and others.
+
+    Args:
+      calibration: Rows that thresholds are chosen on.
+      test: Other rows.
+      method: Column of both.
+      chosen: The SavedModel's threshold.
+      promises: Rows of `runs.make_promises` for this method.
+    """
+    points = {} if chosen.tau is None else {"SavedModel": chosen.tau}
+    points |= {
+        f"promise {row['target']:.0%}": row["tau"] for row in promises if row["tau"] is not None
+    }
+    coverage, risk = {}, {}
+    for name, rows in (("calibration", calibration), ("test", test)):
+        groups = tie_groups(rows.is_error, rows.uncertainty[method])
+        # From where the curve stops to jump; tau just above the value accepts it.
+        enough = groups.rows[1:] >= min(100, groups.rows[-1])
+        tau = groups.u[enough]
+        coverage[name] = tau, groups.rows[1:][enough] / groups.rows[-1]
+        risk[name] = tau, groups.errors[1:][enough] / groups.rows[1:][enough]
+    figure, axes, columns = panels(2, **_ROOM_BELOW)
+    words = ("coverage: answers accepted", "risk: errors among them")
+    for ax, curves, quantity in zip(axes, (coverage, risk), words, strict=True):
+        tau, value = curves["test"]
+        marked = {
+            name: (at, float(value[max(np.searchsorted(tau, at) - 1, 0)]))
+            for name, at in points.items()
+        }
+        plot_thresholds(ax, curves, marked, quantity=quantity)
+    _legend_below(figure, axes, 3)
+    return Drawing(
+        "thresholds",
+        f"Coverage and risk against tau: {label(method)}",
+        "From 100 accepted answers on. A promise is kept on the test set if its point in the right "
+        "panel is not above the promised rate.",
+        figure,
+        columns,
+    )
 
 
 _THRESHOLDING = " Thresholding moves tau, in each epoch, to where BACC is best."

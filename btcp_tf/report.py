@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from btcp_tf import command, evaluation, metrics, plots, tables
+from btcp_tf import command, evaluation, metrics, plots, tables, thresholds
 from btcp_tf.data import CORRUPTIONS
 from btcp_tf.evaluation import REFERENCE, Predictions
 from btcp_tf.files import atomic_path, check_folder
@@ -55,6 +55,7 @@ from btcp_tf.tables import (
     terminal_table,
     value_cell,
 )
+from btcp_tf.thresholds import Threshold
 
 __all__ = [
     "main",
@@ -98,6 +99,8 @@ def write_run_report(
     environment: Mapping[str, Any] | None = None,
     notes: Iterable[str] = (),
     saved_model: str = "",
+    promises: Sequence[Row] = (),
+    decision: "Decision | None" = None,
     pixels: str | os.PathLike | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
@@ -119,6 +122,8 @@ def write_run_report(
       environment: Name -> value, such as versions of packages.
       notes: Caveats that the reader must see first.
       saved_model: Where the SavedModel is, or why there is none.
+      promises: Rows of promised error rates, see `runs.make_promises`.
+      decision: What the SavedModel accepts, from `load_decision`.
       pixels: Folder of an earlier report's `figures`; None: that of `folder`.
 
     Returns:
@@ -145,6 +150,7 @@ def write_run_report(
                     Path(pixels or folder / "figures"), predictions, class_names, images=images
                 ),
             ),
+            ("Thresholds", _thresholds(promises, decision, predictions)),
             ("All metrics", [tables.metric_table(group) for group in classifiers(test)]),
             ("The paper's columns", paper),
             ("OOD detection, joint task, covariate shift", _other_images(seen, rows, whole)),
@@ -153,6 +159,84 @@ def write_run_report(
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
     return write_report(folder, report, files=False)
+
+
+DECISION_FILE = "decision.json"
+"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a run's SavedModel accepts."""
+
+    threshold: Threshold
+    predictor: str
+    """Name of the predictor in `load_predictions`."""
+    method: str
+    """Its column."""
+    calibration: Predictions
+
+
+def load_decision(folder: Path) -> Decision | None:
+    """Reads a run's `decision.json` and the predictions that it names; None without the file.
+
+    Raises:
+      ValueError: If it is no such file; the message names it.
+      OSError: If the predictions cannot be opened.
+    """
+    path = Path(folder) / DECISION_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        file, method = str(content["predictions"]), str(content["column"])
+        threshold = Threshold(**content["threshold"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path}: expected the decision of a run, received what cannot be read ({error})"
+        ) from error
+    calibration = evaluation.load_predictions(path.parent / file)
+    if method not in calibration.uncertainty:
+        raise ValueError(f"{path.parent / file}: expected a column {method}, received none")
+    predictor = file.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
+    return Decision(threshold, predictor or "frozen", method, calibration)
+
+
+def _thresholds(
+    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[str, Predictions]
+) -> list[Block]:
+    blocks: list[Block] = []
+    if decision and decision.predictor in predictions:
+        test, chosen = predictions[decision.predictor], decision.threshold
+        u = test.uncertainty.get(decision.method)
+        if u is not None:
+            blocks.append(_decision_words(chosen, thresholds.outcome(chosen, test.is_error, u)))
+            stage = "finetuned" if decision.predictor.endswith("_finetuned") else "frozen"
+            mine = [
+                row for row in promises if (row["method"], row["stage"]) == (decision.method, stage)
+            ]
+            blocks.append(
+                plots.draw_thresholds(decision.calibration, test, decision.method, chosen, mine)
+            )
+    if promises:
+        blocks.append(
+            tables.promise_table([row for row in promises if _is_candidate(row["method"])])
+        )
+    return blocks
+
+
+def _decision_words(chosen: Threshold, test: thresholds.Outcome) -> Text:
+    if chosen.tau is None:
+        return text(f"The SavedModel accepts nothing: {chosen.rule} is not achievable.")
+    return text(
+        f"The SavedModel accepts answers with u < {tables.printed_u(chosen.tau, 4)} "
+        f"({chosen.rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test "
+        "images ",
+        Cell(f"{test.coverage:.1%}", test.coverage),
+        ", and of those ",
+        Cell(f"{test.risk:.2%} [{test.low:.2%}, {test.high:.2%}]", test.risk),
+        " are wrong.",
+    )
 
 
 def merge_notes(notes: Iterable[str]) -> list[str]:
@@ -1027,6 +1111,8 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         environment=extra.get("environment"),
         notes=extra.get("notes", ()),
         saved_model=saved_model,
+        promises=extra.get("promises", ()),
+        decision=load_decision(folder),
         pixels=folder / "figures",
     )
     return page, rows

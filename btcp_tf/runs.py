@@ -137,7 +137,10 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         log(folder, f"scored the test set: {len(dataset.test)} images")
         taus = choose_taus(predictions, config)
         rows = evaluate(network, stages, predictions, taus, config)
+        decision = decide(stages, predictions, config)
+        promises = make_promises(predictions, config)
         notes = collect_notes(stages, dataset, others, predictions, taus, config)
+        notes += decision.notes
         evaluation.save_rows(
             folder / "results.json",
             rows,
@@ -154,6 +157,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 },
                 "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
                 "taus": taus,
+                "promises": promises,
                 "notes": notes,
                 "environment": environment(),
             },
@@ -162,7 +166,9 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         if part_of_study:
             exported = f"{NOT_EXPORTED}: part of a study"
         else:
-            exported = export_model(network, stages, dataset, config, rows)
+            exported = export_model(network, stages, decision, dataset, config, rows)
+        with atomic_path(folder / report.DECISION_FILE) as temporary:
+            temporary.write_text(json.dumps(decision.as_json(exported), indent=2) + "\n")
         report.write_run_report(
             folder,
             rows,
@@ -174,6 +180,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             environment=environment(),
             notes=notes,
             saved_model=exported,
+            promises=promises,
+            decision=report.load_decision(folder),
         )
         log(folder, f"exported: {exported}")
         with atomic_path(finished) as temporary:
@@ -659,6 +667,117 @@ def _best_tau(is_error: np.ndarray, u: np.ndarray) -> float:
     return tau
 
 
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What the run's SavedModel accepts, and on which rows that was chosen."""
+
+    predictor: str
+    """Whose answers, see `AllPredictions`."""
+    method: str
+    """Whose u: a column of theirs."""
+    threshold: thresholds.Threshold
+    held_out: dict[str, Predictions]
+    """Validation and calibration rows with u alone, under the name that it has in SavedModels."""
+    notes: list[str]
+
+    @property
+    def stage(self) -> str:
+        return "frozen" if self.predictor == "frozen" else "finetuned"
+
+    def as_json(self, saved_model: str) -> dict[str, Any]:
+        """The content of `decision.json`."""
+        return {
+            "threshold": dataclasses.asdict(self.threshold),
+            "predictions": predictions_file(Path(), "calibration", self.predictor).name,
+            "column": self.method,
+            "saved_model": saved_model,
+        }
+
+
+def decide(stages: dict[str, "Stage"], predictions: AllPredictions, config: Config) -> Decision:
+    """Chooses the threshold of the last stage's estimator, on calibration images."""
+    stage = list(stages.values())[-1]
+    finetuned = stage.name.endswith("_finetuned")
+    predictor, method = stage.name if finetuned else "frozen", stage.method or "mcp"
+    held_out = {}
+    for split in ("validation", "calibration"):
+        rows = predictions[split, predictor]
+        u = rows.uncertainty.get(method)
+        if u is None:
+            # A run whose methods leave MCP out.
+            assert rows.probs is not None, "classifiers here have them"
+            u = 1.0 - rows.probs.max(axis=1)
+        held_out[split] = dataclasses.replace(rows, probs=None, uncertainty={"uncertainty": u})
+    rows = held_out["calibration"]
+    u, notes, word = rows.uncertainty["uncertainty"], [], config.threshold
+    if word == "best_bacc" and not 0 < rows.is_error.sum() < len(u):
+        notes.append(
+            "threshold: none of best BACC, as the calibration answers are all correct or all "
+            f"wrong; the SavedModel has tau = {config.tau:g}"
+        )
+        word = str(config.tau)
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    values["grid"] = thresholds.quantile_grid(held_out["validation"].uncertainty["uncertainty"])
+    threshold = thresholds.from_word(word, rows.is_error, u, values)
+    if threshold.tau is None:
+        least = threshold.least_risk
+        notes.append(
+            f"threshold: not achievable with {threshold.n} calibration images, so the SavedModel "
+            f"accepts nothing: {threshold.rule}"
+            + ("" if least is None else f"; the least that would have been is {least:.4f}")
+        )
+    return Decision(predictor, method, threshold, held_out, notes)
+
+
+TARGETS = (0.01, 0.02, 0.05)
+"""Error rates that the report of every run tries to promise."""
+
+
+def make_promises(predictions: AllPredictions, config: Config) -> list[Row]:
+    """What `target_risk` promises for every method on calibration images, and what test images say.
+
+    The candidates for tau are quantiles of validation u; `delta` and `min_coverage` are the run's.
+
+    Returns:
+      Rows of `method`, `stage`, `target`, `tau`, of the calibration rows `n`, `accepted` and
+      `errors`, `least_risk` (see `thresholds.Threshold`), and `test_` with each field of
+      `thresholds.Outcome`.
+    """
+    rows = []
+    for (split, predictor), calibration in predictions.items():
+        if split != "calibration":
+            continue
+        validation, test = predictions["validation", predictor], predictions["test", predictor]
+        for method, u in calibration.uncertainty.items():
+            if METHODS[method].uses_labels or (predictor in METHODS and method != predictor):
+                continue
+            grid = thresholds.quantile_grid(validation.uncertainty[method])
+            for target in TARGETS:
+                chosen = thresholds.target_risk(
+                    calibration.is_error,
+                    u,
+                    risk=target,
+                    delta=config.delta,
+                    grid=grid,
+                    min_coverage=config.min_coverage,
+                )
+                found = thresholds.outcome(chosen, test.is_error, test.uncertainty[method])
+                rows.append(
+                    {
+                        "method": method,
+                        "stage": "finetuned" if predictor.endswith("_finetuned") else "frozen",
+                        "target": target,
+                        "tau": chosen.tau,
+                        "n": chosen.n,
+                        "accepted": chosen.accepted,
+                        "errors": chosen.errors,
+                        "least_risk": chosen.least_risk,
+                        **{f"test_{name}": value for name, value in found._asdict().items()},
+                    }
+                )
+    return rows
+
+
 def evaluate(
     network: "keras.Model",
     stages: dict[str, "Stage"],
@@ -783,13 +902,14 @@ def environment() -> dict[str, str]:
 def export_model(
     network: "keras.Model",
     stages: dict[str, "Stage"],
+    decision: Decision,
     dataset: Dataset,
     config: Config,
     rows: list[Row],
 ) -> str:
     """Exports the run's last estimator; returns the version's folder, or why there is none."""
     from btcp_tf import networks, training
-    from btcp_tf.export import export
+    from btcp_tf.saved_model import export
 
     stage = list(stages.values())[-1]
     collapse = stages["classifier"].collapse or stage.collapse
@@ -797,15 +917,29 @@ def export_model(
         return f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
     training.restore(network, stage.values)
     model = network if stage.method else networks.mcp_model(network)
-    wanted = (stage.method or "mcp", "finetuned" if stage.name.endswith("_finetuned") else "frozen")
-    row = next(row for row in rows if (row["method"], row["stage"]) == wanted)
+    wanted = (decision.method, decision.stage)
     path = export(
         model,
         config.export_dir,
         dataset.name,
         dataset.class_names,
-        {"settings": config.settings(results_only=True), "test": row, "data_note": dataset.note},
         dataset.validation.images[:64],
+        threshold=decision.threshold,
+        held_out=decision.held_out,
+        about={
+            "uncertainty": {"method": decision.method, "stage": decision.stage},
+            "data": {
+                "name": dataset.name,
+                "fingerprint": dataset.fingerprint,
+                "note": dataset.note,
+            },
+            "metadata": {
+                "settings": config.settings(results_only=True),
+                "test": next(
+                    (row for row in rows if (row["method"], row["stage"]) == wanted), None
+                ),
+            },
+        },
     )
     return str(path)
 

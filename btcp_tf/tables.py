@@ -478,6 +478,49 @@ def _beside_paper(row: Row, *, shown: bool = True, spread: bool = False) -> list
     return [own["bacc"], bacc, own["auroc"], auc, own["fpr"], own["fp_share"], fpr]
 
 
+def promise_table(rows: Sequence[Row]) -> Table:
+    """Promised error rates of accepted answers, and what came of them on the test set."""
+    lines: list[list[Words]] = []
+    for row in rows:
+        method = label(row["method"] + "_finetuned" * (row["stage"] == "finetuned"))
+        target = Cell(f"{row['target']:.0%}", row["target"])
+        calibration = Cell(f"{row['accepted']:,} of {row['n']:,}, {row['errors']:,} wrong")
+        if row["tau"] is None:
+            least = number(row["least_risk"])
+            words = "" if math.isnan(least) else f"least: {least:.1%}"
+            lines.append([method, target, "not achievable", words, "", "", ""])
+            continue
+        risk, low, high = (number(row[f"test_{name}"]) for name in ("risk", "low", "high"))
+        kept = "kept" if risk <= row["target"] else "above it, perhaps by chance"
+        lines.append(
+            [
+                method,
+                target,
+                Cell(printed_u(row["tau"], 4), row["tau"]),
+                calibration,
+                Cell(f"{row['test_coverage']:.1%}", row["test_coverage"]),
+                Cell(f"{risk:.2%}", risk, f"[{low:.2%}, {high:.2%}]", {"low": low, "high": high}),
+                "broken" if low > row["target"] else kept,
+            ]
+        )
+    return Table(
+        "promises",
+        "An error rate of accepted answers that holds with a probability of 1 - delta over the "
+        "draw of the calibration images, for images drawn as they were (learn then test); then "
+        "what the test images say, with exact 95 % intervals.",
+        {
+            "method": "method",
+            "target": "promised",
+            "tau": "tau",
+            "calibration": "accepted in calibration",
+            "coverage": "coverage",
+            "risk": "error rate",
+            "verdict": "on the test set",
+        },
+        lines,
+    )
+
+
 def error_table(errors: Sequence[Mapping[str, Any]], name: str, caption: str) -> Table:
     """Single errors, by column heading."""
     columns = {heading: heading for heading in errors[0]}

@@ -8,8 +8,10 @@ the rows that they are given. `calibration_size` says how many rows a promise ta
 """
 
 import dataclasses
+import inspect
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,8 +29,8 @@ class Threshold:
 
     tau: float | None
     """Answers with u < tau are accepted. None: none may be, as the target is not achievable."""
-    coverage: float
-    """Share of answers accepted, in [0, 1]."""
+    coverage: float | None
+    """Share of answers accepted, in [0, 1]. None: chosen without rows."""
     rule: str
     """How it was chosen."""
     n: int
@@ -45,10 +47,16 @@ class Threshold:
     promise is the target: a bound far below it holds for a tau that was fixed beforehand."""
     delta: float | None = None
     """`target_risk` alone: probability of a broken promise that was allowed for this threshold."""
+    target: float | None = None
+    """`target_risk` alone: the promised limit of the error rate of accepted answers."""
     least_risk: float | None = None
     """Where the target is not achievable: the least higher one that would have been, with the same
     data, grid, `delta` and `min_coverage`. It was found by looking at the labels, so to promise it
     takes new ones. None: there is none."""
+
+
+DEFAULT = Threshold(tau=0.5, coverage=None, rule="default", n=0, accepted=0)
+"""Where none was chosen."""
 
 
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
@@ -173,6 +181,99 @@ def target_risk(
     rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
     groups = metrics.tie_groups(is_error, uncertainty)
     return _walk(groups, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
+
+
+def given(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> Threshold:
+    """A threshold that somebody named, and what it does.
+
+    Args:
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      tau: Finite.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, and if tau is not finite.
+    """
+    if not math.isfinite(tau):
+        raise ValueError(f"tau: expected a finite number, received {tau}")
+    groups = metrics.tie_groups(is_error, uncertainty)
+    cut = np.searchsorted(groups.u, tau)
+    rows, errors = int(groups.rows[cut]), int(groups.errors[cut])
+    return _threshold(float(tau), "given", int(groups.rows[-1]), rows, errors)
+
+
+RULES: dict[str, Callable[..., Threshold]] = {
+    rule.__name__: rule for rule in (best_bacc, least_cost, target_coverage, target_risk, given)
+}
+"""Ways to a threshold by name, for `choose`."""
+
+
+def settings_of(rule: str) -> dict[str, bool]:
+    """Settings of a rule by name, and whether each has to be named.
+
+    Raises:
+      ValueError: If the rule is not in `RULES`.
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
+    known = inspect.signature(RULES[rule]).parameters.values()
+    return {p.name: p.default is p.empty for p in known if p.kind is p.KEYWORD_ONLY}
+
+
+def needs_labels(rule: str) -> bool:
+    """Whether a rule of `RULES` asks which answers are wrong."""
+    return "is_error" in inspect.signature(RULES[rule]).parameters
+
+
+def check_settings(rule: str, settings: Collection[str]) -> None:
+    """ValueError for settings that a rule of `RULES` does not have, or lacks."""
+    known = settings_of(rule)
+    if not {name for name in known if known[name]} <= set(settings) <= set(known):
+        words = [f"{name} (required)" if needed else name for name, needed in known.items()]
+        raise ValueError(
+            f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
+            f"{', '.join(settings) or 'none'}"
+        )
+
+
+def choose(
+    rule: str, is_error: ArrayLike | None, uncertainty: ArrayLike, **settings: Any
+) -> Threshold:
+    """The threshold of the rule of this name.
+
+    Args:
+      rule: One of `RULES`.
+      is_error: `[n]`; not read where `needs_labels` says so.
+      uncertainty: `[n]`.
+      **settings: Of the rule.
+
+    Raises:
+      ValueError: As the rule, and as `check_settings`.
+    """
+    check_settings(rule, settings)
+    rows = (is_error, uncertainty) if needs_labels(rule) else (uncertainty,)
+    return RULES[rule](*rows, **settings)
+
+
+def from_word(
+    word: str, is_error: ArrayLike | None, uncertainty: ArrayLike, values: Mapping[str, Any]
+) -> Threshold:
+    """A threshold as a command line asks for it.
+
+    Args:
+      word: A rule of `RULES`, or a number, which is tau.
+      is_error: See `choose`.
+      uncertainty: See `choose`.
+      values: By name at least the settings that the rule needs; it takes those that it has.
+
+    Raises:
+      ValueError: As `choose`.
+    """
+    rule = word if word in RULES else "given"
+    if rule == "given":
+        values = {**values, "tau": _number(word)}
+    known = settings_of(rule)
+    return choose(rule, is_error, uncertainty, **{n: values[n] for n in known if n in values})
 
 
 def target_risk_by_group(
@@ -314,6 +415,51 @@ def calibration_size(
     )
 
 
+class Outcome(NamedTuple):
+    """What a threshold does to other rows than those it was chosen on."""
+
+    n: int
+    """Rows."""
+    accepted: int
+    errors: int
+    """Wrong answers among `accepted`."""
+    coverage: float
+    """accepted / n."""
+    risk: float
+    """errors / accepted; NaN where nothing is accepted."""
+    low: float
+    """With `high` the exact (Clopper-Pearson) interval of the error rate of accepted answers; 0 to
+    1 where nothing is accepted."""
+    high: float
+
+
+def outcome(
+    threshold: Threshold, is_error: ArrayLike, uncertainty: ArrayLike, *, delta: float = 0.05
+) -> Outcome:
+    """What a threshold does to labeled rows.
+
+    Args:
+      threshold: Any; nothing is accepted where its tau is None.
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      delta: Probability, in (0, 1), that is allowed outside of the interval.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, or if delta is not as described.
+    """
+    _check_probability("delta", delta)
+    groups = metrics.tie_groups(is_error, uncertainty)
+    cut = 0 if threshold.tau is None else np.searchsorted(groups.u, threshold.tau)
+    n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
+    low, high = 0.0, 1.0
+    if accepted:
+        # The lower bound of the errors is the upper one of the correct answers.
+        low = 1.0 - float(_upper_bound(accepted - errors, accepted, delta / 2))
+        high = float(_upper_bound(errors, accepted, delta / 2))
+    risk = errors / accepted if accepted else math.nan
+    return Outcome(n, accepted, errors, accepted / n, risk, low, high)
+
+
 class ReviewQueue(NamedTuple):
     """The answers that a person should check, and what that is expected to bring."""
 
@@ -449,6 +595,7 @@ def _walk(
             int(errors[best]),
             risk_bound=float(_upper_bound(errors[best], rows[best], delta)),
             delta=delta,
+            target=risk,
         )
     # A candidate is the first one tested for targets from its bound without errors on, up to that
     # of the candidate before it; within them, the test passes from its bound on.
@@ -456,7 +603,7 @@ def _walk(
     end = np.append(1.0, _upper_bound(0, rows, delta))[:-1]
     achievable = bound[(bound > risk) & (bound < end)]
     least = float(achievable.min()) if len(achievable) else None
-    return _threshold(None, rule, n, 0, 0, delta=delta, least_risk=least)
+    return _threshold(None, rule, n, 0, 0, delta=delta, target=risk, least_risk=least)
 
 
 def _tail(errors: ArrayLike, rows: ArrayLike, risk: float) -> np.ndarray:
@@ -513,6 +660,16 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
 def _unlabelled(uncertainty: ArrayLike) -> metrics.TieGroups:
     """`metrics.tie_groups` of u alone."""
     return metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        rules = ", ".join(name for name in RULES if name != "given")
+        raise ValueError(
+            f"threshold: expected one of {rules}, or a number, received {word!r}"
+        ) from None
 
 
 def _check_probability(name: str, value: float) -> None:

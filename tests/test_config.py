@@ -113,6 +113,8 @@ def test_equal_settings_have_equal_words():
         ("finetune_method", dict(method=("mcp", "tcp"))),
         ("finetune_method", dict(finetune_method=("btcp", "btcp"))),
         ("method", dict(classifier="my.keras", method=("mcp", "btcp", "ensemble"))),
+        ("threshold", dict(threshold="best")),
+        ("threshold", dict(threshold="nan")),
         ("residual_folds", dict(residual_folds=1)),
         ("residual_folds", dict(residual_folds=5, classifier="my.keras")),
         ("logical_devices", dict(logical_devices=2)),

@@ -1,3 +1,4 @@
+import dataclasses
 import pathlib
 import re
 import subprocess
@@ -11,7 +12,7 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 
 import btcp_tf
-from btcp_tf import estimators, thresholds
+from btcp_tf import estimators, saved_model, thresholds
 from btcp_tf import judge as module
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -296,6 +297,23 @@ def test_exports_a_saved_model(fitted, tmp_path):
         np.testing.assert_allclose(answers[name], found[name], atol=1e-6)
     about = (path / "assets.extra" / "btcp_tf.json").read_text()
     assert "three clusters" in about and "the estimator is used" in about
+    # Without a threshold the usual one.
+    np.testing.assert_array_equal(answers["accept"], found["uncertainty"] < 0.5)
+
+
+def test_exported_model_decides_and_brings_its_calibration_rows(fitted, tmp_path):
+    x, y = samples(400, 5)
+    chosen = fitted.select_threshold(x, y, rule="target_coverage", coverage=0.6)
+    fitted.save(tmp_path / "judge.keras")
+    path = btcp_tf.load(tmp_path / "judge.keras").export(tmp_path, "clusters", x[:8])
+    found = fitted.predict(x)
+    answers = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(x))
+    np.testing.assert_array_equal(answers["accept"], found["accept"])
+    assert saved_model.read_about(path)["threshold"] == dataclasses.asdict(chosen)
+    rows = saved_model.read_held_out(path)["calibration"]
+    np.testing.assert_array_equal(rows.labels, y)
+    np.testing.assert_array_equal(rows.predicted, found["predicted"])
+    np.testing.assert_array_equal(rows.uncertainty["uncertainty"], found["uncertainty"])
 
 
 def test_shape_of_labels_does_not_matter(classifier, fitted):

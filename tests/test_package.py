@@ -66,6 +66,7 @@ def test_the_version_is_the_same_everywhere():
 
 def test_setup_declares_what_is_imported():
     installed_as = {"sklearn": "scikit-learn", "absl": "absl-py", "PIL": "pillow"}
+    installed_as["tensorflow_serving"] = "tensorflow-serving-api"
     setup = (CHECKOUT / "setup.py").read_text(encoding="utf-8")
     imported = set()
     for path in (CHECKOUT / "btcp_tf").glob("*.py"):

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from btcp_tf import plots
+from btcp_tf import plots, thresholds
 from btcp_tf.evaluation import Predictions
 from btcp_tf.tables import label
 
@@ -385,3 +385,26 @@ def test_figures_of_all_methods_have_one_legend_that_covers_nothing():
         for ax in drawing.figure.axes:
             assert ax.get_legend() is None
             assert not box.overlaps(ax.get_tightbbox())
+
+
+def test_thresholds_lie_on_the_curve_of_the_test_set():
+    rng = np.random.default_rng(0)
+    rows = {}
+    for split, n in (("calibration", 400), ("test", 600)):
+        u = rng.random(n)
+        wrong = rng.random(n) < 0.5 * u
+        zeros = np.zeros(n, np.int64)
+        rows[split] = Predictions(wrong.astype(np.int64), None, zeros, {"btcp": u})
+    chosen = thresholds.given(rows["test"].is_error, rows["test"].uncertainty["btcp"], tau=0.6)
+    promises = [{"target": 0.05, "tau": 0.3}, {"target": 0.01, "tau": None}]
+    drawing = plots.draw_thresholds(rows["calibration"], rows["test"], "btcp", chosen, promises)
+    coverage, risk = drawing.figure.axes
+    u, wrong = rows["test"].uncertainty["btcp"], rows["test"].is_error
+    for ax, values in (
+        (coverage, [(u < tau).mean() for tau in (0.6, 0.3)]),
+        (risk, [wrong[u < tau].mean() for tau in (0.6, 0.3)]),
+    ):
+        lines = {line.get_label(): line for line in ax.get_lines()}
+        assert list(lines) == ["calibration", "test", "SavedModel", "promise 5%"]
+        for name, tau, value in zip(list(lines)[2:], (0.6, 0.3), values, strict=True):
+            np.testing.assert_allclose(lines[name].get_xydata(), [(tau, value)])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, plots, runs, training
+from btcp_tf import evaluation, plots, report, runs, saved_model, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -57,7 +57,7 @@ def whole(tmp_path_factory):
 def test_leaves_the_files_of_a_run(whole):
     found = {path.name for path in (whole / "run").iterdir()}
     expected = "flags.cfg history.csv predictions.npz predictions_btcp_finetuned.npz results.json"
-    expected += " figures tensorboard checkpoints report.html run.log finished.json"
+    expected += " figures tensorboard checkpoints report.html run.log finished.json decision.json"
     assert set(expected.split()) <= found
     figures = {path.stem for path in (whole / "run" / "figures").glob("*.pdf")}
     assert {
@@ -128,6 +128,51 @@ def test_saved_model_answers_what_the_run_scored(whole):
     found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
     np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
     np.testing.assert_allclose(answers["uncertainty"], found.uncertainty["btcp"], atol=1e-5)
+    decision = report.load_decision(whole / "run")
+    assert (decision.predictor, decision.method) == ("btcp_finetuned", "btcp")
+    rows = decision.calibration
+    best = thresholds.best_bacc(rows.is_error, rows.uncertainty["btcp"])
+    assert decision.threshold == best
+    np.testing.assert_array_equal(answers["accept"], answers["uncertainty"].numpy() < best.tau)
+    beside = saved_model.read_held_out(path)["calibration"]
+    np.testing.assert_array_equal(beside.uncertainty["uncertainty"], rows.uncertainty["btcp"])
+    about = saved_model.read_about(path)
+    assert about["uncertainty"] == {"method": "btcp", "stage": "finetuned"}
+    assert about["threshold"] == dataclasses.asdict(best)
+
+
+def test_promises_are_made_on_calibration_and_told_of_the_test_set(whole):
+    _, extra = evaluation.load_rows(whole / "run" / "results.json")
+    promises = extra["promises"]
+    assert [(row["method"], row["stage"]) for row in promises[::3]] == [
+        ("mcp", "frozen"),
+        ("tcp", "frozen"),
+        ("btcp", "frozen"),
+        ("mcp", "finetuned"),
+        ("btcp", "finetuned"),
+    ]
+    validation, calibration, test = (
+        evaluation.load_predictions(whole / "run" / f"predictions{split}.npz")
+        for split in ("_validation", "_calibration", "")
+    )
+    for row in promises[:9]:
+        name = row["method"]
+        grid = thresholds.quantile_grid(validation.uncertainty[name])
+        chosen = thresholds.target_risk(
+            calibration.is_error,
+            calibration.uncertainty[name],
+            risk=row["target"],
+            delta=0.05,
+            grid=grid,
+            min_coverage=0.3,
+        )
+        assert row["tau"] == chosen.tau
+        if chosen.tau is not None:
+            accepted = test.uncertainty[name].astype(np.float64) < chosen.tau
+            assert row["test_accepted"] == accepted.sum()
+            assert row["test_errors"] == test.is_error[accepted].sum()
+    # 50 calibration images are too few for 1 %, and enough for none without an error.
+    assert promises[0]["target"] == 0.01 and promises[0]["tau"] is None
 
 
 def test_tensorboard_has_every_phase_under_one_run(whole):

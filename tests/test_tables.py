@@ -281,3 +281,32 @@ def test_study_terminal_table_shows_verdicts():
 
 def test_cells_are_text_with_what_stands_beside():
     assert str(Cell("1.0", 1.0, "± 0.1", {"sd": 0.1}, "better")) == "1.0 ± 0.1 better"
+
+
+def test_promises_say_what_came_of_them():
+    def promise(**changes):
+        row = dict(method="btcp", stage="finetuned", target=0.05, tau=0.25, n=500, accepted=400)
+        row |= dict(errors=10, least_risk=None, test_coverage=0.78, test_risk=0.03)
+        return row | dict(test_low=0.02, test_high=0.04) | changes
+
+    rows = [
+        promise(),
+        promise(test_risk=0.06, test_low=0.04, test_high=0.08),
+        promise(test_risk=0.09, test_low=0.07, test_high=0.12),
+        promise(method="mcp", stage="frozen", tau=None, accepted=0, least_risk=0.071),
+    ]
+    table = tables.promise_table(rows)
+    kept, chance, broken, none = [list(map(str, line)) for line in table.lines]
+    assert kept == [
+        "BTCP fine-tuned",
+        "5%",
+        "0.2500",
+        "400 of 500, 10 wrong",
+        "78.0%",
+        "3.00% [2.00%, 4.00%]",
+        "kept",
+    ]
+    assert chance[-1] == "above it, perhaps by chance"
+    assert broken[-1] == "broken"
+    assert none[:4] == ["MCP", "5%", "not achievable", "least: 7.1%"]
+    assert all(len(line) == len(table.columns) for line in table.lines)

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from btcp_tf import metrics, thresholds
+from btcp_tf import config, metrics, thresholds
 
 ROWS = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.1 + 1e-17, 0.5, 0.9, 1.0])), min_size=1
@@ -640,3 +640,51 @@ def cost(error_cost, abstention_cost):
 
 def queue(k=1, calibration=GOOD, **settings):
     return thresholds.review_queue([0.1, 0.2], k, calibration=calibration, **settings)
+
+
+def test_a_rule_is_chosen_by_its_name():
+    wrong, u = np.array([0, 0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert set(config.RULES) | {"given"} == set(thresholds.RULES)
+    assert thresholds.choose("best_bacc", wrong, u) == thresholds.best_bacc(wrong, u)
+    assert thresholds.choose("target_coverage", None, u, coverage=0.5) == (
+        thresholds.target_coverage(u, coverage=0.5)
+    )
+    assert not thresholds.needs_labels("target_coverage") and thresholds.needs_labels("given")
+    values = {"risk": 0.9, "delta": 0.2, "coverage": 1.0, "tau": 0.1}
+    assert thresholds.from_word("target_risk", wrong, u, values) == thresholds.target_risk(
+        wrong, u, risk=0.9, delta=0.2
+    )
+    found = thresholds.from_word("0.3", wrong, u, values)
+    assert (found.tau, found.accepted, found.errors, found.coverage) == (0.3, 2, 0, 0.4)
+    for call, message in (
+        (lambda: thresholds.choose("best", wrong, u), "rule: expected one of best_bacc, "),
+        (lambda: thresholds.choose("given", wrong, u), r"settings tau \(required\), received none"),
+        (lambda: thresholds.choose("best_bacc", wrong, u, tau=1), "settings none, received tau"),
+        (lambda: thresholds.from_word("0,3", wrong, u, {}), "or a number, received '0,3'"),
+        (lambda: thresholds.from_word("inf", wrong, u, {}), "tau: expected a finite number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_outcome_counts_what_a_threshold_accepts_with_its_exact_interval():
+    rng = np.random.default_rng(0)
+    u = rng.integers(0, 20, 300) / 20
+    wrong = rng.random(300) < 0.3 * u
+    for tau in (-1.0, 0.0, 0.25, 0.5, 2.0):
+        threshold = thresholds.given(wrong[:50], u[:50], tau=tau)
+        found = thresholds.outcome(threshold, wrong, u, delta=0.1)
+        accepted = u < tau
+        assert (found.n, found.accepted, found.errors) == (
+            300,
+            accepted.sum(),
+            wrong[accepted].sum(),
+        )
+        if not found.accepted:
+            assert math.isnan(found.risk) and (found.low, found.high) == (0, 1)
+            continue
+        assert found.risk == wrong[accepted].mean()
+        interval = stats.binomtest(found.errors, found.accepted).proportion_ci(0.9, "exact")
+        assert (found.low, found.high) == pytest.approx(tuple(interval), abs=1e-12)
+    nothing = thresholds.target_risk([0, 1], [0.1, 0.2], risk=0.1, delta=0.1)
+    assert thresholds.outcome(nothing, wrong, u).accepted == 0

@@ -1,0 +1,680 @@
+"""SavedModels that decide: written aside, checked in a fresh process, published under a number.
+
+A version directory appears under its number only when it is complete and has
+answered like the Keras model in a process that could not import this package.
+The threshold is a variable of the model: `with_threshold` makes a version with
+another one, and needs neither the Keras model nor its data.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+import btcp_tf
+from btcp_tf import evaluation, metrics
+from btcp_tf.evaluation import Predictions
+from btcp_tf.thresholds import Threshold
+
+SIGNATURE = "serving_default"
+ABOUT_FILE = "assets.extra/btcp_tf.json"
+WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
+"""Where TensorFlow Serving looks for requests to answer before a version goes live."""
+COLUMN = "uncertainty"
+"""Name of u in the predictions files beside the model."""
+TOLERANCE = 1e-6
+"""Largest accepted difference between a float answer of the SavedModel and of Keras."""
+
+# Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
+_TEMPORARY_PREFIX = ".export-"
+_CHECK_SECONDS = 600
+
+# Runs with `python -I -c`. It sees the modules that this process sees, but not
+# this package, so that a SavedModel that needs it cannot pass.
+_CHECK_SCRIPT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+sys.modules["btcp_tf"] = None
+import numpy as np
+import tensorflow as tf
+signatures = tf.saved_model.load(sys.argv[2]).signatures
+images = np.load(sys.argv[3])
+found = {"0/about/json": signatures["about"]()["json"].numpy()}
+def files(images):
+    # An empty list would be one of floats.
+    return tf.constant([tf.io.encode_png(image).numpy() for image in images], tf.string)
+inputs = {
+    "serving_default": lambda images: {"images": tf.constant(images)},
+    "serving_float": lambda images: {"images": tf.constant(images, tf.float32)},
+    "serving_bytes": lambda images: {"image_bytes": files(images)},
+}
+for size in json.loads(sys.argv[4]):
+    for signature in sorted(set(inputs) & set(signatures)):
+        answers = signatures[signature](**inputs[signature](images[:size]))
+        for name, value in answers.items():
+            value = value.numpy()
+            found[f"{size}/{signature}/{name}"] = value.astype("S") if value.dtype == "O" else value
+np.savez(sys.argv[5], **found)
+"""
+
+
+def export(
+    model: keras.Model,
+    root: str | os.PathLike,
+    name: str,
+    class_names: Sequence[str],
+    sample_images: np.ndarray,
+    *,
+    threshold: Threshold,
+    held_out: Mapping[str, Predictions] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Path:
+    """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
+
+    Signatures, for any number n of inputs from 0 on:
+
+    - `serving_default` takes `images` `[n, ...]` as the model does: uint8 pixels `[n, height,
+      width, channels]` for the networks trained here;
+    - `serving_float`, of uint8 models: `images` float32 of the same shape, from 0 to 255. They are
+      rounded to whole numbers; NaN fails the request;
+    - `serving_bytes`, of uint8 models of gray or color images: `image_bytes` `[n]`, JPEG or PNG
+      files, made gray or color and brought to size as `data.convert` does, without a look at
+      Exif's orientation. A file that is none fails the request;
+    - `about` takes nothing and answers `json`, the content of `assets.extra/btcp_tf.json`.
+
+    The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
+    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u, as a float64, is below
+    the threshold.
+
+    In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape`, `threshold` (the fields of
+    `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
+    this package's checkout, null without one) and `about`, NaN and infinity being null; each of
+    `held_out` as a predictions file; and requests to warm up TensorFlow Serving.
+
+    Before the directory gets its number, a fresh process without `btcp_tf`
+    loads it and answers for no image, the first and all of `sample_images`, on
+    the CPU; its answers must equal those of `model` (floats to `TOLERANCE`).
+
+    Args:
+      model: Functional model from images, or other numbers, `[n, ...]` to
+        `probs` `[n, k]` and `uncertainty` `[n, 1]`. May live under a
+        distribution strategy; the SavedModel does not.
+      root: Export root; made where it is missing.
+      name: Directory below `root`, such as the data set's name.
+      class_names: The k names, in the order of `probs`.
+      sample_images: `[m, ...]` in the model's type, at least one.
+      threshold: What is accepted; nothing where its `tau` is None.
+      held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
+        each with u of the model as its one column `COLUMN`.
+      about: What else a reader of the model should know; JSON values.
+
+    Returns:
+      The new version directory. Its number is one above the largest that
+      exists, 1 for the first; a version that exists is never touched.
+
+    Raises:
+      ValueError: If the arguments do not fit the model or each other.
+      RuntimeError: If the check fails, with what differed; nothing is left behind.
+    """
+    held_out = held_out or {}
+    _validate(model, name, class_names, sample_images)
+    folder = Path(root) / name
+    with _temporary_directory(folder) as temporary:
+        content = {
+            **(about or {}),
+            "class_names": [str(name) for name in class_names],
+            "image_shape": list(model.input.shape[1:]),
+            **_decision(threshold, held_out),
+            "versions": {
+                "btcp_tf": btcp_tf.__version__,
+                "keras": keras.__version__,
+                "tensorflow": tf.__version__,
+            },
+            "git": _git_hash(),
+        }
+        text = _json_text(content)
+        _write(model, temporary, content["class_names"], threshold, text)
+        _write_extra(temporary, text, held_out)
+        _write_warmup(temporary / WARMUP_FILE, name, np.asarray(sample_images))
+        _check(model, temporary, content["class_names"], threshold, text, np.asarray(sample_images))
+        return _publish(temporary, folder)
+
+
+def with_threshold(
+    source: str | os.PathLike,
+    threshold: Threshold,
+    held_out: Mapping[str, Predictions] | None = None,
+) -> Path:
+    """Publishes the same model with another threshold as the next version beside it.
+
+    The graph and the weights are copied as they are. Before it gets its number, the new version is
+    loaded and compared with its source.
+
+    Args:
+      source: A version directory that `export` wrote.
+      threshold: The new threshold.
+      held_out: Predictions files to put in the place of the source's, by name; others stay.
+
+    Returns:
+      The new version directory.
+
+    Raises:
+      FileNotFoundError, ValueError: If `source` is no such directory.
+      RuntimeError: If the new version does not answer as it should; nothing is left behind.
+    """
+    source = Path(source)
+    content = read_about(source)
+    held_out = read_held_out(source) | dict(held_out or {})
+    with _temporary_directory(source.parent) as temporary:
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
+        # It would tell the hash of the weights as they were.
+        (temporary / "fingerprint.pb").unlink(missing_ok=True)
+        text = _json_text({**content, **_decision(threshold, held_out)})
+        _assign(temporary, {_TAU: _limit(threshold), _ABOUT: text})
+        _write_extra(temporary, text, held_out)
+        _compare(source, temporary, threshold, text)
+        return _publish(temporary, source.parent)
+
+
+def read_about(directory: str | os.PathLike) -> dict[str, Any]:
+    """What `export` wrote about the model of a version directory.
+
+    Raises:
+      FileNotFoundError: If there is none.
+      ValueError: If it cannot be read.
+    """
+    path = Path(directory) / ABOUT_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"expected the version directory of a SavedModel that btcp_tf exported, with "
+            f"{ABOUT_FILE} in it, received {os.fspath(directory)!r}"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        Threshold(**content["threshold"])
+        if not isinstance(content["class_names"], list):
+            raise TypeError(f"class_names is {content['class_names']!r}")
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path}: expected what btcp_tf writes about a model, received what cannot be read "
+            f"({error})"
+        ) from error
+    return content
+
+
+def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:
+    """The predictions files of a version directory, by name: "calibration", "validation"."""
+    files = (Path(directory) / ABOUT_FILE).parent.glob("*.npz")
+    return {path.stem: evaluation.load_predictions(path) for path in sorted(files)}
+
+
+def newest(path: str | os.PathLike) -> Path:
+    """A version directory: `path` itself, or the highest number below it.
+
+    Raises:
+      FileNotFoundError: If it is neither.
+    """
+    path = Path(path)
+    if (path / "saved_model.pb").is_file():
+        return path
+    numbers = versions(path)
+    if not numbers:
+        raise FileNotFoundError(
+            "expected a SavedModel, or a folder of numbered versions of one, received "
+            f"{os.fspath(path)!r}, which "
+            + ("holds neither" if path.is_dir() else "is a file" if path.exists() else "is missing")
+        )
+    return path / str(numbers[-1])
+
+
+def versions(folder: str | os.PathLike) -> list[int]:
+    """Version numbers below `<root>/<name>`, ascending; empty where it does not exist."""
+    folder = Path(folder)
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(name) for name in names if re.fullmatch("[0-9]+", name))
+
+
+def _validate(
+    model: keras.Model, name: str, class_names: Sequence[str], sample_images: np.ndarray
+) -> None:
+    if not name or name in (".", "..") or Path(name).name != name:
+        raise ValueError(f"name: expected one directory name, received {name!r}")
+    if not isinstance(model.output, Mapping) or set(model.output) != {"probs", "uncertainty"}:
+        raise ValueError(
+            f"model: expected the outputs probs and uncertainty by name, received {model.output}"
+        )
+    if tf.distribute.has_strategy():
+        raise ValueError("export: expected a call outside of strategy.scope(), received one inside")
+    classes = model.output["probs"].shape[-1]
+    if len(class_names) != classes:
+        raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
+    sample_images = np.asarray(sample_images)
+    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+    if dtype == "string":
+        raise ValueError("model: expected inputs that are numbers, received text")
+    if (
+        sample_images.dtype != dtype
+        or sample_images.ndim != len(shape) + 1
+        or any(
+            wanted not in (None, size)
+            for wanted, size in zip(shape, sample_images.shape[1:], strict=True)
+        )
+        or not len(sample_images)
+    ):
+        raise ValueError(
+            f"sample_images: expected at least one {dtype} image of shape {shape}, "
+            f"received {sample_images.dtype} {sample_images.shape}"
+        )
+
+
+_TAU, _ABOUT = "btcp_tf_tau", "btcp_tf_about"
+"""Names of the model's variables that `with_threshold` changes."""
+
+# ITU-R BT.601, as `data.convert`.
+_LUMA = (0.299, 0.587, 0.114)
+
+
+def _limit(threshold: Threshold) -> float:
+    """u below it is accepted."""
+    return -math.inf if threshold.tau is None else threshold.tau
+
+
+def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
+    """What `btcp_tf.json` says of a threshold and the rows it comes from."""
+    found = {"threshold": dataclasses.asdict(threshold), "calibration": None}
+    rows = held_out.get("calibration")
+    if rows is not None and rows.labels is not None:
+        is_error = rows.is_error
+        # A metric that lacks a class is null, which says it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            u, tau = rows.uncertainty[COLUMN], threshold.tau
+            values = metrics.evaluate_all(is_error, u, tau=0.0 if tau is None else tau)
+        found["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
+    return found
+
+
+def _decide(
+    model: keras.Model, class_names: Sequence[str], tau: tf.Variable, images: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """What the signatures answer, by name."""
+    # oneDNN's fused convolution gives an empty batch the shape of its input (TensorFlow 2.21), and
+    # what follows fails. So an empty batch runs as one blank image, whose answer is cut off.
+    count = tf.shape(images)[0]
+    blank = tf.cast(count == 0, tf.int32)
+    padding = [[0, blank]] + [[0, 0]] * (images.shape.rank - 1)
+    outputs = model(tf.pad(images, padding), training=False)
+    probs = tf.cast(outputs["probs"][:count], tf.float32)
+    uncertainty = tf.cast(outputs["uncertainty"][:count, 0], tf.float32)
+    predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
+    return {
+        "predicted": predicted,
+        "class_name": tf.gather(tf.constant(class_names, tf.string), predicted),
+        "probs": probs,
+        "uncertainty": uncertainty,
+        # A tau between neighboring float32 must not be rounded to one of them.
+        "accept": tf.cast(uncertainty, tf.float64) < tau,
+    }
+
+
+def _pixels(images: tf.Tensor) -> tf.Tensor:
+    """Float pixels as uint8."""
+    images = tf.debugging.check_numerics(images, "images: expected pixels from 0 to 255")
+    return tf.saturate_cast(tf.round(images), tf.uint8)
+
+
+def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
+    """Files as pixels, as `data` reads and converts them."""
+    height, width, channels = shape
+
+    def decoded(file: tf.Tensor) -> tf.Tensor:
+        pixels = tf.io.decode_image(file, channels=3, expand_animations=False)
+        pixels.set_shape((None, None, 3))
+        pixels = tf.cast(pixels, tf.float32)
+        if channels == 1:
+            pixels = tf.round(tf.tensordot(pixels, tf.constant(_LUMA), 1)[..., None])
+        pixels = tf.image.resize(pixels, (height, width), "bilinear", antialias=True)
+        return tf.saturate_cast(tf.round(pixels), tf.uint8)
+
+    return tf.map_fn(decoded, image_bytes, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
+
+
+def _signatures(model: keras.Model) -> dict[str, tuple[tf.TensorSpec, Callable]]:
+    """By name what a signature takes, and how the model's inputs are made of it."""
+    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+    found: dict[str, tuple[tf.TensorSpec, Callable]] = {
+        SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), lambda images: images)
+    }
+    if dtype == "uint8":
+        spec = tf.TensorSpec((None, *shape), tf.float32, name="images")
+        found["serving_float"] = (spec, _pixels)
+        if len(shape) == 3 and shape[2] in (1, 3) and None not in shape:
+            spec = tf.TensorSpec((None,), tf.string, name="image_bytes")
+            found["serving_bytes"] = (spec, functools.partial(_decoded, shape))
+    return found
+
+
+def _write(
+    model: keras.Model,
+    directory: Path,
+    class_names: Sequence[str],
+    threshold: Threshold,
+    about: str,
+) -> None:
+    # The graphs of a distributed model name this machine's devices, and a server has others.
+    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        model = copy
+    tau = tf.Variable(_limit(threshold), dtype=tf.float64, trainable=False, name=_TAU)
+    text = tf.Variable(about, trainable=False, name=_ABOUT)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_variable_collection("decision", [tau, text])
+
+    def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
+        def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
+            return _decide(model, class_names, tau, prepare(value))
+
+        function = tf.function(answer, input_signature=[spec], autograph=False)
+        function.get_concrete_function()
+        return function
+
+    for name, (spec, prepare) in _signatures(model).items():
+        archive.add_endpoint(name, endpoint(spec, prepare))
+
+    def tell() -> dict[str, tf.Tensor]:
+        return {"json": text.read_value()}
+
+    told = tf.function(tell, autograph=False)
+    told.get_concrete_function()
+    archive.add_endpoint("about", told)
+    archive.write_out(str(directory), verbose=False)
+
+
+def _assign(directory: Path, values: Mapping[str, Any]) -> None:
+    """Changes variables of a SavedModel on disk, by name; the rest stays bit for bit."""
+    path = str(directory / "variables" / "variables")
+    reader = tf.train.load_checkpoint(path)
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+    )
+    keys = {
+        attribute.checkpoint_key: attribute.full_name
+        for node in graph.nodes
+        for attribute in node.attributes
+    }
+    if not set(values) <= set(keys.values()):
+        raise ValueError(f"{directory}: expected the variables {', '.join(values)}, received none")
+    dtypes = reader.get_variable_to_dtype_map()
+    tensors = {
+        key: tf.constant(
+            values[keys[key]] if keys.get(key) in values else reader.get_tensor(key), dtype
+        )
+        for key, dtype in dtypes.items()
+    }
+    for old in (directory / "variables").iterdir():
+        old.unlink()
+    tf.raw_ops.SaveV2(
+        prefix=path,
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=list(tensors.values()),
+    )
+
+
+def _json_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _git_hash() -> str | None:
+    """Commit of the checkout that this package is in; "+" behind it: with changes."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions]) -> None:
+    path = directory / ABOUT_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(about, encoding="utf-8")
+    for name, rows in held_out.items():
+        evaluation.save_predictions(
+            path.parent / f"{name}.npz",
+            # The probabilities of all rows would be as large as a small model.
+            dataclasses.replace(rows, probs=None, uncertainty={COLUMN: rows.uncertainty[COLUMN]}),
+        )
+
+
+def _write_warmup(path: Path, name: str, images: np.ndarray) -> None:
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for size in sorted({1, len(images)}):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = name
+            request.model_spec.signature_name = SIGNATURE
+            request.inputs["images"].CopyFrom(tf.make_tensor_proto(images[:size]))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())
+
+
+def _check(
+    model: keras.Model,
+    directory: Path,
+    class_names: Sequence[str],
+    threshold: Threshold,
+    about: str,
+    sample_images: np.ndarray,
+) -> None:
+    """Raises RuntimeError unless the directory answers like `model` in a fresh process."""
+    sizes = sorted({0, 1, len(sample_images)})
+    with tempfile.TemporaryDirectory() as scratch:
+        images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
+        np.save(images, sample_images)
+        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers)
+        # This process may hold all memory of the GPUs, and they round differently from a CPU.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        try:
+            subprocess.run(
+                [sys.executable, "-I", "-c", _CHECK_SCRIPT, *arguments],
+                env=environment,
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_CHECK_SECONDS,
+            )
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(
+                "export: expected a SavedModel that answers in a fresh process without btcp_tf, "
+                f"received exit status {error.returncode} and\n{error.stderr[-2000:]}"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(
+                "export: expected answers of a fresh process, "
+                f"received none within {_CHECK_SECONDS} s"
+            ) from error
+        with np.load(answers) as loaded:
+            found = dict(loaded)
+    wanted = {"0/about/json": np.array(about.encode())}
+    for size, answer in _keras_answers(model, class_names, sample_images, sizes).items():
+        for signature in _signatures(model):
+            # Whether it decided by its own u, which may differ in the last digits.
+            u = found.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
+            accept = u.astype(np.float64) < _limit(threshold)
+            wanted |= {
+                f"{size}/{signature}/{name}": value
+                for name, value in {**answer, "accept": accept}.items()
+            }
+    differences = _differences(found, wanted)
+    if differences:
+        raise RuntimeError(
+            "export: expected a SavedModel that answers like the Keras model, received "
+            + "; ".join(differences)
+        )
+
+
+def _keras_answers(
+    model: keras.Model, class_names: Sequence[str], images: np.ndarray, sizes: Sequence[int]
+) -> dict[int, dict[str, np.ndarray]]:
+    images_spec = tf.TensorSpec((None, *images.shape[1:]), images.dtype)
+
+    @tf.function(input_signature=[images_spec], jit_compile=False)
+    def outputs_on_cpu(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.device("/CPU:0"):
+            return model(images, training=False)
+
+    names = np.array([name.encode() for name in class_names])
+    wanted = {}
+    for size in sizes:
+        outputs = outputs_on_cpu(tf.constant(images[: max(size, 1)]))
+        probs = outputs["probs"].numpy()[:size].astype(np.float32)
+        predicted = probs.argmax(axis=-1).astype(np.int64)
+        wanted[size] = {
+            "predicted": predicted,
+            "class_name": names[predicted],
+            "probs": probs,
+            "uncertainty": outputs["uncertainty"].numpy()[:size, 0].astype(np.float32),
+        }
+    return wanted
+
+
+def _differences(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[str]:
+    """What differs, in words, one line for each answer; empty where nothing does."""
+    if found.keys() != wanted.keys():
+        return [f"the answers {sorted(found)} in place of {sorted(wanted)}"]
+    lines = []
+    for key, want in wanted.items():
+        size, signature, name = key.split("/")
+        got, where = found[key], f"{signature}: {name} of a batch of {size}"
+        # Words are as wide as the longest of them.
+        same_kind = got.dtype == want.dtype or got.dtype.kind == want.dtype.kind == "S"
+        if not same_kind or got.shape != want.shape:
+            lines.append(f"{where}: {got.dtype} {got.shape} in place of {want.dtype} {want.shape}")
+        elif want.dtype.kind != "f":
+            if (got != want).any():
+                lines.append(f"{where}: {np.count_nonzero(got != want)} others")
+        else:
+            bad = ~(np.abs(got - want) <= TOLERANCE)  # "not <=", so that NaN is a difference.
+            if bad.any():
+                lines.append(
+                    f"{where}: {np.count_nonzero(bad)} values, the first {got[bad][0]:.9g} "
+                    f"in place of {want[bad][0]:.9g}"
+                )
+    return lines
+
+
+def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:
+    """Raises RuntimeError unless two versions answer alike but for their decision."""
+    old, new = (tf.saved_model.load(str(path)).signatures for path in (source, changed))
+    if new["about"]()["json"].numpy().decode() != about:
+        raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
+    # Whatever the inputs are: the same for both.
+    spec = old[SIGNATURE].structured_input_signature[1]["images"]
+    noise = np.random.default_rng(0).uniform(0, 255, [size or 8 for size in spec.shape])
+    images = tf.constant(noise, tf.float32)
+    wanted, found = (s[SIGNATURE](images=tf.cast(images, spec.dtype)) for s in (old, new))
+    accept = found["uncertainty"].numpy().astype(np.float64) < _limit(threshold)
+    if (
+        any((wanted[name] != found[name]).numpy().any() for name in ("predicted", "uncertainty"))
+        or (found["accept"].numpy() != accept).any()
+    ):
+        raise RuntimeError(
+            "export: expected the answers of the version that was copied, received others"
+        )
+
+
+@contextlib.contextmanager
+def _temporary_directory(folder: Path) -> Iterator[Path]:
+    """Yields a new directory in `folder`; removes it unless it was renamed by then.
+
+    Also sweeps away what killed exports left. A live export holds a lock on its
+    directory; one younger than the sweep's limit may not have taken it yet.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{_TEMPORARY_PREFIX}*"):
+        # One that is published meanwhile is gone under this name.
+        with contextlib.suppress(FileNotFoundError), _lock(leftover) as held:
+            if held and time.time() - leftover.stat().st_mtime > 5:
+                shutil.rmtree(leftover, ignore_errors=True)
+    temporary = folder / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        with _lock(temporary):
+            yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(directory: Path) -> Iterator[bool]:
+    """Yields whether `directory` is now held; False also where the file system has no locks."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = True
+    except OSError:
+        held = False
+    try:
+        yield held
+    finally:
+        os.close(handle)
+
+
+def _publish(temporary: Path, folder: Path) -> Path:
+    """Renames `temporary` to the next free version number, whoever else exports meanwhile."""
+    for path in temporary.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as written:
+                os.fsync(written.fileno())
+    while True:
+        target = folder / str(max(versions(folder), default=0) + 1)
+        try:
+            # Fails on a directory with content, so an export that was faster keeps its number.
+            os.rename(temporary, target)
+            return target
+        except OSError:
+            if not target.exists():
+                raise

@@ -1,0 +1,446 @@
+"""Tests of the SavedModel: what it answers, what its directory holds, and how it fails."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+from keras import layers
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis import prediction_log_pb2
+
+import btcp_tf
+from btcp_tf import data, evaluation, saved_model, thresholds
+
+CLASSES = ("circle", "square", "Dreieck äöü")
+IMAGES = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), dtype=np.uint8)
+
+
+def small_model(extra=None, channels=3):
+    """A tiny model with everything that trained ones have: scaling, BatchNorm, dropout, nesting."""
+    keras.utils.set_random_seed(1)
+    image = keras.Input((8, 6, channels), dtype="uint8", name="image")
+    pixels = layers.Rescaling(1 / 255)(image)
+    inside = keras.Input((8, 6, channels))
+    features = layers.Conv2D(4, 3, activation="relu")(inside)
+    features = layers.BatchNormalization()(features)
+    features = layers.Dropout(0.5)(layers.Flatten()(layers.MaxPooling2D()(features)))
+    features = keras.Model(inside, features, name="encoder")(pixels)
+    if extra:
+        features = extra(features)
+    model = keras.Model(
+        image,
+        {
+            "probs": layers.Dense(3, activation="softmax", name="classifier")(features),
+            "uncertainty": layers.Dense(1, activation="sigmoid", name="estimator")(features),
+        },
+    )
+    encoder = model.get_layer("encoder")
+    for weight in encoder.weights:  # Statistics as after training, not 0 and 1.
+        if "moving" in weight.path:
+            weight.assign(np.linspace(0.5, 1.5, 4))
+    return model
+
+
+def files_below(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+# One of the two is wrong, and accepted.
+HELD_OUT = evaluation.Predictions(
+    np.array([0, 2]), None, np.array([0, 1]), {"uncertainty": np.array([0.1, 0.2], np.float32)}
+)
+# Half-way between what the model says of two of the images.
+TAU = thresholds.best_bacc([0, 1], [0.3, 0.7])
+
+
+def write(model, root, threshold=TAU, **more):
+    return saved_model.export(model, root, "shapes", CLASSES, IMAGES, threshold=threshold, **more)
+
+
+def answers(path, signature="serving_default", **inputs):
+    found = tf.saved_model.load(str(path)).signatures[signature](**inputs)
+    return {name: value.numpy() for name, value in found.items()}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    model = small_model()
+    u = np.sort(model(IMAGES, training=False)["uncertainty"].numpy()[:, 0].astype(np.float64))
+    tau = float(u[2:4].mean())
+    chosen = thresholds.given(HELD_OUT.is_error, HELD_OUT.uncertainty["uncertainty"], tau=tau)
+    about = {"auroc": float("nan"), "errors": np.int64(7), "notes": ("a", "b")}
+    root = tmp_path_factory.mktemp("models")
+    held_out = {"calibration": HELD_OUT, "validation": HELD_OUT}
+    return model, write(model, root, chosen, held_out=held_out, about=about)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7])
+def test_answers_equal_the_keras_model_at_any_batch_size(exported, size):
+    model, path = exported
+    found = answers(path, images=tf.constant(IMAGES[:size]))
+    assert set(found) == {"predicted", "class_name", "probs", "uncertainty", "accept"}
+    outputs = model(IMAGES, training=False)
+    probs, uncertainty = outputs["probs"].numpy()[:size], outputs["uncertainty"].numpy()[:size, 0]
+    assert found["predicted"].dtype == np.int64
+    np.testing.assert_array_equal(found["predicted"], probs.argmax(axis=1))
+    words = [CLASSES[number].encode() for number in probs.argmax(axis=1)]
+    assert found["class_name"].tolist() == words
+    np.testing.assert_allclose(found["probs"], probs, rtol=0, atol=1e-6)
+    assert found["uncertainty"].shape == (size,)
+    assert found["probs"].shape == (size, 3)
+    np.testing.assert_allclose(found["uncertainty"], uncertainty, rtol=0, atol=1e-6)
+    tau = saved_model.read_about(path)["threshold"]["tau"]
+    np.testing.assert_array_equal(found["accept"], uncertainty < tau)
+    assert size < 7 or found["accept"].sum() == 3
+
+
+def test_float_images_are_refused_by_the_default_and_have_a_signature(exported):
+    signatures = tf.saved_model.load(str(exported[1])).signatures
+    with pytest.raises(Exception, match="uint8"):
+        signatures["serving_default"](images=tf.constant(IMAGES / 255))
+    wanted = signatures["serving_default"](images=tf.constant(IMAGES))
+    # Rounded, and cut off at the ends of the range.
+    for pixels in (IMAGES + 0.4, np.where(IMAGES == 255, 1e9, IMAGES), IMAGES - 0.4):
+        found = signatures["serving_float"](images=tf.constant(pixels, tf.float32))
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected pixels from 0 to 255"):
+        signatures["serving_float"](images=tf.constant(IMAGES * np.nan, tf.float32))
+
+
+def test_files_are_answered_like_the_pixels_that_data_makes_of_them(exported, tmp_path):
+    images = np.random.default_rng(1).integers(0, 256, (6, 12, 4, 4), dtype=np.uint8)
+    # Smooth, as JPEG has them.
+    images = np.kron(images, np.ones((1, 3, 5, 1), np.uint8))
+    modes = {"L": "png", "RGB": "png", "RGBA": "png", "P": "png", "RGB ": "jpg", "L ": "jpg"}
+    files = []
+    for image, (mode, ending) in zip(images, modes.items(), strict=True):
+        files.append(tmp_path / f"{len(files)}.{ending}")
+        opened = PIL.Image.fromarray(image[..., :3])
+        opened.convert(mode.strip()).save(files[-1])
+    pixels, *_ = data._decode_all(tmp_path, files, (8, 6), 3, "fail", 0)
+    image_bytes = tf.constant([file.read_bytes() for file in files])
+    decoded = saved_model._decoded((8, 6, 3), image_bytes).numpy().astype(int)
+    # The two libraries round halves of a level their own ways, and colors of a JPEG before that.
+    levels = np.array([1, 1, 1, 1, 2, 2])[:, None, None, None]
+    assert (np.abs(decoded - pixels) <= levels).all()
+    gray, *_ = data._decode_all(tmp_path, files, (8, 6), 1, "fail", 0)
+    decoded = saved_model._decoded((8, 6, 1), image_bytes).numpy().astype(int)
+    assert (np.abs(decoded - gray) <= levels).all()
+    found = answers(exported[1], "serving_bytes", image_bytes=image_bytes)
+    wanted = answers(exported[1], images=tf.constant(pixels))
+    np.testing.assert_allclose(found["uncertainty"], wanted["uncertainty"], rtol=0, atol=1e-2)
+    assert answers(exported[1], "serving_bytes", image_bytes=tf.constant([], tf.string))[
+        "probs"
+    ].shape == (0, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        answers(exported[1], "serving_bytes", image_bytes=tf.constant(["no image"]))
+
+
+def test_models_of_other_inputs_have_the_signatures_that_make_sense(tmp_path):
+    two = write_small(small_model(channels=2), tmp_path, IMAGES[..., :2])
+    assert set(tf.saved_model.load(str(two)).signatures) == {
+        "serving_default",
+        "serving_float",
+        "about",
+    }
+    rows = keras.Input((5,))
+    table = keras.Model(
+        rows,
+        {
+            "probs": layers.Dense(3, activation="softmax")(rows),
+            "uncertainty": layers.Dense(1, activation="sigmoid")(rows),
+        },
+    )
+    path = write_small(table, tmp_path, np.ones((2, 5), np.float32))
+    assert set(tf.saved_model.load(str(path)).signatures) == {"serving_default", "about"}
+
+
+def write_small(model, root, sample):
+    return saved_model.export(model, root, "x", CLASSES, sample, threshold=TAU)
+
+
+def test_what_is_known_of_it_lies_beside_the_model_and_in_it(exported):
+    path = exported[1]
+    content = json.loads((path / "assets.extra" / "btcp_tf.json").read_text())
+    assert json.loads(answers(path, "about")["json"]) == content
+    assert saved_model.read_about(path) == content
+    calibration = content.pop("calibration")
+    assert (calibration["n"], calibration["errors"], calibration["auroc"]) == (2, 1, 1.0)
+    assert calibration["bacc"] == 0.5
+    threshold = content.pop("threshold")
+    assert threshold["rule"] == "given"
+    assert (threshold["n"], threshold["accepted"], threshold["errors"]) == (2, 2, 1)
+    git = content.pop("git")
+    assert git is None or re.fullmatch(r"[0-9a-f]{40}\+?", git)
+    assert content == {
+        "class_names": list(CLASSES),
+        "image_shape": [8, 6, 3],
+        "versions": {
+            "btcp_tf": btcp_tf.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+        "auroc": None,
+        "errors": 7,
+        "notes": ["a", "b"],
+    }
+    assert sorted(saved_model.read_held_out(path)) == ["calibration", "validation"]
+    rows = saved_model.read_held_out(path)["calibration"]
+    np.testing.assert_array_equal(rows.labels, HELD_OUT.labels)
+    np.testing.assert_array_equal(
+        rows.uncertainty["uncertainty"], HELD_OUT.uncertainty["uncertainty"]
+    )
+
+
+def test_warm_up_requests_are_answered(exported):
+    records = tf.data.TFRecordDataset(str(exported[1] / saved_model.WARMUP_FILE))
+    logs = [
+        prediction_log_pb2.PredictionLog.FromString(record)
+        for record in records.as_numpy_iterator()
+    ]
+    sizes = []
+    for log in logs:
+        request = log.predict_log.request
+        images = tf.make_ndarray(request.inputs["images"])
+        sizes.append(len(images))
+        assert request.model_spec.name == "shapes"
+        found = answers(exported[1], request.model_spec.signature_name, images=tf.constant(images))
+        assert len(found["probs"]) == len(images)
+    assert sizes == [1, 7]
+
+
+def test_another_threshold_is_another_version_of_the_same_model(exported, tmp_path):
+    source = tmp_path / "shapes" / "1"
+    shutil.copytree(exported[1], source)
+    before = {path: path.read_bytes() for path in files_below(source)}
+    wanted = answers(source, images=tf.constant(IMAGES))
+    u = wanted["uncertainty"].astype(np.float64)
+    for threshold, accept in (
+        (
+            thresholds.given(HELD_OUT.is_error, [0.1, 0.2], tau=float(np.sort(u)[5])),
+            u < np.sort(u)[5],
+        ),
+        (thresholds.target_risk([0, 1], [0.1, 0.2], risk=0.1, delta=0.1), np.zeros(7, bool)),
+    ):
+        path = saved_model.with_threshold(source, threshold)
+        found = answers(path, images=tf.constant(IMAGES))
+        np.testing.assert_array_equal(found["accept"], accept)
+        for name in set(wanted) - {"accept"}:
+            np.testing.assert_array_equal(found[name], wanted[name])
+        content = saved_model.read_about(path)
+        assert content["threshold"] == dataclasses.asdict(threshold)
+        assert json.loads(answers(path, "about")["json"]) == content
+        assert content["calibration"]["n"] == 2
+        assert saved_model.versions(source.parent)[-1] == int(path.name)
+        assert (path / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
+    assert {path: path.read_bytes() for path in files_below(source)} == before
+
+
+def test_what_is_no_version_of_ours_is_refused(exported, tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected the version directory of a SavedModel"):
+        saved_model.with_threshold(tmp_path, TAU)
+    (tmp_path / "assets.extra").mkdir()
+    (tmp_path / saved_model.ABOUT_FILE).write_text('{"threshold": 3}')
+    with pytest.raises(ValueError, match="btcp_tf.json: expected what btcp_tf writes about"):
+        saved_model.read_about(tmp_path)
+    assert saved_model.newest(exported[1]) == exported[1]
+    assert saved_model.newest(exported[1].parent).parent == exported[1].parent
+    with pytest.raises(FileNotFoundError, match="numbered versions of one, received .*is missing"):
+        saved_model.newest(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match="holds neither"):
+        saved_model.newest(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "assets.extra"]
+
+
+def test_saved_model_cli_shows_a_readable_signature(exported):
+    shown = subprocess.run(
+        [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"]
+        + ["show", "--dir", str(exported[1]), "--all"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    ).stdout
+    signature = shown[shown.index("signature_def['serving_default']") :]
+    signature = re.split("signature_def|Concrete Functions", signature)[1]
+    lines = [line.strip() for line in signature.splitlines()]
+    for name, dtype, shape in (
+        ("inputs['images']", "DT_UINT8", "(-1, 8, 6, 3)"),
+        ("outputs['predicted']", "DT_INT64", "(-1)"),
+        ("outputs['probs']", "DT_FLOAT", "(-1, 3)"),
+        ("outputs['uncertainty']", "DT_FLOAT", "(-1)"),
+        ("outputs['class_name']", "DT_STRING", "(-1)"),
+        ("outputs['accept']", "DT_BOOL", "(-1)"),
+    ):
+        at = lines.index(f"{name} tensor_info:")
+        assert lines[at + 1 : at + 3] == [f"dtype: {dtype}", f"shape: {shape}"]
+    assert sum(line.endswith("tensor_info:") for line in lines) == 6
+
+
+def test_next_export_from_a_mirrored_model_takes_the_next_number_and_touches_no_other(exported):
+    folder = exported[1].parent
+    assert exported[1].name == "1"
+    (folder / "9").mkdir()
+    (folder / "10.bak").mkdir()
+    before = {path: path.read_bytes() for path in files_below(exported[1])}
+    with tf.distribute.MirroredStrategy(["/CPU:0"]).scope():
+        mirrored = small_model()
+        with pytest.raises(ValueError, match=r"outside of strategy.scope\(\)"):
+            write(mirrored, folder.parent)
+    assert isinstance(mirrored.variables[0].value, tf.distribute.DistributedValues)
+
+    path = write(mirrored, folder.parent)
+
+    assert path == folder / "10"
+    assert {path: path.read_bytes() for path in files_below(exported[1])} == before
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "10", "10.bak", "9"]
+    assert saved_model.versions(folder) == [1, 9, 10]
+    assert devices_of_signature(path) == devices_of_signature(exported[1]) == set()
+    found = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(IMAGES))
+    wanted = exported[0](IMAGES, training=False)
+    np.testing.assert_allclose(found["probs"], wanted["probs"], rtol=0, atol=1e-6)
+
+
+def devices_of_signature(path):
+    """Devices that the graphs name, apart from those that save and restore the variables."""
+    content = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    functions = content.meta_graphs[0].graph_def.library.function
+    return {
+        node.device
+        for function in functions
+        if not re.search("traced_(save|restore)", function.signature.name)
+        for node in function.node_def
+        if node.device
+    }
+
+
+class Noise(layers.Layer):
+    """Answers differently at each call, whatever the seed."""
+
+    def call(self, x):
+        now = tf.cast(tf.timestamp() * 1e6, tf.int64)
+        return x + tf.random.stateless_normal(tf.shape(x), seed=tf.stack([now, now]))
+
+
+class NeedsThisProcess(layers.Layer):
+    """Works here and in no other process."""
+
+    def call(self, x):
+        return tf.ensure_shape(tf.py_function(lambda x: x, [x], tf.float32), x.shape)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (Noise, "uncertainty of a batch of 7: 7 values, the first"),
+        (NeedsThisProcess, "exit status 1 and(.|\n)*pyfunc"),
+    ],
+)
+def test_failed_check_is_an_error_and_leaves_nothing(tmp_path, layer, message):
+    with pytest.raises(RuntimeError, match=message):
+        write(small_model(layer()), tmp_path)
+    assert list((tmp_path / "shapes").iterdir()) == []
+
+
+def test_differences_are_found_in_each_answer():
+    good = {
+        "2/s/predicted": np.array([0, 1]),
+        "2/s/probs": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
+    }
+    assert saved_model._differences(good, good) == []
+    close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(5e-7)}
+    assert saved_model._differences(close, good) == []
+
+    def only(**changed):
+        [line] = saved_model._differences(
+            {**good, **{f"2/s/{k}": v for k, v in changed.items()}}, good
+        )
+        return line
+
+    assert only(predicted=np.array([0, 0])) == "s: predicted of a batch of 2: 1 others"
+    far = good["2/s/probs"].copy()
+    far[1, 0] += np.float32(2e-6)
+    assert only(probs=far).startswith("s: probs of a batch of 2: 1 values, the first 0.250001997")
+    far[1, 0] = np.nan
+    assert "the first nan in place of 0.25" in only(probs=far)
+    assert "float32 (1, 2) in place of float32 (2, 2)" in only(probs=far[:1])
+    assert "int32 (2,) in place of int64 (2,)" in only(predicted=np.array([0, 1], np.int32))
+    assert "['2/s/probs'] in place of" in saved_model._differences({"2/s/probs": far}, good)[0]
+
+
+def test_exports_at_once_get_a_number_each(tmp_path):
+    count = 16
+    start = threading.Barrier(count)
+
+    def publish(word):
+        with saved_model._temporary_directory(tmp_path) as temporary:
+            (temporary / "word").write_text(str(word))
+            start.wait()
+            saved_model._publish(temporary, tmp_path)
+
+    threads = [threading.Thread(target=publish, args=(word,)) for word in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        str(n) for n in range(1, count + 1)
+    )
+    words = {(tmp_path / str(n) / "word").read_text() for n in saved_model.versions(tmp_path)}
+    assert words == {str(word) for word in range(count)}
+
+
+def test_what_a_killed_export_left_goes_and_a_live_one_stays(tmp_path):
+    killed, live = tmp_path / ".export-killed", tmp_path / ".export-live"
+    for folder in (killed, live):
+        (folder / "variables").mkdir(parents=True)
+        os.utime(folder, (time.time() - 60,) * 2)
+    with saved_model._lock(live) as held, saved_model._temporary_directory(tmp_path) as temporary:
+        assert held
+        assert sorted(tmp_path.iterdir()) == sorted([live, temporary])
+    assert list(tmp_path.iterdir()) == [live]
+
+
+def test_published_directory_can_be_read_by_others(exported):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert exported[1].stat().st_mode & 0o777 == 0o777 & ~umask
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"class_names": CLASSES[:2]}, "class_names: expected 3 names, received 2"),
+        ({"name": "a/b"}, "name: expected one directory name, received 'a/b'"),
+        ({"name": ".."}, "name: expected one directory name, received '..'"),
+        ({"sample_images": IMAGES / 255}, "sample_images: expected .* received float64"),
+        ({"sample_images": IMAGES[:0]}, r"sample_images: expected at least one .*\(0, 8, 6, 3\)"),
+        ({"sample_images": IMAGES[:, :7]}, r"sample_images: expected .* \(7, 7, 6, 3\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(tmp_path, exported, changed, message):
+    arguments = {"name": "shapes", "class_names": CLASSES, "sample_images": IMAGES}
+    with pytest.raises(ValueError, match=message):
+        saved_model.export(exported[0], tmp_path, **{**arguments, **changed}, threshold=TAU)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_model_with_other_outputs_is_refused(tmp_path, exported):
+    encoder = exported[0].get_layer("encoder")
+    with pytest.raises(ValueError, match="expected the outputs probs and uncertainty by name"):
+        write(encoder, tmp_path)
