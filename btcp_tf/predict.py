@@ -50,7 +50,7 @@ ANSWERS = {
 SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
 
-_MAX_BATCH = 65_536
+_MAX_BATCH = 1_000_000
 _LONGEST_NAME = 240
 _KEYS = ("x_test", "images", "x")
 _LABEL_KEYS = ("y_test", "labels", "y")
@@ -793,8 +793,9 @@ def score(
         nothing is changed.
       key: Array of an npz file.
       labels: Adds the true classes, see `open_inputs`.
-      batch_size: Inputs that are in memory at once, twice or three times over; from 1 to 65,536.
-      verbose: 0 prints nothing but problems; 1 also what was done, and on a terminal a bar.
+      batch_size: Inputs that are in memory at once, twice or three times over; from 1 to 1,000,000.
+      verbose: 0 prints nothing but problems; 1 also what was done, and on a terminal a bar; 2 no
+        bar.
 
     Raises:
       FileNotFoundError: If model or input are not there.
@@ -900,7 +901,7 @@ def _score_rest(
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    shown = verbose and sys.stdout.isatty()  # In a log the bar would be thousands of lines.
+    shown = verbose == 1 and sys.stdout.isatty()  # In a log the bar would be thousands of lines.
     bar = keras.utils.Progbar(inputs.count, verbose=int(shown), unit_name="input")
     with open(rows, "ab") as file, ThreadPoolExecutor(1) as reader:
         head = b"" if file.tell() else _lines([{"command": settings}])
@@ -957,8 +958,8 @@ def _version(package: str) -> str:
 def _model_fingerprint(directory: Path) -> str:
     """Another one where the network, its weights or what it says of itself have changed."""
     digest = hashlib.sha256()
-    variables = sorted((directory / "variables").glob("*"))
-    for path in (directory / "saved_model.pb", *variables, directory / ABOUT):
+    others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
+    for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT):
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()
         digest.update(path.name.encode() + b"\0" + content)
@@ -1139,22 +1140,12 @@ def _define_flags() -> flags.FlagValues:
         ".npz file.",
         flag_values=flag_values,
     )
-    flags.DEFINE_integer(
-        "batch_size",
-        256,
-        f"Inputs that the model answers at once. [1 to {_MAX_BATCH}]",
-        lower_bound=1,
-        upper_bound=_MAX_BATCH,
-        flag_values=flag_values,
-    )
-    flags.DEFINE_integer(
-        "verbose",
-        1,
-        "0 prints errors and problems alone; 1 shows the progress. [0 or 1]",
-        lower_bound=0,
-        upper_bound=1,
-        flag_values=flag_values,
-    )
+    # Their ranges are those of the settings of a run with these names.
+    for name, default, help in (
+        ("batch_size", 256, "Inputs that the model answers at once."),
+        ("verbose", 1, "0: problems and errors alone. 2: no bar."),
+    ):
+        flags.DEFINE_integer(name, default, help, flag_values=flag_values)
     return flag_values
 
 
