@@ -21,6 +21,7 @@ def _version() -> str:
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
+PYARROW = "pyarrow>=20,<27"
 # Of the server in examples/serving, too, whose tests are the marker `servers`.
 RAY = "ray[data,serve]>=2.60,<3"
 
@@ -61,9 +62,10 @@ setup(
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
+        "parquet": [PYARROW],
         "ray": [RAY],
-        "servers": [RAY],
         "test": [
+            PYARROW,
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",

@@ -37,6 +37,7 @@ _PUBLIC = {
             "metrics",
             "networks",
             "plots",
+            "predict",
             "report",
             "runs",
             "study",

@@ -364,3 +364,8 @@ def test_errors_end_the_process_with_one_line():
             raise ValueError("expected one line,\n  received two")
     assert ended.value.code == 2
     assert told.getvalue() == "error: expected one line, received two\n"
+
+
+@pytest.mark.parametrize(("answer", "status"), [(None, 0), (0, 0), (3, 3), (True, 1), (False, 0)])
+def test_what_an_action_returns_is_the_exit_status(answer, status):
+    assert command.carry_out(lambda: answer, verbose=1) == status

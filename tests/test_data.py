@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import http.server
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -1278,3 +1279,33 @@ def test_a_pipe_in_a_class_folder_is_no_image(tmp_path):
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / "pipe.png")
     assert data._visible(tmp_path / "a") == []
+
+
+def test_one_image_file_is_read_as_those_of_a_folder(tmp_path):
+    pixels = color_images()
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        Image.fromarray(pixels[number]).save(tmp_path / name / "1.png")
+    images = data.load_images(str(tmp_path), "", (5, 4, 3))
+    found, reason = data.read_image(tmp_path / "b" / "1.png", (5, 4, 3))
+    assert reason == "" and any(np.array_equal(found, image) for image in images)
+    np.testing.assert_array_equal(found, data.convert(pixels[1:2], (5, 4, 3))[0])
+    (tmp_path / "c").write_bytes(b"")
+    for name, reason in (("c", "empty"), ("d", "No such file or directory"), ("a", "no file")):
+        assert data.read_image(tmp_path / name, (5, 4, 3)) == (None, reason)
+
+
+def test_files_below_a_folder_stand_in_order_and_end(tmp_path):
+    for name in ("b/2", "b/10", "b/c/1", "a", "c.png", ".hidden/1", ".1", "Z"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    os.symlink(tmp_path, tmp_path / "b" / "up")
+    os.symlink(tmp_path / "b" / "c", tmp_path / "d")
+    os.symlink("circle", tmp_path / "circle")
+    os.mkfifo(tmp_path / "pipe")
+    assert list(data.files_below(tmp_path)) == [
+        "Z", "a", "b/10", "b/2", "b/c/1", "c.png", "circle", "d/1",
+    ]  # fmt: skip
+    with pytest.raises(OSError):
+        next(data.files_below(tmp_path / "nowhere"))

@@ -1,8 +1,10 @@
 """Predictions files of anyone's making, result rows that survive the disk, and means over seeds."""
 
+import csv
 import dataclasses
 import json
 import math
+import sys
 import warnings
 
 import numpy as np
@@ -781,3 +783,118 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         evaluation.save_predictions(path, predictions(n=30))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def scores(ending, path, p, more=()):
+    """The predictions as `btcp_tf.predict` writes them, made by hand; one row has no answer."""
+    rows = []
+    for row in range(len(p.labels)):
+        rows.append(
+            {
+                # Names that look like numbers are none.
+                "input": str(row),
+                "labels": int(p.labels[row]),
+                "predicted": int(p.predicted[row]),
+                "class_name": str(p.predicted[row]),
+                "probs": p.probs[row].astype(float).tolist(),
+                "uncertainty": float(p.uncertainty["mcp"][row]),
+                "accept": bool(row % 2),
+                "problem": None,
+            }
+        )
+    rows.insert(3, dict.fromkeys(rows[0]) | {"input": "a,\n b", "labels": 0, "problem": "empty"})
+    rows += more
+    if ending == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif ending == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        k = p.probs.shape[1]
+        for row in rows:
+            probs = row.pop("probs") or [None] * k
+            row |= {f"probs_{number}": entry for number, entry in enumerate(probs)}
+            row["accept"] = {True: "true", False: "false", None: None}[row["accept"]]
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_scores_are_read_without_rows_that_have_no_answer(tmp_path, ending):
+    p = predictions(n=20)
+    found = evaluation.load_predictions(scores(ending, tmp_path / f"s{ending}", p))
+    np.testing.assert_array_equal(found.labels, p.labels)
+    np.testing.assert_array_equal(found.predicted, p.predicted)
+    np.testing.assert_array_equal(found.probs, p.probs)
+    assert list(found.uncertainty) == ["uncertainty"]
+    np.testing.assert_array_equal(found.uncertainty["uncertainty"], p.uncertainty["mcp"])
+
+
+def test_a_table_without_problems_is_read_with_all_its_columns(tmp_path):
+    lines = [
+        {"predicted": 0, "labels": 1, "mine": 0.5, "input": 3, "note": "a"},
+        {"predicted": 1, "labels": 1, "mine": 1, "input": 4, "note": "b"},
+    ]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist(lines)
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "s.parquet")
+    for name in ("s.jsonl", "s.parquet"):
+        found = evaluation.load_predictions(tmp_path / name, reverse=["mine"])
+        assert {key: u.tolist() for key, u in found.uncertainty.items()} == {
+            "mine": [0.5, 0],
+            "input": [3, 4],
+        }
+
+
+GOOD_LINE = '{"predicted": 0, "labels": 1, "u": 0.5}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected one JSON object a line, received none"),
+        (GOOD_LINE + "{", "in line 2"),
+        ("[1]\n", "received list in line 1"),
+        (GOOD_LINE + '{"predicted": 0}\n', "expected an object with predicted, labels, u, "),
+        (GOOD_LINE + GOOD_LINE.replace("1", "true"), "labels: expected integers, received True"),
+        (GOOD_LINE + GOOD_LINE.replace("1", "1.0"), "labels: expected integers, received 1.0"),
+        (GOOD_LINE + GOOD_LINE.replace("0.5", "null"), "u: expected numbers, received None in li"),
+        (GOOD_LINE + GOOD_LINE.replace("0.5", "NaN"), "u: expected finite numbers"),
+        (GOOD_LINE + "\n" + GOOD_LINE.replace("1", "-1"), r"\(line 3\)"),
+        ('{"probs": [0.5, 0.5], "u": 1}\n{"probs": [0.5], "u": 1}\n', "lists of 2 numbers"),
+        ('{"probs": [], "u": 1}\n', "expected lists of 2 numbers, received \\[\\] in line 1"),
+        ('{"predicted": 0, "u": 1, "problem": "bad"}\n', "expected rows without a problem"),
+    ],
+)
+def test_a_bad_jsonl_is_named_with_line_and_reason(tmp_path, content, message):
+    path = tmp_path / "theirs.jsonl"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"theirs.jsonl: no predictions file: .*{message}"):
+        evaluation.load_predictions(path)
+
+
+def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "theirs.parquet"
+    with pytest.raises(OSError, match="theirs.parquet"):
+        evaluation.load_predictions(path)
+    for table, message in (
+        (None, "expected Parquet"),
+        ({"predicted": [1.5], "u": [0.5]}, "predicted: expected integers, received 1.5 in row 0"),
+        ({"predicted": [1], "u": [0.5], "problem": ["x"]}, "expected rows without a problem"),
+        ({"u": pyarrow.array([], "float32")}, "expected rows, received none"),
+        ({"words": ["a"]}, "expected probs or predicted"),
+    ):
+        path.write_bytes(b"PAR1 no")
+        if table:
+            parquet.write_table(pyarrow.table(table), path)
+        with pytest.raises(ValueError, match=f"theirs.parquet: no predictions file: {message}"):
+            evaluation.load_predictions(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="pip install pyarrow"):
+        evaluation.load_predictions(path)

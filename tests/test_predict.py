@@ -1,0 +1,885 @@
+"""Batch scoring: what is written, what is refused, and that a killed command goes on."""
+
+import csv
+import fcntl
+import itertools
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tiny_model
+from PIL import Image
+
+from btcp_tf import data, evaluation, predict, report
+
+CLASSES = ("cat", "dog", "owl")
+RANDOM = np.random.default_rng(0)
+FORMATS = (".csv", ".jsonl", ".parquet")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Folder of the versions of a model of 8x8x1 images, and its answers in NumPy."""
+    root = tmp_path_factory.mktemp("models") / "tiny"
+    # A version below 10 that must not be taken, and what is no version.
+    tiny_model.save(root / "9", seed=1)
+    (root / "11-broken").mkdir()
+    _, answer = tiny_model.save(root / "10")
+    return root, answer
+
+
+@pytest.fixture(scope="module")
+def rows_model(tmp_path_factory):
+    """A model of rows of 5 float32 numbers."""
+    return tiny_model.save(
+        tmp_path_factory.mktemp("models") / "1", shape=(5,), dtype="float32", class_names=("0", "1")
+    )
+
+
+def some_images(n, shape=(8, 8, 1)):
+    return RANDOM.integers(256, size=(n, *shape), dtype=np.uint8)
+
+
+def run(model, source, output, *more, status=0):
+    words = [f"--model={model}", f"--input={source}", f"--output={output}", *more]
+    assert predict.main(words) == status
+    return output
+
+
+def read(path):
+    """Rows of a file of scores as objects, by means that are not the package's."""
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        return parquet.ParquetFile(path).read().to_pylist()
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = []
+        for row in csv.DictReader(file, strict=True):
+            for name in [name for name in row if name.startswith("probs_")]:
+                row.setdefault("probs", []).append(row.pop(name))
+            rows.append({name: typed(name, word) for name, word in row.items()})
+    return rows
+
+
+def typed(name, word):
+    if name == "probs":
+        return [float(entry) for entry in word] if all(word) else None
+    if not word:
+        return None
+    if name in ("predicted", "labels"):
+        return int(word)
+    if name == "accept":
+        return {"true": True, "false": False}[word]
+    return float(word) if name == "uncertainty" else word
+
+
+def check_answers(rows, images, answer, tau=0.55, names=CLASSES):
+    probs, u = answer(images)
+    np.testing.assert_allclose([row["probs"] for row in rows], probs, atol=1e-5)
+    np.testing.assert_allclose([row["uncertainty"] for row in rows], u, atol=1e-5)
+    assert [row["predicted"] for row in rows] == probs.argmax(axis=1).tolist()
+    assert [row["class_name"] for row in rows] == [names[i] for i in probs.argmax(axis=1)]
+    assert [row["accept"] for row in rows] == [row["uncertainty"] < tau for row in rows]
+
+
+def refused(capfd, *words, status=1):
+    """The one line on stderr of a command that ends with an error."""
+    try:
+        assert predict.main(words) == status
+    except SystemExit as error:
+        assert error.code == status
+    told = capfd.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1, told
+    return told
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_answers_are_the_models_in_the_order_of_the_inputs(tiny, tmp_path, ending, capsys):
+    root, answer = tiny
+    images = some_images(50)
+    np.savez(tmp_path / "some.npz", images=images, other=images)
+    output = run(root, tmp_path / "some.npz", tmp_path / f"new/scores{ending}", "--batch_size=16")
+    rows = read(output)
+    assert list(rows[0]) == [
+        "input",
+        "predicted",
+        "class_name",
+        *(["uncertainty", "accept", "problem", "probs"] if ending == ".csv" else []),
+        *(["probs", "uncertainty", "accept", "problem"] if ending != ".csv" else []),
+    ]
+    assert [row["input"] for row in rows] == [f"images[{number}]" for number in range(50)]
+    assert all(row["problem"] is None for row in rows)
+    check_answers(rows, images, answer)
+    # In full: the number that the model compared with tau.
+    served = tf.saved_model.load(str(root / "10")).signatures["serving_default"]
+    u = served(images=tf.constant(images[:16]))["uncertainty"].numpy()
+    assert [row["uncertainty"] for row in rows[:16]] == u.astype(np.float64).tolist()
+    told = capsys.readouterr().out.splitlines()[-1]
+    accepted = sum(row["accept"] for row in rows)
+    assert told == (
+        f"{output}: 50 scored, {accepted} accepted ({accepted / 50:.1%}), u < 0.55; "
+        "0 without an answer"
+    )
+    assert {path.name for path in output.parent.iterdir()} == {
+        output.name,
+        f"{output.name}.about.json",
+    }
+
+
+def test_csv_columns(tiny, tmp_path):
+    np.save(tmp_path / "many.npy", some_images(2))
+    output = run(tiny[0], tmp_path / "many.npy", tmp_path / "scores.csv", "--verbose=0")
+    first, second, *_ = output.read_text().split("\n")
+    assert first == (
+        "input,predicted,class_name,probs_0,probs_1,probs_2,uncertainty,accept,problem"
+    )
+    assert second.startswith("many[0],") and second.endswith((",true,", ",false,"))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of good and bad files; and what is to be in the rows."""
+    root = tmp_path / "photos"
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / ".hidden").mkdir()
+    good = {}
+
+    def save(name, pixels):
+        Image.fromarray(pixels.squeeze()).save(os.fsencode(str(root / name)), "PNG")
+        good[name] = data.convert(pixels[None], (8, 8, 1))[0]
+
+    save("b.png", some_images(1)[0])
+    save("sub/deep/c.png", some_images(1, (20, 10, 3))[0])
+    save('sub/a, "b"\nc\r.png', some_images(1)[0])
+    save(os.fsdecode(b"sub/\xff.png"), some_images(1)[0])
+    save("sub/ü.png", some_images(1, (8, 8, 3))[0])
+    save(".hidden/d.png", some_images(1)[0])
+    save(".e.png", some_images(1)[0])
+    del good[".hidden/d.png"], good[".e.png"]
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(root / "deep16.png")
+    (root / "empty.png").touch()
+    (root / "words.txt").write_text("no image")
+    whole = (root / "b.png").read_bytes()
+    (root / "torn.png").write_bytes(whole[: len(whole) // 2])
+    os.symlink("nowhere", root / "dangling.png")
+    os.symlink(root, root / "sub" / "loop")
+    os.symlink("itself", root / "itself")
+    os.mkfifo(root / "pipe.png")
+    os.symlink("pipe.png", root / "to_pipe.png")
+    bad = {
+        "deep16.png": "expected 8 bits a channel",
+        "empty.png": "empty",
+        "words.txt": "not a PNG, JPEG or BMP image",
+        "torn.png": "",
+        "dangling.png": "No such file",
+        "itself": "",
+        "to_pipe.png": "no file",
+    }
+    return root, good, bad
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_folder_of_good_and_bad_files(tiny, tmp_path, photos, ending, capsys):
+    root, good, bad = photos
+    output = run(
+        tiny[0], root, tmp_path / f"scores{ending}", "--batch_size=3", status=predict.SOME_PROBLEMS
+    )
+    rows = read(output)
+    names = sorted([*good, *bad], key=lambda name: name.split("/"))
+    shown = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
+    assert "sub/\\xff.png" in shown
+    assert [row["input"] for row in rows] == shown
+    for name, row in zip(names, rows, strict=True):
+        if name in bad:
+            assert bad[name] in row["problem"]
+            answers = ("predicted", "class_name", "probs", "uncertainty", "accept")
+            assert all(row[column] is None for column in answers)
+    kept = [row for row in rows if row["problem"] is None]
+    check_answers(kept, np.stack([good[name] for name in names if name in good]), tiny[1])
+    printed = capsys.readouterr()
+    assert printed.out.count("are converted to [8, 8, 1]") == 1
+    assert printed.err.startswith(f"{len(bad)} of {len(rows)} inputs have no answer: dangling.png")
+    assert printed.err.endswith(" and 2 more\n") and printed.err.count("\n") == 1
+    assert f"{len(good)} scored" in printed.out
+    # Rows with a problem are no predictions.
+    found = evaluation.load_predictions(output)
+    assert found.predicted.tolist() == [row["predicted"] for row in kept]
+    assert list(found.uncertainty) == ["uncertainty"]
+
+
+def test_a_folder_of_broken_files_only(tiny, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        (tmp_path / "in" / f"{name}.png").write_bytes(b"x")
+    output = run(tiny[0], tmp_path / "in", tmp_path / "s.csv", status=3)
+    assert "s.csv: 0 scored, 0 accepted, u < 0.55; 2 without an answer" in capsys.readouterr().out
+    assert len(read(output)) == 2
+    with pytest.raises(ValueError, match="expected rows without a problem"):
+        evaluation.load_predictions(output)
+
+
+def test_arrays_of_images_are_converted(tiny, tmp_path, capsys):
+    color = some_images(6, (12, 9, 3))
+    np.savez_compressed(tmp_path / "color.npz", x_test=color, x=some_images(1))
+    np.save(tmp_path / "flat.npy", color[..., 0])
+    for name, images in (("color.npz", color), ("flat.npy", color[..., 0])):
+        output = run(tiny[0], tmp_path / name, tmp_path / f"{name}.csv", "--batch_size=4")
+        check_answers(read(output), data.convert(images, (8, 8, 1)), tiny[1])
+        assert capsys.readouterr().out.count("are converted to [8, 8, 1]") == 1
+
+
+def test_rows_of_numbers(rows_model, tmp_path, capsys):
+    model, answer = rows_model
+    x = RANDOM.normal(size=(9, 5))
+    x[2, 3], x[4, 0], x[5, 1] = np.nan, -np.inf, 1e300
+    np.savez(tmp_path / "x.npz", x=x)
+    output = run(model, tmp_path / "x.npz", tmp_path / "s.jsonl", "--batch_size=4", status=3)
+    rows = read(output)
+    problems = {number: row["problem"] for number, row in enumerate(rows) if row["problem"]}
+    assert problems == {
+        2: "expected finite numbers, received nan as number 3",
+        4: "expected finite numbers, received -inf as number 0",
+        5: "expected finite numbers, received inf as number 1",
+    }
+    kept = [number for number in range(9) if number not in problems]
+    check_answers([rows[number] for number in kept], x[kept], answer, names=("0", "1"))
+    assert "converted" not in capsys.readouterr().out
+    # Class names that are numbers are no uncertainty.
+    assert list(evaluation.load_predictions(output).uncertainty) == ["uncertainty"]
+
+
+def test_big_endian_and_whole_numbers_are_taken_as_floats(rows_model, tmp_path):
+    model, answer = rows_model
+    x = RANDOM.integers(-3, 4, size=(5, 5))
+    for name, array in (("int", x), ("big", x.astype(">f8"))):
+        np.save(tmp_path / f"{name}.npy", array)
+        output = run(model, tmp_path / f"{name}.npy", tmp_path / f"{name}.csv", "--verbose=0")
+        check_answers(read(output), x, answer, names=("0", "1"))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_labels_of_folders_and_arrays(tiny, tmp_path, ending, undrawn, capsys):
+    images, labels = some_images(30), np.arange(30) % 3
+    np.savez(tmp_path / "a.npz", x_test=images, y_test=labels[:, None], labels=labels * 0)
+    for label, name in enumerate(CLASSES):
+        folder = tmp_path / "in" / "part" / name
+        folder.mkdir(parents=True)
+        for row in np.flatnonzero(labels == label):
+            Image.fromarray(images[row, ..., 0]).save(folder / f"{row:02}.png")
+    for source in ("a.npz", "in"):
+        output = tmp_path / f"{source}{ending}"
+        run(tiny[0], tmp_path / source, output, "--labels", "--verbose=0")
+        order = np.argsort(labels, kind="stable") if source == "in" else np.arange(30)
+        assert [row["labels"] for row in read(output)] == labels[order].tolist()
+        found = evaluation.load_predictions(output)
+        np.testing.assert_array_equal(found.labels, labels[order])
+        probs, u = tiny[1](images[order])
+        np.testing.assert_allclose(found.probs, probs, atol=1e-5)
+        np.testing.assert_allclose(found.uncertainty["uncertainty"], u, atol=1e-5)
+    capsys.readouterr()
+    assert report.main([str(output), f"--output_dir={tmp_path / 'report'}"]) == 0
+    assert "uncertainty" in capsys.readouterr().out
+
+
+def test_a_model_without_a_threshold_accepts_nothing(tmp_path, capsys):
+    tiny_model.save(tmp_path / "m", tau=None)
+    np.save(tmp_path / "x.npy", some_images(4))
+    run(tmp_path / "m", tmp_path / "x.npy", tmp_path / "s.csv")
+    assert "0 accepted (0.0%), the model has no threshold" in capsys.readouterr().out
+
+
+# Going on --------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys
+from btcp_tf import predict
+answer, calls = predict.Scorer.answer, []
+def dying(self, batch):
+    calls.append(1)
+    if len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(self, batch)
+predict.Scorer.answer = dying
+sys.exit(predict.main(sys.argv[1:]))
+"""
+
+
+def test_killed_it_goes_on_to_the_same_bytes(tiny, tmp_path, photos, capsys):
+    words = [f"--model={tiny[0]}", f"--input={photos[0]}", "--batch_size=2"]
+    checkout = pathlib.Path(__file__).resolve().parents[1]
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *words, f"--output={tmp_path / 'killed.csv'}"],
+        cwd=checkout,
+        capture_output=True,
+    )
+    assert killed.returncode == -9, killed.stderr
+    partial = tmp_path / "killed.csv.partial"
+    assert partial.is_dir() and not (tmp_path / "killed.csv").exists()
+    for name in ("killed", "whole"):
+        assert predict.main([*words, f"--output={tmp_path / name}.csv"]) == 3
+        assert ("going on after 6 of 12" in capsys.readouterr().out) == (name == "killed")
+    assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    about = [
+        json.loads((tmp_path / f"{n}.csv.about.json").read_text()) for n in ("killed", "whole")
+    ]
+    assert about[0] == about[1]
+    assert not partial.exists()
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("torn", [b"", b'{"input": "x[', b"\0" * 40, b'{"input": "x[20]"}\n'])
+def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending, torn):
+    np.savez_compressed(tmp_path / "x.npz", x=some_images(45))
+    source = tmp_path / "x.npz"
+    whole = run(tiny[0], source, tmp_path / f"whole{ending}", "--batch_size=10", "--verbose=0")
+    stopped = tmp_path / f"stopped{ending}"
+    asked = []
+    answer = predict.Scorer.answer
+
+    def stopping(self, batch):
+        if len(asked) == 2:
+            raise Stop
+        asked.append(len(batch["input"]))
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(predict.Scorer, "answer", stopping)
+        predict.score(tiny[0], source, stopped, batch_size=10, verbose=0)
+    with open(tmp_path / f"{stopped.name}.partial" / "rows.jsonl", "ab") as rows:
+        rows.write(torn)
+    monkeypatch.setattr(
+        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+    )
+    run(tiny[0], source, stopped, "--batch_size=10", "--verbose=0")
+    # Batches of 20 to 30, 30 to 40, and the last 5: none of the first 20 again.
+    assert asked == [10, 10, 1, 1, 1]
+    assert stopped.read_bytes() == whole.read_bytes()
+
+
+def test_stopped_while_the_file_is_written(tiny, tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", some_images(7))
+    output = tmp_path / "s.parquet"
+
+    def torn(path, *_):
+        path.write_bytes(b"half")
+        raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setitem(predict._FORMATS, ".parquet", torn)
+        predict.score(tiny[0], tmp_path / "x.npy", output, verbose=0)
+    assert not output.exists() and (tmp_path / "s.parquet.partial" / "rows.jsonl").exists()
+    # All rows are there: no model is needed any more.
+    monkeypatch.setattr(predict, "Scorer", None)
+    run(tiny[0], tmp_path / "x.npy", output, "--verbose=0")
+    assert len(read(output)) == 7 and not (tmp_path / "s.parquet.partial").exists()
+
+
+def test_a_kill_in_the_first_line(tiny, tmp_path):
+    np.save(tmp_path / "x.npy", some_images(3))
+    (tmp_path / "s.csv.partial").mkdir()
+    (tmp_path / "s.csv.partial" / "rows.jsonl").write_bytes(b'{"command": {"mod')
+    assert len(read(run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv"))) == 3
+
+
+def test_ctrl_c(tiny, tmp_path, monkeypatch, capsys):
+    np.save(tmp_path / "x.npy", some_images(3))
+
+    def interrupted(self, batch):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predict.Scorer, "answer", interrupted)
+        run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv", status=130)
+    assert "goes on from here" in capsys.readouterr().err
+    run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv")
+
+
+@pytest.fixture
+def begun(tiny, tmp_path, monkeypatch):
+    """A model, an input and an output of which one batch of two is done."""
+    shutil.copytree(tiny[0] / "10", tmp_path / "m")
+    np.save(tmp_path / "x.npy", some_images(6))
+    answer, asked = predict.Scorer.answer, []
+
+    def stopping(self, batch):
+        if asked:
+            raise Stop
+        asked.append(1)
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(predict.Scorer, "answer", stopping)
+        predict.score(
+            tmp_path / "m", tmp_path / "x.npy", tmp_path / "s.csv", batch_size=3, verbose=0
+        )
+    return (
+        f"--model={tmp_path / 'm'}",
+        f"--input={tmp_path / 'x.npy'}",
+        f"--output={tmp_path / 's.csv'}",
+        "--batch_size=3",
+    )
+
+
+def change_model(folder):
+    path = folder / "m" / "assets.extra" / "btcp_tf.json"
+    path.write_text(path.read_text().replace("0.55", "0.45"))
+
+
+def change_input(folder):
+    np.save(folder / "x.npy", some_images(7))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("change", "word", "reason"),
+    [
+        (change_model, "", "another model"),
+        (change_input, "", "another or a changed input"),
+        (None, "--batch_size=2", "batch_size 2 in place of 3"),
+    ],
+)
+def test_another_command_does_not_touch_what_one_left(
+    begun, tmp_path, change, word, reason, finished, capfd
+):
+    if finished:
+        assert predict.main(begun) == 0
+    if change:
+        change(tmp_path)
+    before = snapshot(tmp_path)
+    capfd.readouterr()
+    told = refused(capfd, *begun, *([word] if word else []))
+    assert reason in told and "output: expected" in told
+    assert snapshot(tmp_path) == before
+
+
+def snapshot(folder):
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_finished_already(begun, tmp_path, capfd):
+    assert predict.main(begun) == 0
+    before = snapshot(tmp_path)
+    # Another path to the same model and input is the same command.
+    os.rename(tmp_path / "m", tmp_path / "1")
+    words = [f"--model={tmp_path / '1'}", *begun[1:]]
+    capfd.readouterr()
+    assert predict.main(words) == 0
+    assert "finished already; nothing is changed" in capfd.readouterr().out
+    os.rename(tmp_path / "1", tmp_path / "m")
+    assert snapshot(tmp_path) == before
+    with open(tmp_path / "s.csv", "a") as file:
+        file.write("\n")
+    assert "was changed since" in refused(capfd, *begun)
+    os.unlink(tmp_path / "s.csv.about.json")
+    assert "comes from elsewhere" in refused(capfd, *begun)
+
+
+def test_a_finished_file_with_problems_says_so_again(tiny, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").touch()
+    for _ in range(2):
+        run(tiny[0], tmp_path / "in", tmp_path / "s.csv", status=3)
+
+
+def test_two_processes_on_one_file(begun, tmp_path, capfd):
+    with open(tmp_path / "s.csv.partial" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = snapshot(tmp_path)
+        assert "choose another --output" in refused(capfd, *begun)
+        assert snapshot(tmp_path) == before
+    assert predict.main(begun) == 0
+
+
+def test_an_input_that_changes_meanwhile(tiny, tmp_path, monkeypatch, capfd):
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        Image.fromarray(some_images(1)[0, ..., 0]).save(tmp_path / "in" / f"{name}.png")
+    answer = predict.Scorer.answer
+
+    def adding(self, batch):
+        Image.fromarray(some_images(1)[0, ..., 0]).save(tmp_path / "in" / "c.png")
+        return answer(self, batch)
+
+    monkeypatch.setattr(predict.Scorer, "answer", adding)
+    predict.main(
+        [
+            f"--model={tiny[0]}",
+            f"--input={tmp_path / 'in'}",
+            f"--output={tmp_path / 's.csv'}",
+            "--batch_size=1",
+        ]
+    )
+    assert "input: expected" in capfd.readouterr().err
+    assert not (tmp_path / "s.csv").exists()
+
+
+# What is refused -------------------------------------------------------------------------------
+
+
+def left(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--output=s.txt"], "output: expected a file that ends in .csv, .jsonl, .parquet"),
+        (["--output=s"], "output: expected a file that ends in"),
+        ([f"--output={'s' * 240}.csv"], "output: expected a name of at most 240 bytes"),
+        (["--output=folder.csv"], "which is no file"),
+        (["--output=x.npy/s.csv"], "output: expected a folder that can be written"),
+        (
+            ["--output=in/s.csv", "--input=in"],
+            "output: expected a file outside of the input folder",
+        ),
+        (["--model=nowhere"], "model: expected the folder of a SavedModel"),
+        (["--model=x.npy"], "which is a file"),
+        (["--model=in"], "which holds neither"),
+        (["--input=nowhere"], "which is not there"),
+        (["--input=words.txt"], "input: expected a folder of images, an npz or an npy file"),
+        (["--input=pipe.npz"], "which is no file"),
+        (["--input=empty"], "expected image files, received none"),
+        (["--input=words.npz"], "expected an npz file, received what cannot be read"),
+        (["--input=empty.npy"], "expected the array empty.npy whole"),
+        (["--input=torn.npz"], "expected an npz file, received what cannot be read"),
+        (["--input=torn.npy"], "expected the array torn.npy whole"),
+        (["--input=damaged.npz"], "expected the array x whole"),
+        (["--input=other.npz"], "expected an array x_test or images or x, received pictures; "),
+        (["--input=other.npz", "--key=x"], "expected an array x, received pictures\n"),
+        (["--input=x.npy", "--key=x"], "key: expected it with an npz file"),
+        (["--input=in", "--key=x"], "key: expected it with an npz file"),
+        (["--input=fortran.npz"], "expected an array in C order"),
+        (["--input=objects.npz"], "expected numbers, received dtype object"),
+        (["--input=words_inside.npz"], "expected numbers, received dtype <U1"),
+        (["--input=none.npz"], "with at least one input, received (0, 8, 8, 1)"),
+        (["--input=no_array.npz"], "expected the array x whole"),
+        (["--input=floats.npz"], "expected uint8 of shape [8, 8, 1] for each input, or uint8"),
+        (["--input=integers.npz"], "received int64 of shape [8, 8, 1]"),
+        (["--input=channels.npz"], "received uint8 of shape [8, 8, 2]"),
+        (["--labels"], "labels: expected an array y_test or labels or y in"),
+        (["--labels", "--input=in"], "labels: expected each file in a folder named as one of"),
+        (["--labels", "--input=classes.npz"], "expected classes 0 to 2, received 3 in row 4"),
+        (["--labels", "--input=few.npz"], "expected a whole number for each of the 6 inputs"),
+    ],
+)
+def test_bad_input(tiny, tmp_path, monkeypatch, capfd, words, reason):
+    monkeypatch.chdir(tmp_path)
+    images = some_images(6)
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "in").mkdir()
+    Image.fromarray(images[0, ..., 0]).save("in/a.png")
+    for name in ("words.txt", "words.npz"):
+        (tmp_path / name).write_text("words")
+    (tmp_path / "empty.npy").touch()
+    os.mkfifo("pipe.npz")
+    np.save("x.npy", images)
+    (tmp_path / "torn.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-9])
+    for name, arrays in {
+        "other": {"pictures": images},
+        "fortran": {"x": np.asfortranarray(images)},
+        "objects": {"x": np.array([None, 1])},
+        "words_inside": {"x": np.array(["a"])},
+        "none": {"x": images[:0]},
+        "floats": {"x": images / 255},
+        "integers": {"x": images.astype(int)},
+        "channels": {"x": some_images(2, (8, 8, 2))},
+        "classes": {"x": images, "y": [0, 1, 2, 0, 3, 0]},
+        "few": {"x": images, "y": [0, 1]},
+    }.items():
+        np.savez(f"{name}.npz", **arrays)
+    whole = (tmp_path / "few.npz").read_bytes()
+    (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
+    middle = whole.index(b"\n", 60) + 20
+    (tmp_path / "damaged.npz").write_bytes(
+        whole[:middle]
+        + bytes(255 - byte for byte in whole[middle : middle + 9])
+        + whole[middle + 9 :]
+    )
+    with zipfile.ZipFile("no_array.npz", "w") as archive:
+        archive.writestr("x.npy", "words")
+    before = left(tmp_path)
+    told = refused(
+        capfd, f"--model={tiny[0]}", "--input=x.npy", "--output=s.csv", "--verbose=0", *words
+    )
+    assert reason in told
+    assert left(tmp_path) == before
+
+
+def test_unwritable_folder(tiny, tmp_path, monkeypatch, capfd):
+    np.save(tmp_path / "x.npy", some_images(1))
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", denied)
+    told = refused(
+        capfd,
+        f"--model={tiny[0]}",
+        f"--input={tmp_path / 'x.npy'}",
+        f"--output={tmp_path / 'new' / 's.csv'}",
+    )
+    assert "output: expected a folder that can be written" in told and "Permission denied" in told
+
+
+def test_pyarrow_is_missing(tiny, tmp_path, monkeypatch, capfd):
+    np.save(tmp_path / "x.npy", some_images(1))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    told = refused(
+        capfd,
+        f"--model={tiny[0]}",
+        f"--input={tmp_path / 'x.npy'}",
+        f"--output={tmp_path / 's.parquet'}",
+    )
+    assert "pip install pyarrow" in told
+    assert left(tmp_path) == ["x.npy"]
+
+
+def other_signature(folder):
+    module = tf.Module()
+    module.serve = tf.function(
+        lambda x: {"y": x}, input_signature=[tf.TensorSpec((None, 8, 8, 1), tf.uint8, name="x")]
+    )
+    tf.saved_model.save(module, str(folder), signatures=module.serve)
+    about = folder / "assets.extra" / "btcp_tf.json"
+    about.parent.mkdir()
+    about.write_text('{"class_names": ["a", "b"]}')
+
+
+def no_signature(folder):
+    shutil.rmtree(folder)
+    tf.saved_model.save(tf.Module(), str(folder))
+    about = folder / "assets.extra" / "btcp_tf.json"
+    about.parent.mkdir()
+    about.write_text('{"class_names": ["a", "b"]}')
+
+
+def without_about(folder):
+    (folder / "assets.extra" / "btcp_tf.json").unlink()
+
+
+def damaged_about(folder):
+    (folder / "assets.extra" / "btcp_tf.json").write_text('{"class_names": 3}')
+
+
+def fewer_classes(folder):
+    (folder / "assets.extra" / "btcp_tf.json").write_text('{"class_names": ["a", "b"]}')
+
+
+def damaged_graph(folder):
+    (folder / "saved_model.pb").write_bytes(b"words")
+
+
+def without_weights(folder):
+    shutil.rmtree(folder / "variables")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_signature, "expected images in and predicted int64"),
+        (no_signature, "expected the signature serving_default, received none"),
+        (without_about, "expected a SavedModel that btcp_tf exported"),
+        (damaged_about, "expected JSON with class_names"),
+        (fewer_classes, "and 2 classes, received"),
+        (damaged_graph, "expected a SavedModel that TensorFlow loads"),
+        (without_weights, "expected a SavedModel that TensorFlow loads"),
+    ],
+)
+def test_models_of_somebody_else(tiny, tmp_path, capfd, change, reason):
+    np.save(tmp_path / "x.npy", some_images(1))
+    model = tmp_path / "m"
+    if change is other_signature:
+        other_signature(model)
+    else:
+        shutil.copytree(tiny[0] / "10", model)
+        change(model)
+    told = refused(
+        capfd,
+        f"--model={model}",
+        f"--input={tmp_path / 'x.npy'}",
+        f"--output={tmp_path / 's.csv'}",
+    )
+    assert reason in told
+    assert left(tmp_path) == ["m", "x.npy"]
+
+
+def test_models_of_numbers_take_no_files(rows_model, tmp_path, capfd):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").touch()
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    for source, reason in (("in", "expected a model of gray or color images"), ("x.npy", "[5]")):
+        told = refused(
+            capfd,
+            f"--model={rows_model[0]}",
+            f"--input={tmp_path / source}",
+            f"--output={tmp_path / 's.csv'}",
+        )
+        assert reason in told
+    assert left(tmp_path) == ["in", "x.npy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "model: expected --model=PATH, received none"),
+        (["--model=m", "--input=i"], "output: expected --output=PATH"),
+        (["--batch_size=0"], "batch_size"),
+        (["--batch_size=1000000000"], "batch_size"),
+        (["--verbose=3"], "verbose: expected a whole number"),
+        (["--batch_size=x"], "batch_size"),
+        (["scores.csv"], "received the word 'scores.csv'"),
+        (["--inputs=x"], "inputs"),
+    ],
+)
+def test_usage(words, reason, capfd):
+    assert reason in refused(capfd, *words, status=2)
+
+
+def test_help_does_not_wait_for_tensorflow():
+    code = (
+        "import sys\nfrom btcp_tf import predict\n"
+        "try:\n    predict.main(['--help'])\n"
+        "except SystemExit as end:\n    assert not end.code\n"
+        "assert not {'tensorflow', 'keras', 'pyarrow'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--batch_size=256" in done.stdout and predict.USAGE in done.stdout
+
+
+# For other programs ----------------------------------------------------------------------------
+
+
+def test_scorer_is_its_model_when_pickled(tiny, tmp_path):
+    scorer = predict.Scorer(tiny[0])
+    # The version is fixed: a newer one must not answer for a part of the rows.
+    again = pickle.loads(pickle.dumps(scorer))
+    assert again.directory == scorer.directory == tiny[0] / "10"
+    images = some_images(5)
+    found = again({"images": images, "input": np.arange(5), "extra": np.ones(5)})
+    probs, u = tiny[1](images)
+    np.testing.assert_allclose(found["probs"], probs, atol=1e-5)
+    np.testing.assert_array_equal(found["input"], np.arange(5))
+    assert "images" not in found and found["extra"].sum() == 5
+    assert found["accept"].tolist() == (found["uncertainty"].astype(np.float64) < 0.55).tolist()
+    assert scorer({"images": images[:0]})["probs"].shape == (0, 3)
+    with pytest.raises(ValueError, match="batch: expected images or files, received x"):
+        scorer({"x": images})
+    with pytest.raises(ValueError, match="images: expected uint8"):
+        scorer({"images": images.astype(np.float32)})
+
+
+def test_answers_that_are_not_finite(rows_model):
+    scorer = predict.Scorer(rows_model[0])
+    # Finite numbers whose sums, for some of the signs, are not.
+    signs = np.array(list(itertools.product((-1, 1), repeat=5)), np.float32)
+    found = scorer({"images": np.concatenate([signs, 3e38 * signs])})
+    bad = found["problem"] == "the model's answer is not finite"
+    assert 0 < bad.sum() < 32 and not bad[:32].any()
+    assert (found["problem"][~bad] == "").all()
+    np.testing.assert_array_equal(np.isnan(found["uncertainty"]), bad)
+    np.testing.assert_array_equal(found["predicted"] == -1, bad)
+    assert not found["accept"][bad].any()
+
+
+def test_write_is_for_answers_from_anywhere(tiny, tmp_path):
+    scorer = predict.Scorer(tiny[0])
+    images = some_images(7)
+    np.save(tmp_path / "x.npy", images)
+    batches = [
+        scorer({"input": np.array([f"x[{row}]" for row in rows]), "images": images[rows]})
+        for rows in (range(4), range(4, 7))
+    ]
+    for ending in FORMATS:
+        predict.write(tmp_path / f"w{ending}", batches)
+        run(tiny[0], tmp_path / "x.npy", tmp_path / f"s{ending}", "--batch_size=4", "--verbose=0")
+        assert (tmp_path / f"w{ending}").read_bytes() == (tmp_path / f"s{ending}").read_bytes()
+        with pytest.raises(FileExistsError, match="expected a new file"):
+            predict.write(tmp_path / f"w{ending}", batches)
+    with pytest.raises(ValueError, match="batches: expected at least one"):
+        predict.write(tmp_path / "none.csv", [])
+    assert not (tmp_path / "none.csv").exists()
+
+
+def test_arrays_are_read_in_pieces(tmp_path):
+    images = some_images(1000)
+    np.savez_compressed(tmp_path / "x.npz", x=images)
+    inputs = predict.open_inputs(tmp_path / "x.npz")
+    assert inputs.count == 1000 and inputs.key == "x"
+    found = list(inputs.batches(130, 300))
+    assert [len(batch["images"]) for batch in found] == [300, 300, 270]
+    assert found[0]["input"][0] == "x[130]"
+    np.testing.assert_array_equal(np.concatenate([b["images"] for b in found]), images[130:])
+
+
+def test_row_groups_of_parquet_are_larger_than_batches_and_bounded(tiny, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    n = 20_000
+    np.save(tmp_path / "x.npy", np.broadcast_to(some_images(1), (n, 8, 8, 1)))
+    words = ("--batch_size=4096", "--verbose=0")
+    output = run(tiny[0], tmp_path / "x.npy", tmp_path / "s.parquet", *words)
+    about = parquet.ParquetFile(output).metadata
+    rows = [about.row_group(group).num_rows for group in range(about.num_row_groups)]
+    assert sum(rows) == n and len(rows) == 2 and max(rows) < 18_000
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("source", "ending", "status"),
+    [("x.npz", ".csv", 0), ("photos", ".parquet", predict.SOME_PROBLEMS)],
+)
+def test_ray_workers_answer_row_by_row_alike(tiny, tmp_path, photos, source, ending, status):
+    pytest.importorskip("ray.data")
+    checkout = pathlib.Path(__file__).resolve().parents[1]
+    np.savez_compressed(tmp_path / "x.npz", x=some_images(700))
+    alone, output = tmp_path / f"alone{ending}", tmp_path / f"ray{ending}"
+    words = [f"--model={tiny[0]}", f"--input={tmp_path / source}"]
+    assert predict.main([*words, f"--output={alone}", "--batch_size=64"]) == status
+    done = subprocess.run(
+        [
+            sys.executable,
+            "examples/batch_scoring_ray.py",
+            *words,
+            f"--output={output}",
+            "--batch_size=64",
+            "--workers=2",
+        ],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    expected, found = read(alone), read(output)
+    assert done.stdout.endswith(f"{output}: {len(expected)} inputs\n")
+    for one, other in zip(expected, found, strict=True):
+        assert list(other) == list(one)
+        for name, value in one.items():
+            if name in ("probs", "uncertainty") and value is not None:
+                np.testing.assert_allclose(other[name], value, atol=1e-6)
+            else:
+                assert other[name] == value
