@@ -277,7 +277,7 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     """Does a command's work in a process that is set up for TensorFlow.
 
     Args:
-      action: The work. A false answer or none: all is well; a true one: status 1.
+      action: The work. Its answer, a whole number, is the exit status; none is 0.
       verbose: 0 silences warnings.
 
     Returns:
@@ -290,7 +290,7 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     if not verbose:
         warnings.simplefilter("ignore")
     try:
-        return int(bool(action()))
+        return int(action() or 0)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
