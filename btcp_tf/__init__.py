@@ -40,6 +40,7 @@ _PUBLIC = {
             "plots",
             "report",
             "runs",
+            "scores",
             "study",
             "tables",
             "thresholds",

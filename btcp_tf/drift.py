@@ -158,6 +158,11 @@ def ks(baseline: ArrayLike, production: ArrayLike, *, level: float = 0.95) -> Ks
     return Ks(distance, float(values[place]), low, high, p_value)
 
 
+def ks_by_chance(n: int, m: int, alpha: float) -> float:
+    """The distance that chance alone exceeds with probability `alpha`, in (0, 1), or less."""
+    return float(min(1.0, special.kolmogi(alpha) * math.sqrt((n + m) / (n * m))))
+
+
 def _cdf(sample: np.ndarray, at: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(sample), at, side="right") / len(sample)
 
@@ -174,6 +179,10 @@ class Mix(NamedTuple):
     """Of the same classes."""
     pooled: tuple[int, ...]
     """Classes too rare for the test, counted as one."""
+
+    def by_chance(self, alpha: float) -> float:
+        """What chance alone makes `chi2` exceed with probability `alpha`, in (0, 1)."""
+        return float(special.chdtri(self.degrees, alpha)) if self.degrees else 0.0
 
 
 def mix(baseline: ArrayLike, production: ArrayLike) -> Mix:
