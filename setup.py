@@ -21,6 +21,8 @@ def _version() -> str:
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
+PYARROW = "pyarrow>=20,<27"
+
 setup(
     name="btcp_tf",
     version=_version(),
@@ -52,7 +54,10 @@ setup(
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
+        "parquet": [PYARROW],
+        "ray": ["ray[data]>=2.60,<3"],
         "test": [
+            PYARROW,
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",

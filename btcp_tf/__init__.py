@@ -38,6 +38,7 @@ _PUBLIC = {
             "monitor",
             "networks",
             "plots",
+            "predict",
             "report",
             "runs",
             "scores",

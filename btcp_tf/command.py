@@ -277,12 +277,12 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     """Does a command's work in a process that is set up for TensorFlow.
 
     Args:
-      action: The work. Its answer, a whole number, is the exit status; none is 0.
+      action: The work. What it returns is the exit status; nothing, or 0: all is well.
       verbose: 0 silences warnings.
 
     Returns:
-      The exit status: 1 after an error of the user's or the machine's making, which is one line on
-      stderr; 130 after Ctrl-C. Other errors are the program's own and are raised.
+      The exit status of the action; 1 after an error of the user's or the machine's making, which
+      is one line on stderr; 130 after Ctrl-C. Other errors are the program's own and are raised.
     """
     # Before TensorFlow is imported. The user's own setting wins.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

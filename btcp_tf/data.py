@@ -383,8 +383,8 @@ def _read_folder(
         here = {folder.name for folder in found}
         if here != set(names):
             missing, strange = sorted(set(names) - here), sorted(here - set(names))
-            received = [f"them without {_some(missing)}"] if missing else []
-            received += [f"also {_some(strange)}"] if strange else []
+            received = [f"them without {some(missing)}"] if missing else []
+            received += [f"also {some(strange)}"] if strange else []
             raise ValueError(
                 f"{splits[part]}: expected the classes of {splits['train']}, received "
                 + " and ".join(received)
@@ -457,10 +457,10 @@ def _refuse_empty(
     used = {file.parent for file in files}
     empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
     if empty:
-        raise ValueError(f"expected images in each class folder, received none in {_some(empty)}")
+        raise ValueError(f"expected images in each class folder, received none in {some(empty)}")
 
 
-def _some(words: Sequence[str], most: int = 5) -> str:
+def some(words: Sequence[str], most: int = 5) -> str:
     """The first of many words, and how many more there are."""
     shown = ", ".join(words[:most])
     return shown + (f" and {len(words) - most:,} more" if len(words) > most else "")
@@ -500,7 +500,7 @@ def _decode_all(
         if len(sizes) > 1:
             raise ValueError(
                 f"{root}: expected images of one size (height x width), received "
-                f"{_some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
+                f"{some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
             )
         height, width, _ = next(iter(shapes.values()), (1, 1, 1))
         size = height, width
@@ -525,7 +525,7 @@ def _decode_all(
     if bad_files == "fail":
         raise ValueError(
             f"{root}: expected whole PNG, JPEG or BMP images in the class folders, received "
-            f"{count} that are not: {_some(told)}; --bad_files=skip goes on without them"
+            f"{count} that are not: {some(told)}; --bad_files=skip goes on without them"
         )
     note = f"{count} are no whole images and were skipped (bad_files)"
     warnings.warn(f"{root}: {note}: {', '.join(told)}", stacklevel=4)
@@ -558,11 +558,67 @@ def _noted(file: pathlib.Path, bad: dict[pathlib.Path, str]) -> Iterator[None]:
 def _opened(file: pathlib.Path) -> "Iterator[PIL.Image.Image]":
     from PIL import Image
 
+    # A link may lead to a pipe, which to open can take for ever.
+    if file.exists() and not file.is_file():
+        raise ValueError("no file")
     with Image.open(file, formats=("PNG", "JPEG", "BMP")) as image:
         if image.mode not in (*_GRAY, *_COLOR):
             # Pillow would cut 16 bits off at 255.
             raise ValueError(f"expected 8 bits a channel, received the mode {image.mode}")
         yield image
+
+
+def read_image(
+    file: str | os.PathLike, shape: tuple[int, int, int]
+) -> tuple[np.ndarray | None, str]:
+    """One image file as `load` reads those of a folder, or why it cannot be read.
+
+    Args:
+      file: PNG, JPEG or BMP of 8 bits a channel.
+      shape: Height, width and channels (1 or 3) to convert to, see `convert`.
+
+    Returns:
+      (uint8 `[*shape]`, "") or (None, the reason in a few words). Safe in threads.
+    """
+    path = pathlib.Path(file)
+    pixels: np.ndarray | None = None
+    bad: dict[pathlib.Path, str] = {}
+    with _noted(path, bad), _opened(path) as image:
+        pixels = _pixels(image, shape)
+    return pixels, bad.get(path, "")
+
+
+def files_below(folder: str | os.PathLike) -> Iterator[str]:
+    """Paths, relative to `folder`, of the visible files in it and in its visible sub-folders.
+
+    Name by name in the order of code points, a sub-folder's files in its place; one folder's names
+    are in memory at a time for each level. Links to folders are followed, but not into a folder
+    that they are in. Pipes and sockets are left out, links to what is not there are not: whoever
+    reads them will say so.
+
+    Raises:
+      OSError: If a folder cannot be listed.
+    """
+
+    def below(path: pathlib.Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        place = path.stat()
+        if (place.st_dev, place.st_ino) in above:
+            return
+        above = above | {(place.st_dev, place.st_ino)}
+        with os.scandir(path) as entries:
+            visible = sorted(
+                (entry.name, entry.is_dir())
+                for entry in entries
+                if not entry.name.startswith(".")
+                and (entry.is_dir() or entry.is_file() or entry.is_symlink())
+            )
+        for name, is_folder in visible:
+            if is_folder:
+                yield from below(path / name, f"{prefix}{name}/", above)
+            else:
+                yield prefix + name
+
+    return below(pathlib.Path(folder), "", frozenset())
 
 
 def _pixels(image: "PIL.Image.Image", shape: tuple[int, int, int]) -> np.ndarray:
@@ -600,14 +656,14 @@ def _read_npz(path: pathlib.Path) -> _Source:
     if len(names) < 2 or not np.array_equal(classes, known):
         raise ValueError(
             f"{path}: y_train: expected at least 2 classes, each label from 0 to {len(names) - 1} "
-            f"at least once, received {_some([str(label) for label in classes], 10)}"
+            f"at least once, received {some([str(label) for label in classes], 10)}"
         )
     for part, key in parts.items():
         strange = np.setdiff1d(supplied[part].labels, known)
         if len(strange):
             raise ValueError(
                 f"{path}: y_{key}: expected labels from 0 to {len(names) - 1}, received "
-                f"{_some([str(label) for label in strange])}"
+                f"{some([str(label) for label in strange])}"
             )
     return _Source(tuple(str(name) for name in names), supplied)
 

@@ -2,7 +2,7 @@
 
 `predictions.npz` holds what a classifier and its uncertainties said of each sample, from anyone's
 program: `labels`, `probs` or `predicted`, and every uncertainty under its own name; a CSV holds the
-same in columns. `results.json` holds rows of metrics. Both are written whole or not at all, and
+same in columns, and so do the files of scores that `btcp_tf.predict` writes. `results.json` holds rows of metrics. Both are written whole or not at all, and
 equal contents give equal bytes.
 """
 
@@ -40,6 +40,9 @@ EPOCH_METRICS = ("fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc")
 """Metrics of the curves per epoch."""
 
 _CLASS_FIELDS = ("labels", "probs", "predicted")
+
+_ABOUT_ROWS = ("input", "class_name", "accept", "problem")
+"""Columns of a file of scores that hold words, even where all of them look like numbers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,13 +162,18 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
 
 
 def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Predictions:
-    """Reads what `save_predictions` wrote, or anyone's npz or CSV of that form.
+    """Reads what `save_predictions` or `btcp_tf.predict` wrote, or anyone's file of that form.
 
     npz: every array besides `labels`, `probs` and `predicted` is an uncertainty, named by its key.
 
     CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
     integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers is an
-    uncertainty. Columns without any number, such as names of files, are left out.
+    uncertainty. Columns without any number, such as names of files, are left out. With a column
+    `problem` it is a file of scores: rows with a problem have no answer and are left out, and so
+    are the columns `input`, `class_name` and `accept`.
+
+    JSONL (one object a line) and Parquet: the same names, but `probs` is one list, and null stands
+    for an empty entry. Parquet needs pyarrow.
 
     Args:
       path: The file. Without `labels` no class is right: samples from out of the distribution.
@@ -174,13 +182,19 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
 
     Raises:
       ValueError: If it is no such file, or `reverse` names no column of it; the message names the
-        file, what is wrong in it, and the row (from 0), in a CSV also the line (from 1).
+        file, what is wrong in it, and the row (from 0, of those that are not left out), in text
+        also the line (from 1).
       OSError: If it cannot be opened.
     """
     lines: Sequence[int] = ()
     try:
-        if os.fspath(path).lower().endswith(".csv"):
+        ending = os.path.splitext(path)[1].lower()
+        if ending == ".csv":
             arrays, lines = _read_csv(path)
+        elif ending == ".jsonl":
+            arrays, lines = _read_jsonl(path)
+        elif ending == ".parquet":
+            arrays = _read_parquet(path)
         else:
             arrays = _read_npz(path)
         if not {"probs", "predicted"} & set(arrays):
@@ -251,8 +265,12 @@ def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]
             lines.append(reader.line_num)
     if not rows:
         raise ValueError("expected rows below the first line, received none")
+    if "problem" in names:
+        rows, lines = _without_problems(rows, lines, [row[names.index("problem")] for row in rows])
     arrays = {}
     for name, words in zip(names, zip(*rows, strict=True), strict=True):
+        if "problem" in names and name in _ABOUT_ROWS:
+            continue
         whole = name in ("labels", "predicted")
         good = [_is_number(word, whole) for word in words]
         wanted = whole or re.fullmatch(r"probs_\d+", name)
@@ -275,6 +293,110 @@ def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]
             )
         arrays["probs"] = np.stack([arrays.pop(name) for name in expected], axis=1)
     return arrays, lines
+
+
+def _without_problems(
+    rows: list, lines: Sequence[int], problems: Iterable[Any]
+) -> tuple[list, list[int]]:
+    """Rows that have an answer, and their lines."""
+    kept = [(row, line) for row, line, bad in zip(rows, lines, problems, strict=True) if not bad]
+    if not kept:
+        raise ValueError("expected rows without a problem, received none")
+    return [row for row, _ in kept], [line for _, line in kept]
+
+
+def _read_jsonl(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]]:
+    """As `_read_csv`."""
+    rows: list[dict[str, Any]] = []
+    lines = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"expected one JSON object a line, received {error} in line {number}"
+                ) from None
+            if not isinstance(row, dict) or (rows and row.keys() != rows[0].keys()):
+                wanted = f"with {', '.join(rows[0])}" if rows else 'such as {"predicted": 0}'
+                received = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+                raise ValueError(
+                    f"expected an object {wanted}, received {received} in line {number}"
+                )
+            rows.append(row)
+            lines.append(number)
+    if not rows:
+        raise ValueError("expected one JSON object a line, received none")
+    if "problem" in rows[0]:
+        rows, lines = _without_problems(rows, lines, [row["problem"] for row in rows])
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return _typed(columns, [f" in line {number}" for number in lines]), lines
+
+
+def _read_parquet(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """As `_read_csv`, without lines."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"expected a file, received {os.fspath(path)!r}, which is none")
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError(
+            "expected pyarrow to read it, received none; pip install pyarrow brings it"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"expected Parquet, received what cannot be read ({error})") from error
+    if not table.num_rows:
+        raise ValueError("expected rows, received none")
+    names = table.column_names
+    if len(set(names)) != len(names):
+        raise ValueError(f"expected names, each once, received {', '.join(names)!r}")
+    if "problem" in names:
+        good = [not problem for problem in table["problem"].to_pylist()]
+        if not any(good):
+            raise ValueError("expected rows without a problem, received none")
+        table = table.filter(pyarrow.array(good))
+    columns = {name: table[name].to_pylist() for name in names if name not in _ABOUT_ROWS}
+    if "problem" not in names:
+        columns |= {name: table[name].to_pylist() for name in names if name in _ABOUT_ROWS}
+    return _typed(columns, [f" in row {number}" for number in range(table.num_rows)])
+
+
+def _typed(columns: Mapping[str, list], places: Sequence[str]) -> dict[str, np.ndarray]:
+    """Arrays by name from lists of values that may be anything; `places` names the rows."""
+    arrays = {}
+    for name, values in columns.items():
+        if "problem" in columns and name in _ABOUT_ROWS:
+            continue
+        whole = name in ("labels", "predicted")
+        if name == "probs":
+            size = len(values[0]) if isinstance(values[0], list) else 0
+            good = [
+                isinstance(row, list) and len(row) == size and all(map(_is_json_number, row))
+                for row in values
+            ]
+            kind = f"lists of {size} numbers"
+        elif whole:
+            good = [type(value) is int and abs(value) < 2**63 for value in values]
+            kind = "integers"
+        else:
+            good = [_is_json_number(value) for value in values]
+            kind = "numbers"
+            if not any(good):
+                continue
+        if not all(good):
+            bad = good.index(False)
+            raise ValueError(f"{name}: expected {kind}, received {values[bad]!r}{places[bad]}")
+        arrays[name] = np.array(values).astype(np.int64 if whole else np.float64)
+    return arrays
+
+
+def _is_json_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _is_number(word: str, whole: bool) -> bool:

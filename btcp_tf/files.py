@@ -37,25 +37,29 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
+def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Iterator[None]:
     """Holds `folder` for this process alone; the lock dies with the process.
 
     Also sweeps away the temporary files of writers that were killed, in the folder and in its
     sub-folders.
+
+    Args:
+      folder: Made where it is missing.
+      setting: The setting that chose it, for errors.
 
     Raises:
       RuntimeError: If another process holds the folder.
       ValueError: If it is no folder that can be written.
     """
     folder = Path(folder)
-    check_folder("output_dir", folder)
+    check_folder(setting, folder)
     with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RuntimeError(
                 f"expected a folder that no other process writes to, received {folder}, "
-                "which another run holds; wait for it or choose another --output_dir"
+                f"which another run holds; wait for it or choose another --{setting}"
             ) from None
         for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
             for leftover in folder.glob(pattern):

@@ -893,7 +893,7 @@ def write_predictions_report(
     """The report of a predictions file from any program: tables, figures, rows.
 
     Args:
-      path: An .npz or .csv file, see `evaluation.load_predictions`.
+      path: An .npz, .csv, .jsonl or .parquet file, see `evaluation.load_predictions`.
       output_dir: Where to write; None: `<stem>_report/` beside the file.
       tau: Decision threshold on u.
       bootstrap_draws: Draws of the intervals.
@@ -1049,7 +1049,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"expected one PATH, received {len(leftovers)}: {' '.join(leftovers)}".rstrip(": ")
             )
         path = Path(leftovers[0]).expanduser()
-        scores = path.suffix.lower() in (".npz", ".csv")
+        scores = path.suffix.lower() in _SCORES
         if path.is_dir() and not (path / "results.json").exists() and any(path.rglob("flags.cfg")):
             raise command.UsageError(
                 f"expected a run or a study that is finished, received {path} without "
@@ -1058,7 +1058,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (path.is_file() if scores else (path / "results.json").is_file()):
             raise command.UsageError(
                 "expected a run's or a study's folder with results.json, or a predictions file "
-                f"(.npz, .csv), received {path}"
+                f"({', '.join(_SCORES)}), received {path}"
             )
         given = [name for name in _SCORING if flag_values[name].present]
         if given and not scores:
@@ -1069,6 +1069,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
+_SCORES = (".npz", ".csv", ".jsonl", ".parquet")
 _SCORING = ("tau", "bootstrap_draws", "reverse", "seed")
 
 

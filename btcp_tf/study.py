@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.show_help(flag_values, USAGE)
     with command.exit_on_error():
         study = plan(words, flag_values)
-    return command.carry_out(lambda: bool(run(study)), study.verbose)
+    return command.carry_out(lambda: int(run(study) > 0), study.verbose)
 
 
 def define_flags() -> flags.FlagValues:

@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "prepared_data(*names): needs prepared tensorflow-datasets data (see tests/conftest.py)",
     )
     config.addinivalue_line("markers", "examples: runs a worked example; not by default")
+    config.addinivalue_line("markers", "servers: starts servers or Ray; not by default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

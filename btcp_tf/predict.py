@@ -1,0 +1,1128 @@
+"""Scores any number of images, or rows of numbers, with an exported SavedModel.
+
+python -m btcp_tf.predict --model=saved_models/fashion_mnist --input=photos --output=scores.csv
+
+Inputs are read, answered and written batch by batch, so that memory does not grow with their
+number. What is done stands in the folder `<output>.partial`, from which a killed command goes on;
+the file itself appears once, whole, with `<output>.about.json` beside it: which model, input and
+settings it is of. Importing this module does not import TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import importlib.metadata
+import itertools
+import json
+import logging
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from absl import flags
+
+import btcp_tf
+from btcp_tf import command, data
+from btcp_tf.files import atomic_path, folder_lock
+
+USAGE = (
+    "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
+)
+
+SIGNATURE = "serving_default"
+ABOUT = "assets.extra/btcp_tf.json"
+ANSWERS = {
+    "predicted": "int64",
+    "class_name": "string",
+    "probs": "float32",
+    "uncertainty": "float32",
+    "accept": "bool",
+}
+"""What a model answers, and in which type."""
+
+SOME_PROBLEMS = 3
+"""Exit status where every input was read, but some have no answer."""
+
+_MAX_BATCH = 65_536
+_KEYS = ("x_test", "images", "x")
+_LABEL_KEYS = ("y_test", "labels", "y")
+
+Batch = dict[str, np.ndarray]
+
+
+# Models ----------------------------------------------------------------------------------------
+
+
+def find_model(model: str | os.PathLike) -> Path:
+    """The version directory of a SavedModel: `model` itself, or the highest version in it.
+
+    Raises:
+      FileNotFoundError: If there is none.
+    """
+    path = Path(model).expanduser()
+    if (path / "saved_model.pb").is_file():
+        return path
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    numbers = [name for name in names if re.fullmatch("[0-9]+", name)]
+    for name in sorted(numbers, key=int, reverse=True):
+        if (path / name / "saved_model.pb").is_file():
+            return path / name
+    state = "holds neither" if path.is_dir() else "is a file" if path.exists() else "is not there"
+    raise FileNotFoundError(
+        "model: expected the folder of a SavedModel or of its numbered versions, received "
+        f"{os.fspath(model)!r}, which {state}"
+    )
+
+
+def read_about(directory: str | os.PathLike) -> dict[str, Any]:
+    """What a SavedModel of this package says of itself, `assets.extra/btcp_tf.json`.
+
+    Returns:
+      The file's content; `class_names`, at least two words, is there.
+
+    Raises:
+      FileNotFoundError: If the model has no such file.
+      ValueError: If it is damaged.
+    """
+    path = Path(directory) / ABOUT
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        names = about["class_names"]
+        if not isinstance(names, list) or len(names) < 2:
+            raise ValueError(f"class_names {names!r}")
+        about["class_names"] = [str(name) for name in names]
+        return about
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"model: expected a SavedModel that btcp_tf exported, received {directory} "
+            f"without {ABOUT}"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: expected JSON with class_names, received {type(error).__name__}: {error}"
+        ) from None
+
+
+class Scorer:
+    """Answers batches with a SavedModel; an actor of Ray Data's `map_batches` as it stands.
+
+        rows.map_batches(predict.Scorer, fn_constructor_args=(model,), batch_size=256, ...)
+
+    A batch is a dict of arrays of n rows: `images`, numbers as the model takes them or uint8 images
+    that `data.convert` brings to its size and channels; or `files`, paths of image files, as
+    `data.read_image`. Other entries pass through. The answer has them, and `predicted` int64 `[n]`,
+    `class_name` `[n]`, `probs` float32 `[n, k]`, `uncertainty` float32 `[n]` in [0, 1], `accept`
+    bool `[n]`, and `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN,
+    NaN and False. Pickled, it is the path of its model, and is loaded again where it arrives.
+    """
+
+    def __init__(self, model: str | os.PathLike) -> None:
+        """Loads a model.
+
+        Args:
+          model: See `find_model`.
+
+        Raises:
+          FileNotFoundError: If there is no model, or one of somebody else.
+          ValueError: If it does not answer as this package's models do.
+        """
+        self.directory = find_model(model)
+        self.class_names: list[str] = read_about(self.directory)["class_names"]
+        with command.hidden_stderr():
+            logging.getLogger("tensorflow").setLevel(logging.ERROR)
+            import tensorflow as tf
+
+            try:
+                self._loaded = tf.saved_model.load(os.fspath(self.directory))
+            # Not only TensorFlow's own: a damaged model can raise nearly anything.
+            except Exception as error:
+                raise ValueError(
+                    f"model: expected a SavedModel that TensorFlow loads, received "
+                    f"{self.directory}: {command.one_line(error)}"
+                ) from error
+        found = ", ".join(self._loaded.signatures) or "none"
+        if SIGNATURE not in self._loaded.signatures:
+            raise ValueError(
+                f"{self.directory}: expected the signature {SIGNATURE}, received {found}"
+            )
+        self._signature = self._loaded.signatures[SIGNATURE]
+        inputs = self._signature.structured_input_signature[1]
+        answers = {
+            name: spec.dtype.name for name, spec in self._signature.structured_outputs.items()
+        }
+        if set(inputs) != {"images"} or not ANSWERS.items() <= answers.items():
+            raise ValueError(
+                f"{self.directory}: expected images in and {_words(ANSWERS)} out, received "
+                f"{', '.join(inputs)} in and {_words(answers)} out; export the model again with "
+                "this version of btcp_tf"
+            )
+        spec = inputs["images"]
+        classes = self._signature.structured_outputs["probs"].shape[-1]
+        if spec.shape.rank is None or classes not in (None, len(self.class_names)):
+            raise ValueError(
+                f"{self.directory}: expected inputs of a known rank and {len(self.class_names)} "
+                f"classes, received {spec.shape} and {classes}"
+            )
+        self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
+        self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
+        self._readers: ThreadPoolExecutor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scorer, (os.fspath(self.directory),)
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> Batch:
+        return self.answer(self.prepare(batch))
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels that images can be converted to; None: none can."""
+        if self.dtype != np.uint8 or len(self.shape) != 3:
+            return None
+        height, width, channels = self.shape
+        return (height, width, channels) if height and width and channels in (1, 3) else None
+
+    def check(self, what: str, dtype: np.dtype, shape: Sequence[int]) -> bool:
+        """Whether inputs of this type and shape (of one input) have to be converted to be taken.
+
+        Raises:
+          ValueError: If they are not taken at all; the message begins with `what`.
+        """
+        wanted, fits = self.shape, len(shape) == len(self.shape)
+        fits = fits and all(a in (None, b) for a, b in zip(wanted, shape, strict=True))
+        if fits and _keeps_kind(dtype, self.dtype):
+            return False
+        if self.image_shape and dtype == np.uint8 and all(shape):
+            if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
+                return True
+        size = ["any" if size is None else size for size in wanted]
+        images = ", or uint8 images of any size" if self.image_shape else ""
+        raise ValueError(
+            f"{what}: expected {self.dtype} of shape {_shape(size)} for each input{images}; "
+            f"received {dtype} of shape {_shape(shape)}"
+        )
+
+    def check_files(self, what: str) -> None:
+        """Raises a ValueError that begins with `what` unless the model takes image files."""
+        if self.image_shape is None:
+            size = ["any" if size is None else size for size in self.shape]
+            raise ValueError(
+                f"{what}: expected a model of gray or color images in uint8 and of one size for "
+                f"image files, received one of {self.dtype} of shape {_shape(size)}"
+            )
+
+    def prepare(self, batch: Mapping[str, np.ndarray]) -> Batch:
+        """A batch with `images` as the model takes them, and `problem`; touches no TensorFlow.
+
+        Raises:
+          ValueError: If the inputs do not fit the model.
+        """
+        rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
+        if "files" in batch:
+            self.check_files("files")
+            shape = self.image_shape
+            assert shape is not None
+            files = batch["files"]
+            images = np.zeros((len(files), *shape), np.uint8)
+
+            def read(row: int) -> str:
+                pixels, reason = data.read_image(files[row], shape)
+                if pixels is not None:
+                    images[row] = pixels
+                return reason
+
+            # Pillow decodes without holding the interpreter.
+            if self._readers is None:
+                self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+            problem = np.array(list(self._readers.map(read, range(len(files)))), object)
+        elif "images" in batch:
+            images = np.asarray(batch["images"])
+            problem = np.full(len(images), "", object)
+            if self.check("images", images.dtype, images.shape[1:]):
+                assert self.image_shape is not None
+                images = data.convert(images, self.image_shape)
+            elif self.dtype.kind == "f":
+                images, problem = _finite(images, self.dtype)
+            else:
+                images = images.astype(self.dtype, copy=False)
+        else:
+            raise ValueError(f"batch: expected images or files, received {', '.join(batch)}")
+        return rest | {"images": images, "problem": problem}
+
+    def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
+        """The model's answers to a batch from `prepare`."""
+        rest = {name: column for name, column in prepared.items() if name != "images"}
+        n, k = len(prepared["images"]), len(self.class_names)
+        problem = np.array(prepared["problem"], object)
+        found: Batch = {
+            "predicted": np.full(n, -1, np.int64),
+            "class_name": np.full(n, "", object),
+            "probs": np.full((n, k), np.nan, np.float32),
+            "uncertainty": np.full(n, np.nan, np.float32),
+            "accept": np.zeros(n, bool),
+        }
+        # Rows with a problem go through the model as blank ones: batches of always the same size
+        # need memory once.
+        if (problem == "").any():
+            import tensorflow as tf
+
+            answers = self._signature(images=tf.constant(prepared["images"]))
+            told = {name: answers[name].numpy() for name in ANSWERS}
+            finite = np.isfinite(told["probs"]).all(axis=1) & np.isfinite(told["uncertainty"])
+            problem[(problem == "") & ~finite] = "the model's answer is not finite"
+            told["class_name"] = np.array(
+                [name.decode("utf-8") for name in told["class_name"]], object
+            )
+            good = problem == ""
+            for name, column in found.items():
+                column[good] = told[name][good]
+        return rest | found | {"problem": problem}
+
+
+def _words(types: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {dtype}" for name, dtype in types.items()) or "nothing"
+
+
+def _shape(sizes: Sequence[Any]) -> str:
+    return f"[{', '.join(map(str, sizes))}]"
+
+
+def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
+    """Whether numbers of one type mean the same in the other, but for digits of a float."""
+    if wanted.kind == "f":
+        return dtype.kind in "iuf"
+    return dtype.kind == wanted.kind and np.can_cast(dtype, wanted, "safe")
+
+
+def _finite(rows: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as floats of a type, those with NaN or infinity as zeros, and what is wrong in them."""
+    # A number too large for the type becomes infinite, which is looked for next.
+    with np.errstate(over="ignore"):
+        rows = rows.astype(dtype)
+    problem = np.full(len(rows), "", object)
+    flat = rows.reshape(len(rows), -1)
+    bad = ~np.isfinite(flat)
+    for row in np.flatnonzero(bad.any(axis=1)):
+        entry = int(np.flatnonzero(bad[row])[0])
+        problem[row] = f"expected finite numbers, received {flat[row, entry]} as number {entry}"
+        flat[row] = 0
+    return flat.reshape(rows.shape), problem
+
+
+# Inputs ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What is to be scored, in a fixed order."""
+
+    count: int
+    """At least 1."""
+    fingerprint: str
+    """Another one where files or arrays have changed."""
+    batches: Callable[[int, int], Iterator[Batch]]
+    """(first input, batch size) → batches as `Scorer` takes them, with `input`, the names, and
+    `labels` if they were asked for."""
+    what: str
+    """Names the inputs in errors."""
+    key: str = ""
+    """Of an array in an npz file."""
+    dtype: np.dtype | None = None
+    """Of an array; None: image files."""
+    shape: tuple[int, ...] = ()
+    """Of one input of an array."""
+
+
+def open_inputs(
+    path: str | os.PathLike, *, key: str = "", class_names: Sequence[str] | None = None
+) -> Inputs:
+    """Looks at all inputs, without reading them.
+
+    Args:
+      path: A folder, whose visible files are inputs, see `data.files_below`; an npz file, read
+        under `x_test`, `images` or `x`; or an npy file. Arrays are `[n, ...]` in the order of C,
+        and are read in pieces, compressed ones from their start.
+      key: Another array of an npz file.
+      class_names: Adds the true classes: the number of the name of the folder a file is in; in an
+        npz file, whole numbers `[n]` or `[n, 1]` under the key with y for x (`x_test` → `y_test`),
+        else `y_test`, `labels` or `y`.
+
+    Raises:
+      FileNotFoundError: If there is nothing at `path`.
+      ValueError: If it holds no inputs, or labels that are not of these classes.
+    """
+    found = Path(path).expanduser()
+    if found.is_dir():
+        if key:
+            raise ValueError(f"key: expected it with an npz file, received it with {found}")
+        return _folder(found, class_names)
+    if not found.is_file():
+        raise FileNotFoundError(
+            "input: expected a folder of images, an npz or an npy file, received "
+            f"{os.fspath(path)!r}, which is {'no file' if found.exists() else 'not there'}"
+        )
+    if found.suffix.lower() not in (".npz", ".npy"):
+        raise ValueError(
+            "input: expected a folder of images, an npz or an npy file, received "
+            f"{os.fspath(path)!r}"
+        )
+    return _arrays(found, key, class_names)
+
+
+def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
+    number = {name: label for label, name in enumerate(class_names or ())}
+    digest, count = hashlib.sha256(), 0
+    for name in data.files_below(root):
+        with contextlib.suppress(OSError):
+            stat = os.stat(root / name)
+            digest.update(f"{stat.st_size} {stat.st_mtime_ns} ".encode())
+        digest.update(os.fsencode(name) + b"\0")
+        count += 1
+        if class_names is not None and _sub_folder(name) not in number:
+            raise ValueError(
+                f"labels: expected each file in a folder named as one of the classes "
+                f"{data.some(class_names)}, received {_text(os.fspath(root / name))!r}"
+            )
+    if not count:
+        raise ValueError(f"{root}: expected image files, received none")
+
+    def batches(start: int, size: int) -> Iterator[Batch]:
+        names = itertools.islice(data.files_below(root), start, None)
+        while part := list(itertools.islice(names, size)):
+            batch = {
+                "input": np.array([_text(name) for name in part], object),
+                "files": np.array([os.fspath(root / name) for name in part], object),
+            }
+            if class_names is not None:
+                batch["labels"] = np.array([number[_sub_folder(name)] for name in part], np.int64)
+            yield batch
+
+    return Inputs(count, digest.hexdigest(), batches, os.fspath(root))
+
+
+def _sub_folder(name: str) -> str:
+    return os.path.basename(os.path.dirname(name))
+
+
+def _text(name: str) -> str:
+    r"""A file's name as text: bytes that are no UTF-8 become \x and two digits."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Array:
+    """An array in a file that is read in order, a piece at a time."""
+
+    path: Path
+    member: str
+    """Of the npz file; "": the file is an npy file."""
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    """Bytes before the first entry."""
+    mark: str
+    """Changes where the content does."""
+
+    @property
+    def name(self) -> str:
+        return self.member.removesuffix(".npy") or self.path.stem
+
+    def pieces(self, start: int, size: int) -> Iterator[np.ndarray]:
+        """Rows from `start` on, at most `size` at a time."""
+        with _opened(self.path, self.member) as stream:
+            row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+            with _readable(self.path, self.name):
+                stream.seek(self.start + start * row_bytes)
+            while start < self.shape[0]:
+                rows = min(size, self.shape[0] - start)
+                with _readable(self.path, self.name):
+                    content = stream.read(rows * row_bytes)
+                    if len(content) < rows * row_bytes:
+                        raise EOFError(f"it ends within row {start + len(content) // row_bytes}")
+                yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
+                start += rows
+
+
+@contextlib.contextmanager
+def _readable(path: Path, name: str) -> Iterator[None]:
+    """One kind of error for all that damaged files raise."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{path}: expected the array {name} whole, received what cannot be read "
+            f"({command.one_line(error)})"
+        ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path, member: str) -> Iterator[IO[bytes]]:
+    if not member:
+        with open(path, "rb") as stream:
+            yield stream
+        return
+    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        yield stream
+
+
+def _array(path: Path, member: str) -> _Array:
+    """Reads the header of an array.
+
+    Raises:
+      ValueError: If it is damaged, in Fortran's order, of objects, or no array.
+    """
+    name = member.removesuffix(".npy") or path.name
+    with _readable(path, name):
+        with _opened(path, member) as stream:
+            version = np.lib.format.read_magic(stream)
+            readers: dict[tuple[int, int], Callable[[IO[bytes]], tuple]] = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
+            if version not in readers:
+                raise ValueError(f"a file of version {version}")
+            shape, fortran, dtype = readers[version](stream)
+            start = stream.tell()
+        if member:
+            with zipfile.ZipFile(path) as archive:
+                info = archive.getinfo(member)
+                total, mark = info.file_size, f"{info.CRC:08x}"
+        else:
+            stat = path.stat()
+            total, mark = stat.st_size, f"{stat.st_mtime_ns}"
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not dtype.hasobject and total - start != size:
+            raise ValueError(f"{total - start:,} bytes in place of {size:,}")
+    told = f"{path}: {name}: expected"
+    if dtype.hasobject or dtype.kind not in "biuf":
+        raise ValueError(f"{told} numbers, received dtype {dtype}")
+    if not shape or not all(shape):
+        raise ValueError(f"{told} shape [n, ...] with at least one input, received {shape}")
+    if fortran and sum(size > 1 for size in shape) > 1:
+        raise ValueError(
+            f"{told} an array in C order, of which a row can be read alone, received one in "
+            "Fortran order; numpy.ascontiguousarray makes it one"
+        )
+    return _Array(path, member, dtype, shape, start, f"{total} {mark}")
+
+
+def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
+    held: list[str] = []
+    if path.suffix.lower() == ".npy":
+        if key:
+            raise ValueError(f"key: expected it with an npz file, received it with {path}")
+        images = _array(path, "")
+    else:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                held = [name.removesuffix(".npy") for name in archive.namelist()]
+        except (zipfile.BadZipFile, EOFError, OSError) as error:
+            raise ValueError(
+                f"{path}: expected an npz file, received what cannot be read "
+                f"({command.one_line(error)})"
+            ) from error
+        wanted = (key,) if key else _KEYS
+        key = next((name for name in wanted if name in held), "")
+        if not key:
+            hint = "" if len(wanted) == 1 else "; --key=NAME takes another array"
+            raise ValueError(
+                f"{path}: expected an array {' or '.join(wanted)}, received "
+                f"{data.some(held) or 'no array'}{hint}"
+            )
+        images = _array(path, f"{key}.npy")
+    marks, labels = [images.mark], None
+    if class_names is not None:
+        beside = (f"y{key[1:]}",) if key.startswith("x") else ()
+        found = next((name for name in (*beside, *_LABEL_KEYS) if name in held), "")
+        if not found:
+            raise ValueError(
+                f"labels: expected an array {' or '.join(_LABEL_KEYS)} in {path}, received "
+                f"{data.some(held) or 'a file of one array'}"
+            )
+        labels = _array(path, f"{found}.npy")
+        _check_labels(labels, images, len(class_names))
+        marks.append(labels.mark)
+
+    def batches(start: int, size: int) -> Iterator[Batch]:
+        truth = labels.pieces(start, size) if labels else itertools.repeat(None)
+        for piece, true in zip(images.pieces(start, size), truth, strict=False):
+            rows = range(start, start + len(piece))
+            batch = {
+                "input": np.array([f"{images.name}[{row}]" for row in rows], object),
+                "images": piece,
+            }
+            if true is not None:
+                batch["labels"] = true.reshape(-1).astype(np.int64)
+            yield batch
+            start += len(piece)
+
+    about = [*marks, images.dtype.str, *map(str, images.shape)]
+    return Inputs(
+        images.shape[0],
+        hashlib.sha256("\n".join(about).encode()).hexdigest(),
+        batches,
+        f"{path}: {images.name}",
+        key,
+        images.dtype,
+        images.shape[1:],
+    )
+
+
+def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
+    n = images.shape[0]
+    if labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1)):
+        raise ValueError(
+            f"{labels.path}: {labels.name}: expected a whole number for each of the {n} inputs in "
+            f"{images.name}, received {labels.dtype} {labels.shape}"
+        )
+    row = 0
+    for piece in labels.pieces(0, 2**16):
+        bad = np.flatnonzero((piece.reshape(-1) < 0) | (piece.reshape(-1) >= classes))
+        if len(bad):
+            raise ValueError(
+                f"{labels.path}: {labels.name}: expected classes 0 to {classes - 1}, received "
+                f"{piece.reshape(-1)[bad[0]]} in row {row + bad[0]}"
+            )
+        row += len(piece)
+
+
+# Files of scores -------------------------------------------------------------------------------
+
+Record = dict[str, Any]
+"""One row of scores, columns in order; None: empty."""
+
+
+def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
+    """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels`.
+
+    Numbers keep the value of their single precision, digit for digit, so that whoever reads an
+    uncertainty compares the same number with tau as the model did.
+    """
+    names = [name for name in ("input", "labels", *ANSWERS, "problem") if name in batch]
+    columns = [batch[name].tolist() for name in names]
+    rows = []
+    for values in zip(*columns, strict=True):
+        row = dict(zip(names, values, strict=True))
+        row["problem"] = _plain(row["problem"]) or None
+        if row["problem"]:
+            row |= dict.fromkeys(ANSWERS)
+        rows.append(row)
+    return rows
+
+
+def _plain(text: str) -> str:
+    """One line that every encoding of Unicode can hold."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())
+
+
+def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes a file of scores from a `Scorer`'s answers; it appears whole or not at all.
+
+    Args:
+      path: Its ending, .csv, .jsonl or .parquet, is the format. Must not exist.
+      batches: See `records`; of at least one batch, all with the same columns.
+
+    Raises:
+      ValueError: If the ending is another one, or there is no batch.
+      FileExistsError: If there is a file already.
+    """
+    path = Path(path).expanduser()
+    writer = _writer(path)
+    if os.path.lexists(path):
+        raise FileExistsError(f"output: expected a new file, received {path}, which exists")
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise ValueError("batches: expected at least one, received none")
+    chunks = (records(batch) for batch in itertools.chain([first], rest))
+    with atomic_path(path) as temporary:
+        writer(temporary, chunks, first["probs"].shape[1], "labels" in first)
+
+
+_Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
+"""(path, rows in pieces, number of classes, whether there are labels)."""
+
+
+def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool) -> None:
+    head = ["input", *(["labels"] if labelled else []), "predicted", "class_name"]
+    head += [f"probs_{number}" for number in range(classes)]
+    head += ["uncertainty", "accept", "problem"]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(",".join(head) + "\n")
+        for chunk in chunks:
+            for row in chunk:
+                probs = row["probs"] or [None] * classes
+                values = [*(row | {"probs": None}).values()]
+                place = list(row).index("probs")
+                values[place : place + 1] = probs
+                file.write(",".join(map(_csv_word, values)) + "\n")
+
+
+def _csv_word(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return repr(value)
+    # Not csv.writer, which before Python 3.13 leaves a lone carriage return without quotes.
+    quoted = any(letter in value for letter in ',"\r\n') or value != value.strip()
+    return '"' + value.replace('"', '""') + '"' if quoted else value
+
+
+def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool) -> None:
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            file.write(_lines(chunk))
+
+
+def _lines(rows: Iterable[Record]) -> bytes:
+    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    return text.encode("utf-8")
+
+
+def _write_parquet(
+    path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {
+        "input": pyarrow.string(),
+        **({"labels": pyarrow.int64()} if labelled else {}),
+        "predicted": pyarrow.int64(),
+        "class_name": pyarrow.string(),
+        "probs": pyarrow.list_(pyarrow.float32()),
+        "uncertainty": pyarrow.float32(),
+        "accept": pyarrow.bool_(),
+        "problem": pyarrow.string(),
+    }
+    schema = pyarrow.schema(list(types.items()))
+    # A row group is in memory at once: at most 64 MB of probabilities.
+    group_rows = min(65_536, max(1, 2**24 // classes))
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        tables, rows = [], 0
+        for chunk in chunks:
+            tables.append(pyarrow.Table.from_pylist(chunk, schema=schema))
+            rows += len(chunk)
+            if rows >= group_rows:
+                writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+                tables, rows = [], 0
+        if rows:
+            writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+
+
+_FORMATS: dict[str, _Writer] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def _writer(path: Path) -> _Writer:
+    ending = path.suffix.lower()
+    if ending not in _FORMATS:
+        raise ValueError(
+            f"output: expected a file that ends in {', '.join(_FORMATS)}, received {str(path)!r}"
+        )
+    if ending == ".parquet":
+        try:
+            importlib.import_module("pyarrow.parquet")
+        except ImportError:
+            raise ValueError(
+                "output: expected pyarrow for a .parquet file, received none; "
+                "pip install pyarrow, or btcp_tf[parquet], brings it"
+            ) from None
+    return _FORMATS[ending]
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What became of the inputs of a finished file of scores."""
+
+    inputs: int
+    accepted: int
+    problems: int
+    first_problems: tuple[str, ...]
+    """Name and reason of the first of them."""
+
+
+def score(
+    model: str | os.PathLike,
+    input: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    key: str = "",
+    labels: bool = False,
+    batch_size: int = 256,
+    verbose: int = 1,
+) -> Summary:
+    """Scores all inputs and writes the file of scores, or what is left of it to do.
+
+    Args:
+      model: See `find_model`.
+      input: A folder, npz or npy file, see `open_inputs`.
+      output: The file, see `write`. If the same model, input and settings have written it already,
+        nothing is changed.
+      key: Array of an npz file.
+      labels: Adds the true classes, see `open_inputs`.
+      batch_size: Inputs that are in memory at once, twice or three times over; from 1 to 65,536.
+      verbose: 0 prints nothing.
+
+    Raises:
+      FileNotFoundError: If model or input are not there.
+      ValueError: If the arguments do not fit one another, or what an earlier command left at
+        `output` is not of this one.
+      RuntimeError: If another process is writing `output`, or the input changed meanwhile.
+    """
+    if not 1 <= batch_size <= _MAX_BATCH:
+        raise ValueError(f"batch_size: expected 1 to {_MAX_BATCH}, received {batch_size}")
+    output, place = Path(output).expanduser(), Path(input).expanduser()
+    writer = _writer(output)
+    directory = find_model(model)
+    about = read_about(directory)
+    if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
+        raise ValueError(
+            f"output: expected a file outside of the input folder, received {output}, which would "
+            "be an input itself"
+        )
+
+    def look() -> Inputs:
+        return open_inputs(place, key=key, class_names=about["class_names"] if labels else None)
+
+    inputs = look()
+    settings = {
+        "model": _model_fingerprint(directory),
+        "input": inputs.fingerprint,
+        "inputs": inputs.count,
+        "key": inputs.key,
+        "labels": labels,
+        "batch_size": batch_size,
+        "format": output.suffix.lower(),
+        "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
+    }
+    tau = (about.get("threshold") or {}).get("tau")
+    if os.path.lexists(output):
+        return _finished(output, settings, tau, verbose)
+    with _working_folder(output) as folder:
+        if os.path.lexists(output):  # By now: whoever held the folder has finished.
+            return _finished(output, settings, tau, verbose)
+        rows = folder / _ROWS
+        done = _resume(rows, settings)
+        if done < inputs.count:
+            _score_rest(directory, inputs, rows, settings, done, verbose)
+        if look().fingerprint != inputs.fingerprint:
+            raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
+        summary = _tally(rows)
+        final = folder / f"{_FINAL}{output.suffix}"
+        writer(final, _saved_rows(rows), len(about["class_names"]), labels)
+        with open(final, "rb") as written:
+            os.fsync(written.fileno())
+            sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        # Before the file itself, which must not be there without it: it is known by it.
+        with atomic_path(_about_path(output)) as temporary:
+            content = {
+                "command": settings,
+                "paths": {"model": _text(os.fspath(directory)), "input": _text(os.fspath(place))},
+                "tau": tau,
+                "summary": dataclasses.asdict(summary),
+                "sha256": sha256,
+            }
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        if os.path.lexists(output):
+            raise ValueError(f"output: expected a new file, received {output}, which exists by now")
+        os.replace(final, output)
+    _tell(output, summary, tau, verbose)
+    return summary
+
+
+def _score_rest(
+    directory: Path,
+    inputs: Inputs,
+    rows: Path,
+    settings: Mapping[str, Any],
+    done: int,
+    verbose: int,
+) -> None:
+    """Appends the rows from `done` on."""
+    scorer = Scorer(directory)
+    note = ""
+    if inputs.dtype is None:
+        scorer.check_files(inputs.what)
+        note = "files of another size or number of channels"
+    elif scorer.check(inputs.what, inputs.dtype, inputs.shape):
+        note = f"images of shape {_shape(inputs.shape)}"
+    if verbose:
+        if done:
+            print(f"going on after {done:,} of {inputs.count:,} inputs")
+        if note:
+            print(f"{inputs.what}: {note} are converted to {_shape(scorer.shape)}")
+    import keras
+
+    batches = inputs.batches(done, settings["batch_size"])
+
+    def following() -> Batch | None:
+        batch = next(batches, None)
+        return None if batch is None else scorer.prepare(batch)
+
+    bar = keras.utils.Progbar(inputs.count, verbose=int(bool(verbose)), unit_name="input")
+    with open(rows, "ab") as file, ThreadPoolExecutor(1) as reader:
+        if not file.tell():
+            file.write(_lines([{"command": settings}]))
+        # The next batch is read while the model answers this one.
+        ahead = reader.submit(following)
+        while (batch := ahead.result()) is not None:
+            ahead = reader.submit(following)
+            file.write(_lines(records(scorer.answer(batch))))
+            file.flush()
+            done += len(batch["input"])
+            bar.update(min(done, inputs.count))
+    if done != inputs.count:
+        raise RuntimeError(f"input: expected {inputs.count:,} inputs, received {done:,} by now")
+
+
+_ROWS = "rows.jsonl"
+_FINAL = "scores"
+
+
+@contextlib.contextmanager
+def _working_folder(output: Path) -> Iterator[Path]:
+    """Holds the folder beside `output` that has the rows that are done, for this process alone.
+
+    It is removed when the file is there, or when not one row was done.
+    """
+    folder = output.with_name(f"{output.name}.partial")
+    with folder_lock(folder, "output"):
+        try:
+            yield folder
+        finally:
+            rows = folder / _ROWS
+            with contextlib.suppress(OSError):
+                (folder / f"{_FINAL}{output.suffix}").unlink(missing_ok=True)
+                if os.path.lexists(output) or not rows.exists():
+                    rows.unlink(missing_ok=True)
+                    (folder / ".lock").unlink(missing_ok=True)
+                    folder.rmdir()
+
+
+def _about_path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.about.json")
+
+
+def _version(package: str) -> str:
+    if package == "btcp_tf":
+        return btcp_tf.__version__
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _model_fingerprint(directory: Path) -> str:
+    """Another one where the network, its weights or what it says of itself have changed."""
+    digest = hashlib.sha256()
+    variables = sorted((directory / "variables").glob("*"))
+    for path in (directory / "saved_model.pb", *variables, directory / ABOUT):
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        digest.update(path.name.encode() + b"\0" + content)
+    return digest.hexdigest()
+
+
+def _differences(settings: Mapping[str, Any], saved: Any) -> str:
+    """In what a command differs from the one that left something; "": in nothing."""
+    if not isinstance(saved, dict):
+        return "something else"
+    words = {"model": "another model", "input": "another or a changed input"}
+    changed = [name for name in settings if settings[name] != saved.get(name)]
+    if "input" in changed and "inputs" in changed:
+        changed.remove("inputs")
+    return ", ".join(
+        words.get(name, f"{name} {settings[name]} in place of {saved.get(name)}")
+        for name in changed
+    )
+
+
+def _resume(rows: Path, settings: Mapping[str, Any]) -> int:
+    """Cuts what a killed command left at the end of its last whole batch; returns the rows.
+
+    Raises:
+      ValueError: If it was another command.
+    """
+    if not rows.exists():
+        return 0
+    done, keep = 0, 0
+    with open(rows, "rb") as file:
+        head = file.readline()
+        if head.endswith(b"}\n"):
+            try:
+                saved = json.loads(head)["command"]
+            except (ValueError, KeyError, TypeError):
+                saved = None
+            if differences := _differences(settings, saved):
+                raise ValueError(
+                    f"output: expected the command that began {rows.parent}, received one with "
+                    f"{differences}; another --output begins anew, and so does this one once that "
+                    "folder is deleted"
+                )
+            end = keep = len(head)
+            for number, line in enumerate(file, 1):
+                if not (line.startswith(b"{") and line.endswith(b"}\n")):
+                    break
+                end += len(line)
+                # The model may round otherwise in a batch of another size.
+                if number % settings["batch_size"] == 0 or number == settings["inputs"]:
+                    done, keep = number, end
+    os.truncate(rows, keep)
+    return done
+
+
+def _saved_rows(rows: Path) -> Iterator[list[Record]]:
+    with open(rows, "rb") as file:
+        next(file)
+        while chunk := list(itertools.islice(file, 1024)):
+            yield [json.loads(line) for line in chunk]
+
+
+def _tally(rows: Path) -> Summary:
+    inputs = accepted = problems = 0
+    first: list[str] = []
+    for chunk in _saved_rows(rows):
+        inputs += len(chunk)
+        accepted += sum(row["accept"] is True for row in chunk)
+        bad = [row for row in chunk if row["problem"]]
+        problems += len(bad)
+        first += [f"{row['input']} ({row['problem']})" for row in bad[: 5 - len(first)]]
+    return Summary(inputs, accepted, problems, tuple(first))
+
+
+def _finished(
+    output: Path, settings: Mapping[str, Any], tau: float | None, verbose: int
+) -> Summary:
+    """What the file that is there says of itself, if this command has written it.
+
+    Raises:
+      ValueError: If it has not.
+    """
+    told = f"output: expected a new file, or one that this command wrote, received {output}, which"
+    if not output.is_file():
+        raise ValueError(f"{told} is no file")
+    try:
+        content = json.loads(_about_path(output).read_text(encoding="utf-8"))
+        saved, sha256, found = content["command"], content["sha256"], content["summary"]
+        summary = Summary(**(found | {"first_problems": tuple(found["first_problems"])}))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{told} exists and comes from elsewhere") from None
+    if differences := _differences(settings, saved):
+        raise ValueError(f"{told} is of another command: now with {differences}")
+    with open(output, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise ValueError(f"{told} was changed since")
+    if verbose:
+        print(f"{output} is finished already; nothing is changed.")
+    _tell(output, summary, tau, verbose)
+    return summary
+
+
+def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> None:
+    if summary.problems:
+        more = summary.problems - len(summary.first_problems)
+        print(
+            f"{summary.problems:,} of {summary.inputs:,} inputs have no answer: "
+            + ", ".join(map(_on_one_line, summary.first_problems))
+            + (f" and {more:,} more" if more else ""),
+            file=sys.stderr,
+        )
+    if verbose:
+        scored = summary.inputs - summary.problems
+        share = f" ({summary.accepted / scored:.1%})" if scored else ""
+        rule = "the model has no threshold" if tau is None else f"u < {tau:.6g}"
+        print(
+            f"{output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
+            f"{summary.problems:,} without an answer",
+            flush=True,
+        )
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the command line and scores; returns the exit status.
+
+    0: all inputs have an answer. 3: the file is there, but some have none. 1: an error. 2: the
+    command line is wrong. 130: Ctrl-C.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    flag_values = _define_flags()
+    if command.asks_for_help(words):
+        command.show_help(flag_values, USAGE)
+    with command.exit_on_error():
+        leftovers = command.read(flag_values, words)
+        if leftovers:
+            raise command.UsageError(
+                f"expected --SETTING=VALUE, received the word {leftovers[0]!r}"
+            )
+        values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
+        for name in ("model", "input", "output"):
+            if not values[name]:
+                raise command.UsageError(f"{name}: expected --{name}=PATH, received none")
+
+    def action() -> int:
+        return SOME_PROBLEMS if score(**values).problems else 0
+
+    return command.carry_out(action, values["verbose"])
+
+
+def _define_flags() -> flags.FlagValues:
+    flag_values = flags.FlagValues()
+    for name, help in (
+        ("model", "A SavedModel of btcp_tf: its version folder, or that of its versions."),
+        ("input", "A folder of PNG, JPEG or BMP files, an .npz or an .npy file."),
+        ("output", "The file to write: .csv, .jsonl or .parquet. It must not be there yet."),
+        ("key", "Array of an .npz file; empty: x_test, images or x."),
+    ):
+        flags.DEFINE_string(name, "", help, flag_values=flag_values)
+    flags.DEFINE_boolean(
+        "labels",
+        False,
+        "Add the true class of each input: the name of its folder, or y_test, labels or y of the "
+        ".npz file.",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_integer(
+        "batch_size",
+        256,
+        f"Inputs that the model answers at once. [1 to {_MAX_BATCH}]",
+        lower_bound=1,
+        upper_bound=_MAX_BATCH,
+        flag_values=flag_values,
+    )
+    flags.DEFINE_integer(
+        "verbose",
+        1,
+        "0 prints errors and problems alone; 1 shows the progress. [0 or 1]",
+        lower_bound=0,
+        upper_bound=1,
+        flag_values=flag_values,
+    )
+    return flag_values
+
+
+if __name__ == "__main__":
+    sys.exit(main())
