@@ -64,7 +64,9 @@ class Check:
     title: str
     statistic: float
     shown: str
-    """The statistic with what belongs to it."""
+    """The statistic as it is printed."""
+    beside: str
+    """What belongs to it: an interval, degrees of freedom, the baseline's."""
     by_chance: float | None
     """What chance alone exceeds with the probability of a false alarm; None: not known."""
     p_value: float
@@ -110,7 +112,7 @@ class Promise:
     """Row of the scores, from 0, that it was."""
     input: str | None = None
     since: int | None = None
-    """About where the error rate rose, counted as `broken_at`."""
+    """From where on it shows most clearly, counted as `broken_at`: roughly where the rate rose."""
     since_row: int | None = None
     curve: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`."""
@@ -267,18 +269,19 @@ def judge_assumption(
     if min(n, m) < FEWEST:
         return Assumption(
             "too few rows",
-            f"No verdict: {FEWEST} rows are needed on either side to speak of a change, and there "
+            f"{FEWEST} rows are needed on either side to speak of a change, and there "
             f"are {n:,} of the calibration set and {m:,} now.",
         )
     ks, psi = drift.ks(then, now), drift.psi(then, now)
     mix = drift.mix(np.bincount(old, minlength=classes), np.bincount(new, minlength=classes))
     ks_by_chance = drift.ks_by_chance(n, m, alpha)
-    drafts: list[tuple[str, str, float, str, float | None, float]] = [
+    drafts: list[tuple[str, str, float, str, str, float | None, float]] = [
         (
             "uncertainty_ks",
             "u: Kolmogorov-Smirnov distance",
             ks.distance,
-            f"{ks.distance:.3f} [{ks.low:.3f}, {ks.high:.3f}]",
+            f"{ks.distance:.3f}",
+            f"[{ks.low:.3f}, {ks.high:.3f}]",
             ks_by_chance,
             ks.p_value,
         ),
@@ -287,6 +290,7 @@ def judge_assumption(
             "u: population stability index",
             psi.value,
             f"{psi.value:.3f}",
+            f"{psi.degrees + 1} bins",
             psi.by_chance(alpha),
             psi.p_value,
         ),
@@ -294,7 +298,8 @@ def judge_assumption(
             "classes",
             "predicted classes: chi-squared",
             mix.chi2,
-            f"{mix.chi2:.1f} ({mix.degrees} degrees of freedom), PSI {mix.psi.value:.3f}",
+            f"{mix.chi2:.1f}",
+            f"{mix.degrees} degrees of freedom, PSI {mix.psi.value:.3f}",
             mix.by_chance(alpha),
             mix.p_value,
         ),
@@ -307,7 +312,8 @@ def judge_assumption(
                 "abstention",
                 "share of abstentions",
                 abstention.production,
-                f"{_percent(abstention.production, abstention.production_interval)}, was "
+                f"{100 * abstention.production:.2f} %",
+                f"{_interval(abstention.production_interval)}, was "
                 f"{_percent(abstention.baseline, abstention.baseline_interval)}",
                 None,
                 abstention.p_value,
@@ -328,7 +334,7 @@ def _say(
     )
     if not found:
         return "holds", (
-            "No change was found: nothing speaks against the scores being drawn as the "
+            "Nothing speaks against the scores being drawn as the "
             f"calibration set was ({together}). That is no proof: with so many rows, a distance of "
             f"up to {ks.high:.2f} between the distributions of u is not ruled out."
         )
@@ -368,16 +374,16 @@ def judge_promise(
             raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
     limit = risk if risk is not None else rule.target if rule else None
     if labels is None or not len(labels[0]):
-        return Promise("none", "Not tested: there are no labels.", limit)
+        return Promise("none", "There are no labels.", limit)
     rows, true = labels
     if rule is None or rule.tau is None:
         words = "no threshold" if rule is None else "a threshold that accepts nothing"
-        return Promise("none", f"Not tested: there is {words}.", limit, len(rows))
+        return Promise("none", f"There is {words}.", limit, len(rows))
     accepted = uncertainty[rows] < rule.tau
     rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
     labelled, n, k = len(accepted), len(rows), int(wrong.sum())
     if not n:
-        words = f"Not tested: none of the {labelled:,} answers with a label was accepted."
+        words = f"None of the {labelled:,} answers with a label was accepted."
         return Promise("none", words, limit, labelled)
     interval = drift.clopper_pearson(k, n)
     seen = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
@@ -389,7 +395,7 @@ def judge_promise(
     )
     result = Promise(
         "none",
-        f"Nothing was promised, so nothing is tested. {observed}.",
+        f"Nothing was promised. {observed}.",
         limit,
         labelled,
         accepted=n,
@@ -407,11 +413,11 @@ def judge_promise(
         return dataclasses.replace(
             result,
             verdict="broken",
-            words=f"Broken: that at most {rate} of the accepted answers are wrong is refuted at "
+            words=f"That at most {rate} of the accepted answers are wrong is refuted at "
             f"the {_ordinal(found.row + 1)} accepted answer with a label, {_name_of(scores, row)} "
             f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). "
-            f"The rate rose about at the {_ordinal(found.since + 1)}, {_name_of(scores, since)}: "
-            f"{int(part.sum()):,} wrong of {len(part):,} from there to here. "
+            f"It shows most clearly from the {_ordinal(found.since + 1)} on, "
+            f"{_name_of(scores, since)}: {int(part.sum()):,} wrong of {len(part):,} up to here. "
             f"Altogether {observed}.",
             broken_at=found.row + 1,
             row=row,
@@ -421,13 +427,11 @@ def judge_promise(
         )
     if high[-1] <= limit:
         words = (
-            f"Kept so far: {observed}; that the rate is at most {rate} is shown (at level "
-            f"{1 - delta:.4g}, at whatever time one looks)."
+            f"{observed}; that the rate is at most {rate} is shown (at level {1 - delta:.4g}, at "
+            "whatever time one looks)."
         )
         return dataclasses.replace(result, verdict="kept", words=words)
-    words = (
-        f"Not refuted: {observed}; so many labels neither refute nor show that at most {rate} are."
-    )
+    words = f"{observed}; so many labels neither refute nor show that at most {rate} are."
     return dataclasses.replace(result, verdict="open", words=words)
 
 
@@ -442,7 +446,11 @@ def _ordinal(number: int) -> str:
 
 
 def _percent(share: float, interval: tuple[float, float]) -> str:
-    return f"{100 * share:.2f} % [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+    return f"{100 * share:.2f} % {_interval(interval)}"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
 
 
 # u and tau may have been rounded on the way into a file.
@@ -553,11 +561,25 @@ def _plain_psi(psi: drift.Psi) -> dict[str, Any]:
     return psi._asdict() | {"counts": psi.counts.tolist()}
 
 
+_HEADS = {
+    "holds": "No change was found.",
+    "changed": "The data have changed.",
+    "too few rows": "No verdict about a change.",
+    "broken": "The promise is broken.",
+    "kept": "The promise is kept so far.",
+    "open": "The promise is not refuted.",
+    "none": "The promise is not tested.",
+}
+"""By verdict."""
+
+
 def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     """The findings as a page."""
     assumption, promise = findings.assumption, findings.promise
     rule = findings.rule
-    about: list[Block] = [text(assumption.words), text(f"The promise. {promise.words}")]
+    about: list[Block] = [
+        text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
+    ]
     changed: list[Block] = []
     if assumption.checks:
         changed.append(_check_table(findings))
@@ -626,7 +648,7 @@ def _check_table(findings: Findings) -> Table:
     lines = [
         [
             check.title,
-            Cell(check.shown, check.statistic),
+            Cell(check.shown, check.statistic, check.beside),
             "" if check.by_chance is None else Cell(f"{check.by_chance:.3f}", check.by_chance),
             Cell(_p(check.p_value), check.p_value),
             Cell(_p(check.adjusted), check.adjusted),
@@ -749,7 +771,7 @@ def _promise_table(findings: Findings) -> Table:
     }
     if promise.broken_at is not None:
         values["shown broken at accepted answer"] = f"{promise.broken_at:,}"
-        values["the rate rose about at"] = f"{promise.since:,}"
+        values["most clearly so from"] = f"{promise.since:,}"
     return tables.pair_table(values, "promise", "Accepted answers with a label")
 
 
@@ -805,17 +827,19 @@ def terminal_text(findings: Findings) -> str:
         table += [
             [
                 check.title,
-                check.shown.split(" (")[0],
+                check.shown,
                 "" if check.by_chance is None else f"{check.by_chance:.3f}",
                 _p(check.adjusted) + " !" * check.found,
             ]
             for check in findings.assumption.checks
         ]
         lines += [*tables.aligned(table), ""]
-    for title, words in (("data", findings.assumption.words), ("promise", findings.promise.words)):
+    paragraphs = [
+        (title, f"{_HEADS[found.verdict]} {found.words}")
+        for title, found in (("data", findings.assumption), ("promise", findings.promise))
+    ]
+    for title, words in (*paragraphs, *(("note", note) for note in findings.notes)):
         lines += textwrap.wrap(words, 78, initial_indent=f"{title:<10}", subsequent_indent=" " * 10)
-    for note in findings.notes:
-        lines += textwrap.wrap(note, 78, initial_indent=f"{'note':<10}", subsequent_indent=" " * 10)
     return "\n".join(lines)
 
 
@@ -843,8 +867,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise command.UsageError(
                     f"{name}: expected a number between 0 and 1, received {values[name]}"
                 )
-        if values["tau"] is not None and not math.isfinite(values["tau"]):
-            raise command.UsageError(f"tau: expected a finite number, received {values['tau']}")
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 

@@ -1126,10 +1126,11 @@ def plot_class_shares(
     ax.set_yticks(places, [_short(name) for name in names])
     for tick in ax.get_yticklabels():
         tick.set_parse_math(False)
-    ax.set_ylim(len(names) - 0.5, -0.5)
+    # Room for the legend above the bars.
+    ax.set_ylim(len(names) - 0.5, -0.7 - 0.12 * len(names))
     _percent(ax.xaxis, decimals=0)
     _label(ax, "share of the answers", "", title)
-    _legend(ax)
+    _legend(ax, loc="upper right", ncols=2)
 
 
 def plot_rate_by_block(
