@@ -259,7 +259,8 @@ def judge_assumption(
       baseline: u `[n]` float64 and predicted classes `[n]`.
       production: The same of what came later, `[m]`.
       classes: Number of classes, above all predicted ones.
-      tau: Threshold, for the share of abstentions; None: it is not looked at.
+      tau: Threshold, for the share of abstentions; None: it is not looked at. That it was chosen on
+        the baseline does no harm: a share of rows above one of their own quantiles varies no more.
       alpha: Probability of a false alarm of all checks together, in (0, 1).
     """
     if not 0 < alpha < 1:
@@ -818,7 +819,7 @@ def terminal_text(findings: Findings) -> str:
         else f"tau {'none' if rule.tau is None else f'{rule.tau:.4g}'}"
     )
     lines = [
-        f"baseline  {baseline.name}: {len(findings.then):,} rows of {baseline.column}, {tau}",
+        f"baseline  {shown(baseline.name)}: {len(findings.then):,} rows of {baseline.column}, {tau}",
         f"scores    {shown(findings.scores.name)}: {len(findings.now):,} rows",
         "",
     ]

@@ -1127,7 +1127,7 @@ def plot_class_shares(
     for tick in ax.get_yticklabels():
         tick.set_parse_math(False)
     # Room for the legend above the bars.
-    ax.set_ylim(len(names) - 0.5, -0.7 - 0.12 * len(names))
+    ax.set_ylim(len(names) - 0.5, -0.6 - 0.1 * len(names))
     _percent(ax.xaxis, decimals=0)
     _label(ax, "share of the answers", "", title)
     _legend(ax, loc="upper right", ncols=2)

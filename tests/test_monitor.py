@@ -22,7 +22,7 @@ from production import (
 )
 from scipy import stats
 
-from btcp_tf import drift, evaluation, monitor
+from btcp_tf import drift, evaluation, monitor, thresholds
 from btcp_tf.evaluation import Predictions
 from btcp_tf.scores import Baseline, Rule, Scores, load_baseline, load_scores
 
@@ -93,6 +93,16 @@ def test_false_alarms_of_all_checks_together():
         alarms += judged.verdict == "changed"
     # Above what chance makes of 10 %: never; and not zero, or the checks would be deaf.
     assert 0 < alarms <= 300 * 0.1 + 3 * (300 * 0.1 * 0.9) ** 0.5
+
+
+def test_a_threshold_that_was_chosen_on_the_baseline_makes_no_more_false_alarms():
+    p = []
+    for seed in range(1000):
+        u = np.random.default_rng(seed).beta(0.6, 2.5, 700)
+        tau = thresholds.target_coverage(u[:300], coverage=0.8).tau
+        then, now = (int(np.sum(part >= tau)) for part in (u[:300], u[300:]))
+        p.append(drift.rates((then, 300), (now, 400)).p_value)
+    assert 0.02 < np.mean(np.less_equal(p, 0.05)) <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
 
 
 @pytest.mark.parametrize(("n", "m"), [(99, 500), (500, 99), (500, 1)])
