@@ -813,13 +813,12 @@ def _draw_promise(findings: Findings) -> Drawing:
 def terminal_text(findings: Findings) -> str:
     """What a person should know, in a few lines of fewer than 80 columns."""
     baseline, rule = findings.baseline, findings.rule
-    tau = (
-        "no threshold"
-        if rule is None
-        else f"tau {'none' if rule.tau is None else f'{rule.tau:.4g}'}"
-    )
+    tau = "no threshold"
+    if rule is not None:
+        tau = "tau none" if rule.tau is None else f"tau {rule.tau:.4g}"
+    rows = f"{len(findings.then):,} rows of {baseline.column}"
     lines = [
-        f"baseline  {shown(baseline.name)}: {len(findings.then):,} rows of {baseline.column}, {tau}",
+        f"baseline  {shown(baseline.name)}: {rows}, {tau}",
         f"scores    {shown(findings.scores.name)}: {len(findings.now):,} rows",
         "",
     ]
