@@ -178,12 +178,11 @@ def monitor(
                 "which has a threshold of its own"
             )
         rule = Rule(tau, None, None, "given")
-    classes = _classes(baseline, scores)
+    known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     if labels is None and scores.labels is not None:
         rows = np.flatnonzero(scores.labels >= 0)
         labels = rows, scores.labels[rows]
-    known = classes if baseline.classes or scores.classes else None
     if labels is not None and known is not None and len(labels[1]) and labels[1].max() >= known:
         row = int(labels[1].argmax())
         raise ValueError(
@@ -195,9 +194,7 @@ def monitor(
         baseline,
         scores,
         rule,
-        judge_assumption(
-            (then, baseline.predicted), (now, scores.predicted), classes, threshold, alpha
-        ),
+        judge_assumption((then, baseline.predicted), (now, scores.predicted), threshold, alpha),
         judge_promise(scores, now, rule, labels, risk, delta),
         alpha,
         delta,
@@ -207,8 +204,8 @@ def monitor(
     )
 
 
-def _classes(baseline: Baseline, scores: Scores) -> int:
-    """The number of classes of both.
+def _classes(baseline: Baseline, scores: Scores) -> int | None:
+    """The number of classes of both; None: neither knows it.
 
     Raises:
       ValueError: If they differ in number or name.
@@ -233,7 +230,7 @@ def _classes(baseline: Baseline, scores: Scores) -> int:
                 f"{number} as in {baseline.name}, received {shown(name)!r}: the scores of another "
                 "model"
             )
-    return classes or highest + 1
+    return classes
 
 
 def _same_precision(*columns: np.ndarray) -> list[np.ndarray]:
@@ -249,7 +246,6 @@ def _same_precision(*columns: np.ndarray) -> list[np.ndarray]:
 def judge_assumption(
     baseline: tuple[np.ndarray, np.ndarray],
     production: tuple[np.ndarray, np.ndarray],
-    classes: int,
     tau: float | None,
     alpha: float,
 ) -> Assumption:
@@ -258,7 +254,6 @@ def judge_assumption(
     Args:
       baseline: u `[n]` float64 and predicted classes `[n]`.
       production: The same of what came later, `[m]`.
-      classes: Number of classes, above all predicted ones.
       tau: Threshold, for the share of abstentions; None: it is not looked at. That it was chosen on
         the baseline does no harm: a share of rows above one of their own quantiles varies no more.
       alpha: Probability of a false alarm of all checks together, in (0, 1).
@@ -274,7 +269,9 @@ def judge_assumption(
             f"are {n:,} of the calibration set and {m:,} now.",
         )
     ks, psi = drift.ks(then, now), drift.psi(then, now)
-    mix = drift.mix(np.bincount(old, minlength=classes), np.bincount(new, minlength=classes))
+    classes, counts = _class_counts(old, new)
+    mix = drift.mix(*counts)
+    mix = mix._replace(pooled=tuple(int(classes[place]) for place in mix.pooled))
     ks_by_chance = drift.ks_by_chance(n, m, alpha)
     drafts: list[tuple[str, str, float, str, str, float | None, float]] = [
         (
@@ -323,6 +320,16 @@ def judge_assumption(
     adjusted = drift.holm([draft[-1] for draft in drafts])
     checks = tuple(Check(*draft, p, p <= alpha) for draft, p in zip(drafts, adjusted, strict=True))
     return Assumption(*_say(checks, ks, psi, n, m, alpha), checks, ks, psi, mix, abstention)
+
+
+def _class_counts(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that occur, `[c]`, and how often each does in each column, `[columns, c]`."""
+    # Numbers of classes may be anything: they are no places in an array.
+    classes = np.unique(np.concatenate(columns))
+    counts = [
+        np.bincount(np.searchsorted(classes, column), minlength=len(classes)) for column in columns
+    ]
+    return classes, np.stack(counts)
 
 
 def _say(
@@ -707,23 +714,21 @@ def _draw_change(findings: Findings) -> list[Drawing]:
 
 def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
     """Shares [2, k], names and caption of the classes that a figure has room for."""
-    predicted = findings.baseline.predicted, findings.scores.predicted
-    highest = max(int(column.max()) for column in predicted)
-    shares = np.stack(
-        [np.bincount(column, minlength=highest + 1) / len(column) for column in predicted]
-    )
+    classes, counts = _class_counts(findings.baseline.predicted, findings.scores.predicted)
+    shares = counts / counts.sum(axis=1, keepdims=True)
     given = findings.baseline.class_names
     own = findings.scores.class_names
-    classes = np.flatnonzero(shares.any(axis=0))
+    kept = np.arange(len(classes))
     words = "Share of the answers of each class that was predicted."
     if len(classes) > _SHOWN_CLASSES:
-        changes = np.abs(shares[0] - shares[1])[classes]
-        classes = np.sort(classes[np.argsort(-changes, kind="stable")[:_SHOWN_CLASSES]])
+        changes = np.abs(shares[0] - shares[1])
+        kept = np.sort(np.argsort(-changes, kind="stable")[:_SHOWN_CLASSES])
         words = f"The {_SHOWN_CLASSES} predicted classes whose shares differ most."
     names = [
-        given[number] if given else shown(own.get(number, number)) for number in map(int, classes)
+        given[number] if given else shown(own.get(number, number))
+        for number in map(int, classes[kept])
     ]
-    return shares[:, classes], names, words
+    return shares[:, kept], names, words
 
 
 def _draw_abstention(findings: Findings, tau: float) -> Drawing:

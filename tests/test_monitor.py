@@ -88,7 +88,7 @@ def test_false_alarms_of_all_checks_together():
         p = answers(450, seed)
         u = p.uncertainty["uncertainty"].astype(np.float64)
         judged = monitor.judge_assumption(
-            (u[:200], p.predicted[:200]), (u[200:], p.predicted[200:]), 3, TAU, 0.1
+            (u[:200], p.predicted[:200]), (u[200:], p.predicted[200:]), TAU, 0.1
         )
         alarms += judged.verdict == "changed"
     # Above what chance makes of 10 %: never; and not zero, or the checks would be deaf.
@@ -458,6 +458,17 @@ def test_many_classes_leave_room_for_the_ones_that_changed():
     shares, names, words = monitor._class_shares(found)
     assert len(names) == 20 and "59" in names and "20 predicted classes" in words
     assert shares[1][names.index("59")] == pytest.approx(np.mean(predicted == 59))
+
+
+def test_numbers_of_classes_may_be_anything():
+    p = answers(300, 0)
+    names = np.array([7, 10**15, 2])
+    base = Baseline("base", p.uncertainty["uncertainty"], names[p.predicted], "u")
+    other = np.where(p.predicted == 1, 10**17, names[p.predicted])
+    found = monitor.monitor(base, Scores("s", p.uncertainty["uncertainty"], other, "u"))
+    assert found.assumption.checks[2].found
+    _, shown, _ = monitor._class_shares(found)
+    assert shown == ["2", "7", str(10**15), str(10**17)]
 
 
 def test_ordinals():
