@@ -185,6 +185,14 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     assert any(f"{len(reviewed)} labels belong to answers" in note for note in found.notes)
 
 
+def test_rows_without_a_label_are_not_taken_for_wrong_ones():
+    p = answers(500, 5)
+    some = np.where(np.arange(500) % 2, p.predicted, -1)
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitor.monitor(base, scores_of(p, labels=some)).promise
+    assert (found.labelled, found.errors) == (250, 0) and found.accepted < 250
+
+
 def test_kept_and_open():
     p = answers(3000, 5)
     right = dataclasses.replace(p, labels=p.predicted)
