@@ -226,7 +226,9 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
             leftovers += flag_values(["", *chunk])[1:]
             # At once, and not only in Config: here the line at fault is known.
             for name in set(_FIELDS).intersection(flag_values):
-                check(_FIELDS[name], flag_values[name].value)
+                # Another command may have a flag of that name that is not set by default.
+                if flag_values[name].present:
+                    check(_FIELDS[name], flag_values[name].value)
         except (flags.Error, ValueError) as error:
             raise UsageError(f"{origin}{error}") from None
     flag_values.mark_as_parsed()

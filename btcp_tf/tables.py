@@ -864,10 +864,10 @@ def terminal_table(
                 [row["method"], *(str(value_cell(row, m, spread=m in shown)) for m in HEADLINE)]
                 for row in group
             ]
-            aligned = _aligned([headings, *table])
-            if max(map(len, aligned)) < 80:
+            shown_lines = aligned([headings, *table])
+            if max(map(len, shown_lines)) < 80:
                 break
-        lines += [*aligned, ""]
+        lines += [*shown_lines, ""]
     if any(interval(row, name) for row in rows for name in HEADLINE):
         lines += ["In brackets: 95 % bootstrap intervals.", ""]
     if files:
@@ -876,7 +876,8 @@ def terminal_table(
     return "\n".join(lines).rstrip()
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text, indented, with the entries of a column below one another."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [("  " + "  ".join(map(str.ljust, cells, widths))).rstrip() for cells in table]
 
@@ -896,7 +897,7 @@ def study_terminal_table(rows: Sequence[Row]) -> str:
             values = [str(value_cell(row, "auroc")), value_cell(row, "aurc").text]
             line = [name, values[0], difference.text, values[1], row.get("verdict", "")]
             table.append([words.replace("±", "+-").replace("–", "-") for words in line])
-        lines += [_about(group[0]), *_aligned(table)]
+        lines += [_about(group[0]), *aligned(table)]
         if any(row["answers"] for row in group):
             lines.append("  * not the shared classifier: its own answers, or fine-tuned")
         lines.append("")

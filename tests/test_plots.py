@@ -1,5 +1,6 @@
 """Figures hold the data they are given, and stay legible."""
 
+import io
 import math
 
 import numpy as np
@@ -408,3 +409,61 @@ def test_thresholds_lie_on_the_curve_of_the_test_set():
         assert list(lines) == ["calibration", "test", "SavedModel", "promise 5%"]
         for name, tau, value in zip(list(lines)[2:], (0.6, 0.3), values, strict=True):
             np.testing.assert_allclose(lines[name].get_xydata(), [(tau, value)])
+
+
+def test_two_samples_are_drawn_as_shares_of_each():
+    then, now = np.array([0.0, 0.1, 0.9, 0.9]), np.array([0.05, 1.0])
+    ax = make_ax()
+    plots.plot_two_samples(ax, then, now, bins=10, tau=0.3)
+    first, second = (patch.get_data() for patch in ax.patches)
+    assert first.values[[0, 1, 9]].tolist() == [0.25, 0.25, 0.5]
+    assert second.values[[0, 9]].tolist() == [0.5, 0.5]
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == ["calibration (4)", "now (2)", "tau = 0.3"]
+    # Two colors that differ in gray as well are not enough: the dashes differ.
+    assert len({patch.get_linestyle() for patch in ax.patches}) == 2
+
+
+def test_distribution_functions_hold_every_value_and_mark_the_distance():
+    then, now = np.array([0.2, 0.2, 0.6]), np.array([0.4, 0.8])
+    ax = make_ax()
+    plots.plot_distribution_functions(ax, then, now, at=0.2)
+    drawn = lines(ax)
+    x, y = drawn["calibration (3)"].get_data()
+    assert list(x) == [0, 0.2, 0.6, 1] and list(y) == pytest.approx([0, 2 / 3, 1, 1])
+    assert list(drawn["distance"].get_ydata()) == pytest.approx([2 / 3, 0])
+
+
+def test_class_shares_are_pairs_of_bars_from_top_to_bottom():
+    ax = make_ax()
+    plots.plot_class_shares(ax, np.array([0.7, 0.3]), np.array([0.2, 0.8]), ["$a", "b"])
+    assert [bar.get_width() for bar in ax.patches] == [0.7, 0.3, 0.2, 0.8]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["$a", "b"]
+    bottom, top = ax.get_ylim()
+    assert bottom > top
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_rates_by_block_stand_beside_the_band_of_the_baseline():
+    ax = make_ax()
+    rows, rates = np.array([50, 150]), np.array([0.1, 0.3])
+    plots.plot_rate_by_block(
+        ax, rows, rates, rates - 0.05, rates + 0.05, baseline=(0.12, 0.1, 0.15), ylabel="rate"
+    )
+    assert list(lines(ax)["now, in blocks"].get_ydata()) == [0.1, 0.3]
+    assert list(lines(ax)["calibration"].get_ydata()) == [0.12, 0.12]
+    assert ax.get_ylim()[1] > 0.35
+
+
+def test_the_promise_is_drawn_with_its_limit_and_its_break():
+    rows = np.arange(1, 101)
+    risk = np.full(100, 0.04)
+    ax = make_ax()
+    plots.plot_risk_over_rows(ax, rows, risk, risk / 2, risk * 2, limit=0.05, broken=70)
+    assert list(lines(ax)["limit 0.05"].get_ydata()) == [0.05, 0.05]
+    assert list(lines(ax)["broken at 70"].get_xdata()) == [70, 70]
+    assert ax.get_ylim()[1] >= 0.08
+    ax = make_ax()
+    plots.plot_evidence(ax, rows, 1.05**rows, enough=100, broken=95)
+    assert ax.get_yscale() == "log" and list(lines(ax)["enough: 100"].get_ydata()) == [100, 100]
+    assert lines(ax)["evidence"].get_ydata()[-1] == pytest.approx(1.05**100)

@@ -1,0 +1,974 @@
+"""Does a threshold still hold? Scores from production beside the data that it was chosen on.
+
+    python -m btcp_tf.monitor --baseline=saved_models/digits --scores=scores.csv
+
+A promise such as "at most 5 % of the accepted answers are wrong" holds as long as what comes in is
+drawn as the calibration set was. Without labels this looks for signs that it is not: in u, in the
+classes predicted, in the share of abstentions. With labels, which may come later and for some rows
+only, it tests the promise itself and says at which row it was shown broken. The verdicts go to the
+terminal, to `monitor.json` and to `monitor.html`; the exit status tells a scheduler. No TensorFlow
+here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`.
+"""
+
+import dataclasses
+import json
+import math
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+import btcp_tf
+from btcp_tf import command, drift, pages, plots, tables
+from btcp_tf.files import atomic_path, check_folder
+from btcp_tf.pages import Block, Report, text
+from btcp_tf.plots import Drawing, panels
+from btcp_tf.scores import (
+    SCORES,
+    Baseline,
+    Rule,
+    Scores,
+    join_labels,
+    load_baseline,
+    load_scores,
+    shown,
+)
+from btcp_tf.tables import Cell, Table
+
+USAGE = "python -m btcp_tf.monitor --baseline=BASELINE --scores=FILE [--labels=FILE]"
+
+NOTHING, DRIFT, BROKEN = 0, 3, 4
+"""Exit statuses: nothing found; the assumption of the promise no longer holds, or without a promise
+the data has changed; the promise is shown broken, which is worse."""
+
+FEWEST = 100
+"""Rows below which, on either side, there is no verdict about a change."""
+
+_BLOCKS = 20  # Of the figure of abstentions.
+_SHOWN_CLASSES = 20
+_CURVE = 400  # Points of a curve over rows.
+
+
+# Judging ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One test of whether the scores are drawn as the baseline was."""
+
+    name: str
+    title: str
+    statistic: float
+    shown: str
+    """The statistic as it is printed."""
+    beside: str
+    """What belongs to it: an interval, degrees of freedom, the baseline's."""
+    by_chance: float | None
+    """What chance alone exceeds with the probability of a false alarm; None: not known."""
+    p_value: float
+    adjusted: float
+    """p-value for all checks together (Holm)."""
+    found: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumption:
+    """Whether the scores are drawn as the baseline was, as far as they tell without labels."""
+
+    verdict: str
+    """"holds": nothing found; "changed"; "too few rows": no verdict."""
+    words: str
+    checks: tuple[Check, ...] = ()
+    ks: drift.Ks | None = None
+    psi: drift.Psi | None = None
+    mix: drift.Mix | None = None
+    abstention: drift.Rates | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Promise:
+    """What labels say of the error rate of accepted answers."""
+
+    verdict: str
+    """"broken"; "kept": shown to be so far; "open": neither is shown; "none": nothing to test."""
+    words: str
+    limit: float | None = None
+    """Error rate under test."""
+    labelled: int = 0
+    """Answers with a label."""
+    accepted: int = 0
+    """Accepted ones among them: only these count."""
+    errors: int = 0
+    """Wrong ones among `accepted`."""
+    interval: tuple[float, float] | None = None
+    """Exact 95 % interval of the error rate of accepted answers, for a single look."""
+    broken_at: int | None = None
+    """The promise was shown broken at so many accepted answers with a label."""
+    row: int | None = None
+    """Row of the scores, from 0, that it was."""
+    input: str | None = None
+    since: int | None = None
+    """From where on it shows most clearly, counted as `broken_at`: roughly where the rate rose."""
+    since_row: int | None = None
+    curve: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Findings:
+    """Everything that is reported."""
+
+    baseline: Baseline
+    scores: Scores
+    rule: Rule | None
+    assumption: Assumption
+    promise: Promise
+    alpha: float
+    delta: float
+    notes: tuple[str, ...]
+    then: np.ndarray
+    """u of the baseline, `[n]` float64, in the precision that both share."""
+    now: np.ndarray
+    """u of the scores, `[m]` float64."""
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        if self.promise.verdict == "broken":
+            return BROKEN
+        return DRIFT if self.assumption.verdict == "changed" else NOTHING
+
+
+def monitor(
+    baseline: Baseline,
+    scores: Scores,
+    *,
+    labels: tuple[np.ndarray, np.ndarray] | None = None,
+    tau: float | None = None,
+    risk: float | None = None,
+    alpha: float = 0.01,
+    delta: float = 0.01,
+) -> Findings:
+    """Compares scores with what a threshold was chosen on, and tests its promise.
+
+    Args:
+      baseline: From `load_baseline`.
+      scores: From `load_scores`.
+      labels: From `join_labels`: rows and true classes in the order of arrival. None: those of the
+        scores, if any, in their order.
+      tau: Threshold, for a baseline without one.
+      risk: Limit of the error rate to test, in (0, 1); None: the one that was promised.
+      alpha: Probability of a false alarm of all checks for a change together, each time they are
+        made, in (0, 1).
+      delta: Probability of a false alarm about the promise over the whole stream of labels, however
+        often it is looked at, in (0, 1).
+
+    Raises:
+      ValueError: If the scores are those of another model, or an argument is not as described.
+    """
+    rule = baseline.rule
+    if tau is not None:
+        if rule is not None:
+            raise ValueError(
+                f"tau: expected only with a predictions file, received it with {baseline.name}, "
+                "which has a threshold of its own"
+            )
+        rule = Rule(tau, None, None, "given")
+    known = _classes(baseline, scores)
+    then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
+    if labels is None and scores.labels is not None:
+        rows = np.flatnonzero(scores.labels >= 0)
+        labels = rows, scores.labels[rows]
+    if labels is not None and known is not None and len(labels[1]) and labels[1].max() >= known:
+        row = int(labels[1].argmax())
+        raise ValueError(
+            f"labels: expected classes 0 to {known - 1}, received {labels[1][row]} for "
+            f"{_name_of(scores, int(labels[0][row]))}"
+        )
+    threshold = None if rule is None else rule.tau
+    return Findings(
+        baseline,
+        scores,
+        rule,
+        judge_assumption((then, baseline.predicted), (now, scores.predicted), threshold, alpha),
+        judge_promise(scores, now, rule, labels, risk, delta),
+        alpha,
+        delta,
+        tuple(_notes(baseline, scores, rule, now, labels, delta)),
+        then,
+        now,
+    )
+
+
+def _classes(baseline: Baseline, scores: Scores) -> int | None:
+    """The number of classes of both; None: neither knows it.
+
+    Raises:
+      ValueError: If they differ in number or name.
+    """
+    known, given = baseline.classes, scores.classes
+    if known is not None and given is not None and known != given:
+        raise ValueError(
+            f"{scores.name}: expected answers of {known} classes as those of {baseline.name}, "
+            f"received {given} class probabilities: the scores of another model"
+        )
+    classes = known or given
+    highest = int(max(baseline.predicted.max(), scores.predicted.max()))
+    if classes is not None and highest >= classes:
+        raise ValueError(
+            f"{scores.name}: expected predicted classes 0 to {classes - 1} as in {baseline.name}, "
+            f"received {highest}: the scores of another model"
+        )
+    for number, name in scores.class_names.items():
+        if baseline.class_names is not None and name != baseline.class_names[number]:
+            raise ValueError(
+                f"{scores.name}: expected class_name {baseline.class_names[number]!r} for class "
+                f"{number} as in {baseline.name}, received {shown(name)!r}: the scores of another "
+                "model"
+            )
+    return classes
+
+
+def _same_precision(*columns: np.ndarray) -> list[np.ndarray]:
+    """Numbers as float64, rounded to the lowest precision among them.
+
+    A u that was written as a decimal and read again would else differ from itself, which looks like
+    a change wherever many u are tied.
+    """
+    shared = min((column.dtype for column in columns), key=lambda dtype: dtype.itemsize)
+    return [column.astype(shared).astype(np.float64) for column in columns]
+
+
+def judge_assumption(
+    baseline: tuple[np.ndarray, np.ndarray],
+    production: tuple[np.ndarray, np.ndarray],
+    tau: float | None,
+    alpha: float,
+) -> Assumption:
+    """Whether rows are drawn as a baseline was, from u and the predicted classes alone.
+
+    Args:
+      baseline: u `[n]` float64 and predicted classes `[n]`.
+      production: The same of what came later, `[m]`.
+      tau: Threshold, for the share of abstentions; None: it is not looked at. That it was chosen on
+        the baseline does no harm: a share of rows above one of their own quantiles varies no more.
+      alpha: Probability of a false alarm of all checks together, in (0, 1).
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha: expected a number between 0 and 1, received {alpha}")
+    (then, old), (now, new) = baseline, production
+    n, m = len(then), len(now)
+    if min(n, m) < FEWEST:
+        return Assumption(
+            "too few rows",
+            f"{FEWEST} rows are needed on either side to speak of a change, and there "
+            f"are {n:,} of the calibration set and {m:,} now.",
+        )
+    ks, psi = drift.ks(then, now), drift.psi(then, now)
+    classes, counts = _class_counts(old, new)
+    mix = drift.mix(*counts)
+    mix = mix._replace(pooled=tuple(int(classes[place]) for place in mix.pooled))
+    ks_by_chance = drift.ks_by_chance(n, m, alpha)
+    drafts: list[tuple[str, str, float, str, str, float | None, float]] = [
+        (
+            "uncertainty_ks",
+            "u: Kolmogorov-Smirnov distance",
+            ks.distance,
+            f"{ks.distance:.3f}",
+            f"[{ks.low:.3f}, {ks.high:.3f}]",
+            ks_by_chance,
+            ks.p_value,
+        ),
+        (
+            "uncertainty_psi",
+            "u: population stability index",
+            psi.value,
+            f"{psi.value:.3f}",
+            f"{psi.degrees + 1} bins",
+            psi.by_chance(alpha),
+            psi.p_value,
+        ),
+        (
+            "classes",
+            "predicted classes: chi-squared",
+            mix.chi2,
+            f"{mix.chi2:.1f}",
+            f"{mix.degrees} degrees of freedom, PSI {mix.psi.value:.3f}",
+            mix.by_chance(alpha),
+            mix.p_value,
+        ),
+    ]
+    abstention = None
+    if tau is not None:
+        abstention = drift.rates((int(np.sum(then >= tau)), n), (int(np.sum(now >= tau)), m))
+        drafts.append(
+            (
+                "abstention",
+                "share of abstentions",
+                abstention.production,
+                f"{100 * abstention.production:.2f} %",
+                f"{_interval(abstention.production_interval)}, was "
+                f"{_percent(abstention.baseline, abstention.baseline_interval)}",
+                None,
+                abstention.p_value,
+            )
+        )
+    adjusted = drift.holm([draft[-1] for draft in drafts])
+    checks = tuple(Check(*draft, p, p <= alpha) for draft, p in zip(drafts, adjusted, strict=True))
+    return Assumption(*_say(checks, ks, psi, n, m, alpha), checks, ks, psi, mix, abstention)
+
+
+def _class_counts(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that occur, `[c]`, and how often each does in each column, `[columns, c]`."""
+    # Numbers of classes may be anything: they are no places in an array.
+    classes = np.unique(np.concatenate(columns))
+    counts = [
+        np.bincount(np.searchsorted(classes, column), minlength=len(classes)) for column in columns
+    ]
+    return classes, np.stack(counts)
+
+
+def _say(
+    checks: Sequence[Check], ks: drift.Ks, psi: drift.Psi, n: int, m: int, alpha: float
+) -> tuple[str, str]:
+    found = [check.title.split(":")[0] for check in checks if check.found]
+    together = (
+        f"{len(checks)} checks, false alarm at most {alpha:.4g} for all together (Holm); "
+        f"{n:,} rows then, {m:,} now"
+    )
+    if not found:
+        return "holds", (
+            "Nothing speaks against the scores being drawn as the "
+            f"calibration set was ({together}). That is no proof: with so many rows, a distance of "
+            f"up to {ks.high:.2f} between the distributions of u is not ruled out."
+        )
+    size = next(word for limit, word in _SIZES if psi.value < limit)
+    return "changed", (
+        "The scores are not drawn as the calibration set was: chance does not explain the change "
+        f"in {', '.join(dict.fromkeys(found))} ({together}). By the customary limits of the PSI "
+        f"the change of u is {size}. What was promised about accepted answers was promised for "
+        "data like the calibration set's."
+    )
+
+
+_SIZES = ((0.1, "small"), (0.25, "moderate"), (math.inf, "large"))
+"""Customary limits of the population stability index."""
+
+
+def judge_promise(
+    scores: Scores,
+    uncertainty: np.ndarray,
+    rule: Rule | None,
+    labels: tuple[np.ndarray, np.ndarray] | None,
+    risk: float | None,
+    delta: float,
+) -> Promise:
+    """Whether accepted answers are wrong more often than was promised.
+
+    Args:
+      scores: The answers.
+      uncertainty: Their u, `[m]` float64.
+      rule: The threshold.
+      labels: Rows `[l]` and true classes `[l]`, in the order of arrival; None: no labels.
+      risk: Limit to test in the place of the promised one.
+      delta: Probability of a false alarm over the whole stream, in (0, 1).
+    """
+    for name, value in (("risk", risk), ("delta", delta)):
+        if value is not None and not 0 < value < 1:
+            raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
+    limit = risk if risk is not None else rule.target if rule else None
+    if labels is None or not len(labels[0]):
+        return Promise("none", "There are no labels.", limit)
+    rows, true = labels
+    if rule is None or rule.tau is None:
+        words = "no threshold" if rule is None else "a threshold that accepts nothing"
+        return Promise("none", f"There is {words}.", limit, len(rows))
+    accepted = uncertainty[rows] < rule.tau
+    rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
+    labelled, n, k = len(accepted), len(rows), int(wrong.sum())
+    if not n:
+        words = f"None of the {labelled:,} answers with a label was accepted."
+        return Promise("none", words, limit, labelled)
+    interval = drift.clopper_pearson(k, n)
+    seen = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
+    totals = np.cumsum(wrong)[seen - 1]
+    low, high = drift.anytime_interval(totals, seen, delta=delta, scale=limit or 0.1)
+    curve = {"rows": seen, "risk": totals / seen, "low": low, "high": high}
+    observed = (
+        f"{k:,} of {n:,} accepted answers with a label are wrong, {_percent(k / n, interval)}"
+    )
+    result = Promise(
+        "none",
+        f"Nothing was promised. {observed}.",
+        limit,
+        labelled,
+        accepted=n,
+        errors=k,
+        interval=interval,
+        curve=curve,
+    )
+    if limit is None:
+        return result
+    curve["evidence"] = drift.evidence(wrong, limit)[seen - 1]
+    rate = f"{100 * limit:.4g} %"
+    if (found := drift.first_break(wrong, limit, delta=delta)) is not None:
+        part = wrong[found.since : found.row + 1]
+        row, since = (int(rows[place]) for place in (found.row, found.since))
+        return dataclasses.replace(
+            result,
+            verdict="broken",
+            words=f"That at most {rate} of the accepted answers are wrong is refuted at "
+            f"the {_ordinal(found.row + 1)} accepted answer with a label, {_name_of(scores, row)} "
+            f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). "
+            f"It shows most clearly from the {_ordinal(found.since + 1)} on, "
+            f"{_name_of(scores, since)}: {int(part.sum()):,} wrong of {len(part):,} up to here. "
+            f"Altogether {observed}.",
+            broken_at=found.row + 1,
+            row=row,
+            input=None if scores.inputs is None else scores.inputs[row],
+            since=found.since + 1,
+            since_row=since,
+        )
+    if high[-1] <= limit:
+        words = (
+            f"{observed}; that the rate is at most {rate} is shown (at level {1 - delta:.4g}, at "
+            "whatever time one looks)."
+        )
+        return dataclasses.replace(result, verdict="kept", words=words)
+    words = f"{observed}; so many labels neither refute nor show that at most {rate} are."
+    return dataclasses.replace(result, verdict="open", words=words)
+
+
+def _name_of(scores: Scores, row: int) -> str:
+    where = f"row {row} of the scores"
+    return where if scores.inputs is None else f"{shown(scores.inputs[row])} ({where})"
+
+
+def _ordinal(number: int) -> str:
+    special = {1: "st", 2: "nd", 3: "rd"} if number % 100 not in (11, 12, 13) else {}
+    return f"{number:,}{special.get(number % 10, 'th')}"
+
+
+def _percent(share: float, interval: tuple[float, float]) -> str:
+    return f"{100 * share:.2f} % {_interval(interval)}"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
+# u and tau may have been rounded on the way into a file.
+_ROUNDING = 1e-6
+
+
+def _notes(
+    baseline: Baseline,
+    scores: Scores,
+    rule: Rule | None,
+    uncertainty: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray] | None,
+    delta: float,
+) -> Iterator[str]:
+    if scores.problems:
+        yield (
+            f"{len(scores.problems):,} of {len(scores.problems) + len(uncertainty):,} inputs have "
+            f"no answer and are left out, the first of them {shown(scores.problems[0])}."
+        )
+    if rule is not None and scores.accept is not None:
+        accepted = np.zeros(len(uncertainty), bool)
+        clear = np.ones(len(uncertainty), bool)
+        if rule.tau is not None:
+            accepted = uncertainty < rule.tau
+            clear = np.abs(uncertainty - rule.tau) > _ROUNDING * np.maximum(1, abs(rule.tau))
+        wrong = (accepted != scores.accept) & clear
+        if wrong.any():
+            tau = "none" if rule.tau is None else f"{rule.tau:.6g}"
+            yield (
+                f"The scores' own column accept differs from u < tau (tau {tau}) in "
+                f"{int(wrong.sum()):,} of {len(wrong):,} rows, the first being "
+                f"{_name_of(scores, int(wrong.argmax()))}: they were made with another threshold "
+                "or another model. Here u < tau counts."
+            )
+    if rule is not None and rule.tau is None:
+        yield "The threshold accepts nothing: no tau kept the promise on the calibration set."
+    if labels is None or not len(labels[0]):
+        yield (
+            "There are no labels. Where the errors of accepted answers rise and neither u nor the "
+            "predicted classes change, nothing here can tell."
+        )
+        return
+    if rule is None or rule.tau is None:
+        return
+    accepted = uncertainty < rule.tau
+    count = int(accepted[labels[0]].sum())
+    rest = len(labels[0]) - count
+    yield (
+        f"{count:,} of {int(accepted.sum()):,} accepted answers have a label. What they say holds "
+        "for all of them only if it does not depend on the answer which ones got one, as in a "
+        "random sample."
+    )
+    if rest:
+        yield (
+            f"{rest:,} labels belong to answers that were not accepted; the promise is not about "
+            "those, and they are left out."
+        )
+    if rule.target is not None and rule.delta is not None:
+        yield (
+            f"When tau was chosen, a promise that does not hold was allowed with probability "
+            f"{rule.delta:.4g}: it can be broken without any change of the data."
+        )
+
+
+# Reporting -------------------------------------------------------------------------------------
+
+
+def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The findings as JSON knows values: `status`, `assumption`, `promise`, `notes` and so on."""
+    baseline, scores, rule = findings.baseline, findings.scores, findings.rule
+    assumption, promise = findings.assumption, findings.promise
+    psi, mix, abstention = assumption.psi, assumption.mix, assumption.abstention
+    skipped = {"curve"}
+    return {
+        "status": findings.status,
+        "assumption": {
+            "verdict": assumption.verdict,
+            "words": assumption.words,
+            "checks": [dataclasses.asdict(check) for check in assumption.checks],
+            "ks": None if assumption.ks is None else assumption.ks._asdict(),
+            "psi": None if psi is None else _plain_psi(psi),
+            "classes": None
+            if mix is None
+            else {**mix._asdict(), "psi": _plain_psi(mix.psi), "pooled": list(mix.pooled)},
+            "abstention": None if abstention is None else abstention._asdict(),
+        },
+        "promise": {
+            field.name: shown(value) if isinstance(value, str) else value
+            for field in dataclasses.fields(promise)
+            if field.name not in skipped
+            for value in (getattr(promise, field.name),)
+        },
+        "baseline": {"path": baseline.name, "column": baseline.column, "n": len(findings.then)},
+        "scores": {
+            "path": scores.name,
+            "column": scores.column,
+            "n": len(findings.now),
+            "problems": len(scores.problems),
+        },
+        "threshold": None if rule is None else rule._asdict(),
+        "settings": dict(settings),
+        "notes": list(findings.notes),
+        "versions": {"btcp_tf": btcp_tf.__version__, "numpy": np.__version__},
+    }
+
+
+def _plain_psi(psi: drift.Psi) -> dict[str, Any]:
+    return psi._asdict() | {"counts": psi.counts.tolist()}
+
+
+_HEADS = {
+    "holds": "No change was found.",
+    "changed": "The data have changed.",
+    "too few rows": "No verdict about a change.",
+    "broken": "The promise is broken.",
+    "kept": "The promise is kept so far.",
+    "open": "The promise is not refuted.",
+    "none": "The promise is not tested.",
+}
+"""By verdict."""
+
+
+def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
+    """The findings as a page."""
+    assumption, promise = findings.assumption, findings.promise
+    rule = findings.rule
+    about: list[Block] = [
+        text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
+    ]
+    changed: list[Block] = []
+    if assumption.checks:
+        changed.append(_check_table(findings))
+    changed += _draw_change(findings)
+    promised: list[Block] = []
+    if promise.accepted:
+        promised += [_promise_table(findings), _draw_promise(findings)]
+    threshold = {} if rule is None else {f"threshold: {k}": v for k, v in rule._asdict().items()}
+    values = {key: "none" if value in (None, "") else value for key, value in settings.items()}
+    return Report(
+        f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
+        findings.notes,
+        [
+            ("Verdict", about),
+            ("Are the data as they were?", changed),
+            ("Is the promise kept?", promised),
+            ("How to read this", [_GLOSSARY]),
+            (
+                "Settings",
+                [tables.pair_table(values | threshold, "settings", "Settings and threshold")],
+            ),
+        ],
+    )
+
+
+_GLOSSARY = pages.Definitions(
+    [
+        (
+            "Kolmogorov-Smirnov distance",
+            "uncertainty_ks",
+            "Largest difference between the shares of answers with at most some u, then and now. "
+            "The interval is that of Dvoretzky, Kiefer, Wolfowitz and Massart for both samples, "
+            "95 %. It bounds the change in the share that any threshold accepts.",
+        ),
+        (
+            "Population stability index",
+            "uncertainty_psi",
+            "Sum over bins of (now - then) log(now / then) of their shares; the bins are tenths of "
+            "the calibration set. 0.1 and 0.25 are customary limits of a small and a large change; "
+            "what chance alone makes depends on the number of rows and stands beside it.",
+        ),
+        (
+            "By chance up to",
+            "by_chance",
+            "Without a change, a value above this is seen as often as alpha says, in this check "
+            "alone.",
+        ),
+        (
+            "p, all checks",
+            "adjusted",
+            "Holm's p-value: a finding where it is at most alpha. With that, a false alarm in any "
+            "of the checks has at most the probability alpha, each time that they are made.",
+        ),
+        (
+            "Evidence",
+            "evidence",
+            "What a bet on errors would have won that is fair if the promise is just kept. While "
+            "it is kept, the chance that this ever reaches 1 / delta is at most delta (Ville's "
+            "inequality): one may look after every label.",
+        ),
+    ]
+)
+
+
+def _check_table(findings: Findings) -> Table:
+    lines = [
+        [
+            check.title,
+            Cell(check.shown, check.statistic, check.beside),
+            "" if check.by_chance is None else Cell(f"{check.by_chance:.3f}", check.by_chance),
+            Cell(_p(check.p_value), check.p_value),
+            Cell(_p(check.adjusted), check.adjusted),
+            "changed" if check.found else "no finding",
+        ]
+        for check in findings.assumption.checks
+    ]
+    mix = findings.assumption.mix
+    pooled = f"; {len(mix.pooled)} rare classes counted as one" if mix and mix.pooled else ""
+    return Table(
+        "checks",
+        f"Calibration set ({len(findings.then):,} rows) and scores ({len(findings.now):,} rows)"
+        f"{pooled}",
+        {
+            "check": "check",
+            "value": "value",
+            "by_chance": "by chance up to",
+            "p_value": "p",
+            "adjusted": "p, all checks",
+            "finding": "finding",
+        },
+        lines,
+    )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+def _draw_change(findings: Findings) -> list[Drawing]:
+    tau = None if findings.rule is None else findings.rule.tau
+    then, now = findings.then, findings.now
+    figure, (left, right), columns = panels(2)
+    plots.plot_two_samples(left, then, now, tau=tau, title="How u is distributed")
+    at = drift.ks(then, now).at
+    plots.plot_distribution_functions(right, then, now, at=at, tau=tau, title="The same, added up")
+    drawings = [
+        Drawing(
+            "uncertainty",
+            "Uncertainty then and now",
+            "The calibration set and the scores. Left of tau answers are accepted. The thick line "
+            "is the Kolmogorov-Smirnov distance.",
+            figure,
+            columns,
+        )
+    ]
+    shares, names, words = _class_shares(findings)
+    figure, (ax,), columns = panels(1, height=max(3.5, 1.2 + 0.32 * len(names)), left=1.6)
+    plots.plot_class_shares(ax, shares[0], shares[1], names)
+    drawings.append(Drawing("classes", "Predicted classes then and now", words, figure, columns))
+    if tau is not None:
+        drawings.append(_draw_abstention(findings, tau))
+    return drawings
+
+
+def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
+    """Shares [2, k], names and caption of the classes that a figure has room for."""
+    classes, counts = _class_counts(findings.baseline.predicted, findings.scores.predicted)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    given = findings.baseline.class_names
+    own = findings.scores.class_names
+    kept = np.arange(len(classes))
+    words = "Share of the answers of each class that was predicted."
+    if len(classes) > _SHOWN_CLASSES:
+        changes = np.abs(shares[0] - shares[1])
+        kept = np.sort(np.argsort(-changes, kind="stable")[:_SHOWN_CLASSES])
+        words = f"The {_SHOWN_CLASSES} predicted classes whose shares differ most."
+    names = [
+        given[number] if given else shown(own.get(number, number))
+        for number in map(int, classes[kept])
+    ]
+    return shares[:, kept], names, words
+
+
+def _draw_abstention(findings: Findings, tau: float) -> Drawing:
+    rejected = findings.now >= tau
+    blocks = min(_BLOCKS, max(1, len(rejected) // 25))
+    parts = np.array_split(rejected, blocks)
+    ends = np.cumsum([len(part) for part in parts])
+    rates = np.array([part.mean() for part in parts])
+    low, high = np.array([drift.clopper_pearson(int(part.sum()), len(part)) for part in parts]).T
+    share = float(np.mean(findings.then >= tau))
+    interval = drift.clopper_pearson(int(np.sum(findings.then >= tau)), len(findings.then))
+    figure, (ax,), columns = panels(1)
+    plots.plot_rate_by_block(
+        ax,
+        ends - np.array([len(part) for part in parts]) / 2,
+        rates,
+        low,
+        high,
+        baseline=(share, *interval),
+        ylabel="abstentions",
+    )
+    return Drawing(
+        "abstention",
+        "Abstentions over time",
+        f"The scores in their order, in {blocks} blocks, each with its exact 95 % interval; the "
+        "band is that of the calibration set.",
+        figure,
+        columns,
+    )
+
+
+def _promise_table(findings: Findings) -> Table:
+    promise = findings.promise
+    risk = promise.errors / promise.accepted
+    low, high = (float(promise.curve[end][-1]) for end in ("low", "high"))
+    assert promise.interval is not None
+    values: dict[str, Any] = {
+        "limit of the error rate": "none" if promise.limit is None else f"{promise.limit:.4g}",
+        "answers with a label": f"{promise.labelled:,}",
+        "accepted ones among them": f"{promise.accepted:,}",
+        "wrong ones among these": f"{promise.errors:,}",
+        "error rate, exact 95 % interval": _percent(risk, promise.interval),
+        f"interval for all times together, level {1 - findings.delta:.4g}": (
+            f"[{100 * low:.2f}, {100 * high:.2f}] %"
+        ),
+    }
+    if promise.broken_at is not None:
+        values["shown broken at accepted answer"] = f"{promise.broken_at:,}"
+        values["most clearly so from"] = f"{promise.since:,}"
+    return tables.pair_table(values, "promise", "Accepted answers with a label")
+
+
+def _draw_promise(findings: Findings) -> Drawing:
+    promise = findings.promise
+    curve = promise.curve
+    figure, axes, columns = panels(2 if "evidence" in curve else 1)
+    plots.plot_risk_over_rows(
+        axes[0],
+        curve["rows"],
+        curve["risk"],
+        curve["low"],
+        curve["high"],
+        limit=promise.limit,
+        broken=promise.broken_at,
+        title="Error rate of accepted answers",
+    )
+    words = (
+        f"In the order of the labels. The band covers the rate, if it stays the same, at all times "
+        f"together (level {1 - findings.delta:.4g})."
+    )
+    if "evidence" in curve:
+        plots.plot_evidence(
+            axes[1],
+            curve["rows"],
+            curve["evidence"],
+            enough=1 / findings.delta,
+            broken=promise.broken_at,
+            title="Evidence that the promise is broken",
+        )
+        words += (
+            " The evidence counts from every row on, so that a late rise shows although the rate "
+            "of all rows together is still low."
+        )
+    return Drawing("promise", "The promise over time", words, figure, columns)
+
+
+def terminal_text(findings: Findings) -> str:
+    """What a person should know, in a few lines of fewer than 80 columns."""
+    baseline, rule = findings.baseline, findings.rule
+    tau = "no threshold"
+    if rule is not None:
+        tau = "tau none" if rule.tau is None else f"tau {rule.tau:.4g}"
+    rows = f"{len(findings.then):,} rows of {baseline.column}"
+    lines = [
+        f"baseline  {shown(baseline.name)}: {rows}, {tau}",
+        f"scores    {shown(findings.scores.name)}: {len(findings.now):,} rows",
+        "",
+    ]
+    if findings.assumption.checks:
+        table = [["check", "value", "by chance", "p, all checks"]]
+        table += [
+            [
+                check.title,
+                check.shown,
+                "" if check.by_chance is None else f"{check.by_chance:.3f}",
+                _p(check.adjusted) + " !" * check.found,
+            ]
+            for check in findings.assumption.checks
+        ]
+        lines += [*tables.aligned(table), ""]
+    paragraphs = [
+        (title, f"{_HEADS[found.verdict]} {found.words}")
+        for title, found in (("data", findings.assumption), ("promise", findings.promise))
+    ]
+    for title, words in (*paragraphs, *(("note", note) for note in findings.notes)):
+        lines += textwrap.wrap(words, 78, initial_indent=f"{title:<10}", subsequent_indent=" " * 10)
+    return "\n".join(lines)
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the command line, compares and reports; returns the exit status.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    flag_values = _define_flags()
+    if command.asks_for_help(words):
+        command.show_help(flag_values, USAGE)
+    with command.exit_on_error():
+        leftovers = command.read(flag_values, words)
+        if leftovers:
+            raise command.UsageError(f"expected --NAME=VALUE, received the word {leftovers[0]!r}")
+        values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
+        paths = _paths(values)
+        for name in ("risk", "alpha", "delta"):
+            if values[name] is not None and not 0 < values[name] < 1:
+                raise command.UsageError(
+                    f"{name}: expected a number between 0 and 1, received {values[name]}"
+                )
+    return command.carry_out(lambda: _run(values, paths), verbose=1)
+
+
+def _define_flags() -> flags.FlagValues:
+    flag_values = flags.FlagValues()
+
+    def text_flag(name: str, help: str) -> None:
+        flags.DEFINE_string(name, "", help, flag_values=flag_values)
+
+    def number_flag(name: str, default: float | None, help: str) -> None:
+        flags.DEFINE_float(name, default, help, flag_values=flag_values)
+
+    text_flag(
+        "baseline",
+        "What the threshold was chosen on: a run's folder, an exported model's directory or its "
+        "parent, or a predictions file.",
+    )
+    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(SCORES)}).")
+    text_flag(
+        "labels",
+        "Labels that came later: a CSV file of input,labels in the order in which they came, for "
+        "any of the inputs. Or a column labels in the scores.",
+    )
+    text_flag("output_dir", "Where to write; empty: <stem>-monitor beside the scores.")
+    text_flag("column", "Name of the uncertainty in a predictions file that has several.")
+    number_flag("tau", None, "Threshold, for a predictions file as the baseline.")
+    number_flag("risk", None, "Error rate of accepted answers to test; else the promised one.")
+    number_flag("alpha", 0.01, "False alarms of all checks for a change together, each time.")
+    number_flag("delta", 0.01, "False alarms about the promise, over the whole stream of labels.")
+    return flag_values
+
+
+def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
+    """Where the files are.
+
+    Raises:
+      UsageError: If one of them is not there.
+    """
+    paths = {
+        name: Path(values[name]).expanduser()
+        for name in ("baseline", "scores", "labels", "output_dir")
+        if values[name]
+    }
+    for name in ("baseline", "scores"):
+        if name not in paths:
+            raise command.UsageError(f"{name}: expected a path, received none")
+    if not paths["baseline"].exists():
+        raise command.UsageError(
+            f"baseline: expected a run's folder, an exported model or a predictions file, "
+            f"received {paths['baseline']}, which is not there"
+        )
+    for name, endings in (("scores", SCORES), ("labels", SCORES[:-1])):
+        path = paths.get(name)
+        if path and not (path.is_file() and path.suffix.lower() in endings):
+            raise command.UsageError(
+                f"{name}: expected a file ({', '.join(endings)}), received {path}"
+                + ("" if path.exists() else ", which is not there")
+            )
+    paths.setdefault("output_dir", paths["scores"].with_name(f"{paths['scores'].stem}-monitor"))
+    return paths
+
+
+def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
+    column = values["column"]
+    baseline = load_baseline(paths["baseline"], column=column)
+    names = [name for name in (column, "uncertainty", baseline.column) if name]
+    scores = load_scores(paths["scores"], list(dict.fromkeys(names)))
+    if column and column not in (baseline.column, scores.column):
+        raise ValueError(
+            f"column: expected an uncertainty of {baseline.name} or {scores.name}, "
+            f"received {column}"
+        )
+    labels = join_labels(scores, paths["labels"]) if "labels" in paths else None
+    findings = monitor(
+        baseline,
+        scores,
+        labels=labels,
+        **{name: values[name] for name in ("tau", "risk", "alpha", "delta")},
+    )
+    settings = {
+        name: shown(value) if isinstance(value, str) else value for name, value in values.items()
+    }
+    content = {
+        "monitor.html": pages.to_html(to_report(findings, settings)),
+        "monitor.json": json.dumps(to_json(findings, settings), indent=1, allow_nan=False) + "\n",
+    }
+    folder = paths["output_dir"]
+    check_folder("output_dir", folder)
+    for name, words in content.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_text(words, encoding="utf-8")
+    print(terminal_text(findings))
+    print()
+    for name, file in (("report", "monitor.html"), ("verdicts", "monitor.json")):
+        print(f"{name:<10}{folder / file}")
+    return findings.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,498 @@
+"""Verdicts about a threshold in production, and what the command leaves."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from production import (
+    NAMES,
+    TAU,
+    answers,
+    rows_of,
+    write_csv,
+    write_jsonl,
+    write_labels,
+    write_model,
+    write_run,
+)
+from scipy import stats
+
+from btcp_tf import drift, evaluation, monitor, thresholds
+from btcp_tf.evaluation import Predictions
+from btcp_tf.scores import Baseline, Rule, Scores, load_baseline, load_scores
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def baseline_of(p, rule=None, **more):
+    return Baseline(
+        "base", p.uncertainty["uncertainty"], p.predicted, "btcp", 3, NAMES, rule, **more
+    )
+
+
+def scores_of(p, **more):
+    return Scores("s.csv", p.uncertainty["uncertainty"], p.predicted, "uncertainty", **more)
+
+
+RULE = Rule(TAU, 0.05, 0.1, "error rate <= 0.05")
+
+
+def all_labels(p):
+    return np.arange(len(p.labels)), p.labels
+
+
+def moved(p):
+    """The same answers, less certain and with fewer of the last class."""
+    u = p.uncertainty["uncertainty"]
+    predicted = np.where((p.predicted == 2) & (np.arange(len(u)) % 2 == 0), 0, p.predicted)
+    return Predictions(p.labels, None, predicted, {"uncertainty": np.sqrt(u)})
+
+
+# Verdicts --------------------------------------------------------------------------------------
+
+
+def test_the_same_distribution_is_no_finding():
+    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(answers(600, 1)))
+    assert found.assumption.verdict == "holds" and found.status == 0
+    assert [check.found for check in found.assumption.checks] == [False] * 4
+    assert "400 rows then, 600 now" in found.assumption.words
+    # The absence of a finding is not sold as proof.
+    assert f"up to {found.assumption.ks.high:.2f}" in found.assumption.words
+
+
+def test_a_change_is_found_by_checks_that_equal_those_of_scipy():
+    then, now = answers(400, 0), moved(answers(600, 1))
+    found = monitor.monitor(baseline_of(then, RULE), scores_of(now))
+    assert found.assumption.verdict == "changed" and found.status == 3
+    u, v = (p.uncertainty["uncertainty"].astype(np.float64) for p in (then, now))
+    p = {check.name: check.p_value for check in found.assumption.checks}
+    assert p["uncertainty_ks"] == pytest.approx(stats.ks_2samp(u, v, method="asymp").pvalue, rel=1)
+    counts = [np.bincount(x.predicted, minlength=3) for x in (then, now)]
+    assert p["classes"] == pytest.approx(stats.chi2_contingency(counts).pvalue)
+    table = [[np.sum(x >= TAU), np.sum(x < TAU)] for x in (u, v)]
+    assert p["abstention"] == pytest.approx(stats.fisher_exact(table).pvalue)
+    adjusted = [check.adjusted for check in found.assumption.checks]
+    assert adjusted == pytest.approx(drift.holm(list(p.values())))
+    for word in ("u", "predicted classes", "share of abstentions", "large"):
+        assert word in found.assumption.words
+
+
+def test_false_alarms_of_all_checks_together():
+    alarms = 0
+    for seed in range(300):
+        p = answers(450, seed)
+        u = p.uncertainty["uncertainty"].astype(np.float64)
+        judged = monitor.judge_assumption(
+            (u[:200], p.predicted[:200]), (u[200:], p.predicted[200:]), TAU, 0.1
+        )
+        alarms += judged.verdict == "changed"
+    # Above what chance makes of 10 %: never; and not zero, or the checks would be deaf.
+    assert 0 < alarms <= 300 * 0.1 + 3 * (300 * 0.1 * 0.9) ** 0.5
+
+
+def test_a_threshold_that_was_chosen_on_the_baseline_makes_no_more_false_alarms():
+    p = []
+    for seed in range(1000):
+        u = np.random.default_rng(seed).beta(0.6, 2.5, 700)
+        tau = thresholds.target_coverage(u[:300], coverage=0.8).tau
+        then, now = (int(np.sum(part >= tau)) for part in (u[:300], u[300:]))
+        p.append(drift.rates((then, 300), (now, 400)).p_value)
+    assert 0.02 < np.mean(np.less_equal(p, 0.05)) <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+
+
+@pytest.mark.parametrize(("n", "m"), [(99, 500), (500, 99), (500, 1)])
+def test_too_few_rows_are_no_verdict(n, m):
+    found = monitor.monitor(baseline_of(answers(n, 0), RULE), scores_of(moved(answers(m, 1))))
+    assert found.assumption.verdict == "too few rows" and found.status == 0
+    assert f"there are {n} of the calibration set and {m} now" in found.assumption.words
+
+
+def test_a_number_that_was_rounded_on_its_way_is_no_change():
+    # All u tied: float32 in the baseline, the shortest decimal in the scores.
+    p = answers(200, 0)
+    tied = dataclasses.replace(p, uncertainty={"uncertainty": np.full(200, 0.1, np.float32)})
+    now = Scores("s.csv", np.full(200, 0.1), p.predicted, "uncertainty")
+    found = monitor.monitor(baseline_of(tied, RULE), now)
+    assert found.assumption.ks.distance == 0 and found.assumption.verdict == "holds"
+
+
+def test_one_class_and_constant_scores_are_compared():
+    zeros = np.zeros(150, np.int64)
+    then = Baseline("base", np.full(150, 0.2), zeros, "u", None, None, RULE)
+    same = monitor.monitor(then, Scores("s", np.full(120, 0.2), zeros[:120], "u"))
+    assert same.assumption.verdict == "holds" and same.assumption.psi.value == 0
+    other = monitor.monitor(then, Scores("s", np.full(120, 0.1), zeros[:120], "u"))
+    assert other.assumption.verdict == "changed"
+
+
+# The promise -----------------------------------------------------------------------------------
+
+
+def test_a_broken_promise_names_its_row_and_outweighs_drift():
+    good, bad = answers(300, 2), moved(answers(900, 3, harder=0.25))
+    joined = Predictions(
+        np.append(good.labels, bad.labels),
+        None,
+        np.append(good.predicted, bad.predicted),
+        {"uncertainty": np.append(*(p.uncertainty["uncertainty"] for p in (good, bad)))},
+    )
+    inputs = tuple(f"img{n}.png" for n in range(1200))
+    scores = scores_of(joined, inputs=inputs)
+    found = monitor.monitor(
+        baseline_of(answers(400, 0), RULE), scores, labels=all_labels(joined), delta=0.02
+    )
+    promise = found.promise
+    assert found.assumption.verdict == "changed" and found.status == 4
+    u = joined.uncertainty["uncertainty"].astype(np.float64)
+    accepted = np.flatnonzero(u < TAU)
+    wrong = joined.is_error[accepted]
+    first = np.flatnonzero(drift.evidence(wrong, 0.05) >= 1 / 0.02)[0]
+    assert promise.verdict == "broken" and promise.broken_at == first + 1
+    assert promise.row == accepted[first] and promise.input == inputs[accepted[first]]
+    assert 300 < promise.row < 600
+    assert abs(promise.since_row - 300) < 60
+    assert (promise.labelled, promise.accepted) == (1200, len(accepted))
+    exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(0.95, "exact")
+    assert promise.interval == pytest.approx((exact.low, exact.high))
+    assert promise.input in promise.words and "false alarm at most 0.02" in promise.words
+
+
+def test_labels_count_in_the_order_in_which_they_came():
+    p = answers(800, 3, harder=0.2)
+    rows = np.random.default_rng(0).permutation(800)
+    found = monitor.monitor(
+        baseline_of(answers(400, 0), RULE), scores_of(p), labels=(rows, p.labels[rows])
+    )
+    u = p.uncertainty["uncertainty"].astype(np.float64)
+    order = rows[u[rows] < TAU]
+    assert found.promise.row == order[found.promise.broken_at - 1]
+
+
+def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
+    p = answers(400, 4)
+    u = p.uncertainty["uncertainty"].astype(np.float64)
+    reviewed = np.flatnonzero(u >= TAU)
+    # All of them wrong, which says nothing of accepted answers.
+    labels = reviewed, (p.predicted[reviewed] + 1) % 3
+    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=labels)
+    assert found.promise.verdict == "none" and found.status == 0
+    assert f"None of the {len(reviewed)} answers with a label was accepted" in found.promise.words
+    assert any(f"{len(reviewed)} labels belong to answers" in note for note in found.notes)
+
+
+def test_rows_without_a_label_are_not_taken_for_wrong_ones():
+    p = answers(500, 5)
+    some = np.where(np.arange(500) % 2, p.predicted, -1)
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitor.monitor(base, scores_of(p, labels=some)).promise
+    assert (found.labelled, found.errors) == (250, 0) and found.accepted < 250
+
+
+def test_kept_and_open():
+    p = answers(3000, 5)
+    right = dataclasses.replace(p, labels=p.predicted)
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitor.monitor(base, scores_of(right), labels=all_labels(right))
+    assert found.promise.verdict == "kept" and found.promise.curve["high"][-1] <= 0.05
+    few = tuple(column[:20] for column in all_labels(right))
+    found = monitor.monitor(base, scores_of(right), labels=few)
+    assert found.promise.verdict == "open" and found.status == 0
+    accepted = p.uncertainty["uncertainty"].astype(np.float64) < TAU
+    part, whole = accepted[:20].sum(), accepted.sum()
+    # What labels of some answers say of all of them hangs on how they were chosen.
+    assert any(f"{part} of {whole:,} accepted answers have a label" in x for x in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "risk", "words"),
+    [
+        (None, None, "There is no threshold"),
+        (Rule(None, 0.05, 0.1, ""), None, "There is a threshold that accepts nothing"),
+        (Rule(TAU, None, None, "best BACC"), None, "Nothing was promised"),
+    ],
+)
+def test_without_a_promise_nothing_is_tested(rule, risk, words):
+    p = answers(500, 5, harder=0.5)
+    found = monitor.monitor(
+        baseline_of(answers(400, 0), rule), scores_of(p), labels=all_labels(p), risk=risk
+    )
+    assert found.promise.verdict == "none" and words in found.promise.words
+    assert found.status == 0
+    assert len(found.assumption.checks) == (4 if rule and rule.tau else 3)
+    assert json.dumps(monitor.to_json(found, {}), allow_nan=False)
+    assert words in " ".join(monitor.terminal_text(found).split())
+
+
+def test_a_limit_of_ones_own():
+    p = answers(500, 5, harder=0.3)
+    base = baseline_of(answers(400, 0), Rule(TAU, None, None, "best BACC"))
+    found = monitor.monitor(base, scores_of(p), labels=all_labels(p), risk=0.1)
+    assert found.promise.verdict == "broken" and found.promise.limit == 0.1
+
+
+def test_accept_of_another_threshold_is_noted():
+    p = answers(200, 6)
+    u = p.uncertainty["uncertainty"].astype(np.float64)
+    base = baseline_of(answers(400, 0), RULE)
+    own = monitor.monitor(base, scores_of(p, accept=u < TAU))
+    assert not any("column accept" in note for note in own.notes)
+    other = monitor.monitor(base, scores_of(p, accept=u < 0.2))
+    count = int(np.sum((u >= 0.2) & (u < TAU)))
+    assert any(f"in {count} of 200 rows" in note for note in other.notes)
+    nothing = monitor.monitor(
+        baseline_of(answers(400, 0), Rule(None, 0.05, 0.1, "")), scores_of(p, accept=u < TAU)
+    )
+    assert any("(tau none)" in note for note in nothing.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (dict(classes=4), "expected answers of 3 classes .* received 4 class probabilities"),
+        (dict(class_names={0: "dog"}), "expected class_name 'cat' for class 0 .*received 'dog'"),
+    ],
+)
+def test_scores_of_another_model_are_refused(more, message):
+    with pytest.raises(ValueError, match=message):
+        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1), **more))
+
+
+def test_classes_that_the_baseline_does_not_know_are_refused():
+    p = answers(200, 1)
+    unknown = dataclasses.replace(p, labels=None, probs=None, predicted=p.predicted + 1)
+    with pytest.raises(ValueError, match="expected predicted classes 0 to 2 .* received 3"):
+        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(unknown))
+    with pytest.raises(ValueError, match=r"labels: expected classes 0 to 2, received 7 for row 4"):
+        monitor.monitor(
+            baseline_of(answers(200, 0), RULE), scores_of(p), labels=(np.array([4]), np.array([7]))
+        )
+
+
+@pytest.mark.parametrize("name", ["alpha", "delta", "risk"])
+def test_probabilities_out_of_range_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: expected a number between 0 and 1"):
+        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1)), **{name: 1})
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "run", answers(400, 0))
+
+
+def test_status_files_and_words_of_the_command(run, tmp_path, capsys):
+    path = write_csv(tmp_path / "today.csv", rows_of(answers(500, 1), broken=(3, 4)))
+    assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 0
+    shown = capsys.readouterr().out
+    assert "No change was found" in shown and "The promise is not tested" in shown
+    assert "2 of 500 inputs have" in " ".join(shown.split())
+    # No character that a terminal or a log may not know, and lines that fit.
+    assert shown.isascii()
+    assert all(len(line) < 80 for line in shown.splitlines() if str(tmp_path) not in line)
+    folder = tmp_path / "today-monitor"
+    assert sorted(file.name for file in folder.iterdir()) == ["monitor.html", "monitor.json"]
+    content = json.loads((folder / "monitor.json").read_text())
+    assert content["status"] == 0 and content["assumption"]["verdict"] == "holds"
+    assert content["scores"] == {
+        "path": str(path),
+        "column": "uncertainty",
+        "n": 498,
+        "problems": 2,
+    }
+    assert content["threshold"]["tau"] == TAU and content["settings"]["alpha"] == 0.01
+
+
+def test_the_page_shows_what_was_found(run, tmp_path):
+    p = moved(answers(900, 3, harder=0.3))
+    p = dataclasses.replace(p, probs=answers(900, 3).probs * 0 + np.float32(1 / 3))
+    rows = rows_of(p, labels=True)
+    rows[0]["input"] = "<b>&.png"
+    path = write_jsonl(tmp_path / "today.jsonl", rows)
+    assert (
+        monitor.main([f"--baseline={run}", f"--scores={path}", f"--output_dir={tmp_path}/o"]) == 4
+    )
+    html = (tmp_path / "o" / "monitor.html").read_text(encoding="utf-8")
+    tree = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    words = " ".join("".join(tree.itertext()).split())
+    content = json.loads((tmp_path / "o" / "monitor.json").read_text())
+    assert content["status"] == 4 and content["promise"]["broken_at"] > 0
+    for part in (content["assumption"]["words"], content["promise"]["words"], *content["notes"]):
+        assert " ".join(part.split()) in words
+    assert "The data have changed." in words and "The promise is broken." in words
+    values = [float(data.get("value")) for data in tree.iter("data")]
+    for check in content["assumption"]["checks"]:
+        assert check["statistic"] in values and check["p_value"] in values
+    assert len(list(tree.iter("img"))) == 4 and "http" not in html.split("</style>")[1]
+
+
+def test_drift_without_labels_has_a_status_of_its_own(run, tmp_path):
+    p = moved(answers(500, 1))
+    p = dataclasses.replace(p, probs=np.full((500, 3), 1 / 3, np.float32))
+    path = write_csv(tmp_path / "s.csv", rows_of(p))
+    assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 3
+
+
+def test_labels_from_a_file_of_their_own(run, tmp_path, capsys):
+    p = answers(600, 3, harder=0.3)
+    path = write_csv(tmp_path / "s.csv", rows_of(p))
+    order = np.random.default_rng(1).permutation(600)[:300]
+    pairs = [(f"x_test[{row}]", p.labels[row]) for row in order]
+    labels = write_labels(tmp_path / "l.csv", pairs)
+    assert monitor.main([f"--baseline={run}", f"--scores={path}", f"--labels={labels}"]) == 4
+    content = json.loads((tmp_path / "s-monitor" / "monitor.json").read_text())
+    found = content["promise"]
+    assert found["labelled"] == 300 and found["input"] == f"x_test[{found['row']}]"
+    accepted = [row for row in order if p.uncertainty["uncertainty"][row] < TAU]
+    assert found["row"] == accepted[found["broken_at"] - 1]
+
+
+def test_models_and_files_as_baselines(tmp_path, capsys):
+    path = write_csv(tmp_path / "s.csv", rows_of(answers(500, 1)))
+    write_model(tmp_path / "models" / "1", answers(400, 0))
+    assert monitor.main([f"--baseline={tmp_path}/models", f"--scores={path}"]) == 0
+    file = tmp_path / "cal.npz"
+    evaluation.save_predictions(file, answers(400, 0))
+    assert monitor.main([f"--baseline={file}", f"--scores={path}"]) == 0
+    assert "no threshold" in capsys.readouterr().out
+    assert monitor.main([f"--baseline={file}", f"--scores={path}", "--tau=0.3", "--risk=.1"]) == 0
+    shown = capsys.readouterr().out
+    assert "tau 0.3" in shown and "share of abstentions" in shown
+
+
+def test_a_column_in_the_scores_alone(run, tmp_path):
+    p = answers(400, 1)
+    u = p.uncertainty["uncertainty"]
+    evaluation.save_predictions(
+        tmp_path / "s.npz", dataclasses.replace(p, uncertainty={"a": u, "b": 1 - u})
+    )
+    words = [f"--baseline={run}", f"--scores={tmp_path}/s.npz"]
+    # The file has labels, so the promise is tested, too.
+    assert monitor.main([*words, "--column=a"]) == 0
+    assert monitor.main([*words, "--column=b"]) == 3
+    assert monitor.main([*words, "--column=c"]) == 1
+    assert monitor.main(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ([], 2, "baseline: expected a path, received none"),
+        (["--baseline={run}"], 2, "scores: expected a path, received none"),
+        (["--baseline={folder}/no", "--scores={scores}"], 2, "which is not there"),
+        (["--baseline={run}", "--scores={folder}/no.csv"], 2, "no.csv, which is not there"),
+        (["--baseline={run}", "--scores={folder}/s.txt"], 2, "scores: expected a file (.csv"),
+        (["--baseline={run}", "--scores={run}"], 2, "scores: expected a file (.csv"),
+        (["--baseline={run}", "--scores={scores}", "--labels=no.csv"], 2, "labels: expected a fi"),
+        (["--baseline={run}", "--scores={scores}", "--alpha=0"], 2, "alpha: expected a number"),
+        (["--baseline={run}", "--scores={scores}", "--risk=x"], 2, "risk"),
+        (["--baseline={run}", "--scores={scores}", "--tau=x"], 2, "--tau=x: could not convert"),
+        (["--baseline={run}", "--scores={scores}", "word"], 2, "received the word 'word'"),
+        (["--baseline={run}", "--scores={scores}", "--tau=0.2"], 1, "has a threshold of its own"),
+        (["--baseline={run}", "--scores={scores}", "--column=tcp"], 1, "column: expected"),
+        (["--baseline={folder}", "--scores={scores}"], 1, "baseline: expected a run's folder"),
+        (["--baseline={scores}", "--scores={folder}/bad.csv"], 1, "bad.csv: expected"),
+        (
+            ["--baseline={run}", "--scores={scores}", "--output_dir={scores}"],
+            1,
+            "output_dir: expected a folder that can be written",
+        ),
+    ],
+)
+def test_errors_are_one_clear_line_and_leave_nothing(run, tmp_path, capsys, words, status, message):
+    path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1)))
+    (tmp_path / "bad.csv").write_text("predicted,uncertainty\n")
+    (tmp_path / "s.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    arguments = [word.format(run=run, folder=tmp_path, scores=path) for word in words]
+    try:
+        found = monitor.main(arguments)
+    except SystemExit as end:
+        found = end.code
+    error = capsys.readouterr().err
+    assert found == status and message in error
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_half_a_report_is_never_left(run, tmp_path, monkeypatch, capsys):
+    path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1)))
+
+    def fail(*arguments, **named):
+        raise ValueError("expected what can be drawn, received this")
+
+    monkeypatch.setattr(monitor, "to_report", fail)
+    assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 1
+    assert not (tmp_path / "s-monitor").exists()
+
+
+def test_the_same_command_writes_the_same_bytes(run, tmp_path):
+    path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1), labels=True))
+    contents = []
+    for _ in range(2):
+        monitor.main([f"--baseline={run}", f"--scores={path}"])
+        contents.append([file.read_bytes() for file in sorted((tmp_path / "s-monitor").iterdir())])
+    assert contents[0] == contents[1]
+
+
+def test_help_and_import_wait_for_neither_tensorflow_nor_matplotlib():
+    code = (
+        "import sys, btcp_tf.monitor as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print(sorted({'tensorflow', 'keras', 'matplotlib', 'scipy.stats'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+    for name in ("baseline", "scores", "labels", "output_dir", "column", "tau", "risk", "alpha"):
+        assert f"--{name}=" in done.stdout
+
+
+def test_many_classes_leave_room_for_the_ones_that_changed():
+    rng = np.random.default_rng(0)
+    then, now = (
+        Predictions(None, None, rng.integers(0, 60, 900), {"u": rng.random(900)}) for _ in "ab"
+    )
+    predicted = np.where(now.predicted < 6, 59, now.predicted)
+    base = Baseline("base", then.uncertainty["u"], then.predicted, "u", 60)
+    found = monitor.monitor(base, Scores("s", now.uncertainty["u"], predicted, "u"))
+    assert found.assumption.verdict == "changed" and found.assumption.checks[2].found
+    shares, names, words = monitor._class_shares(found)
+    assert len(names) == 20 and "59" in names and "20 predicted classes" in words
+    assert shares[1][names.index("59")] == pytest.approx(np.mean(predicted == 59))
+
+
+def test_numbers_of_classes_may_be_anything():
+    p = answers(300, 0)
+    names = np.array([7, 10**15, 2])
+    base = Baseline("base", p.uncertainty["uncertainty"], names[p.predicted], "u")
+    other = np.where(p.predicted == 1, 10**17, names[p.predicted])
+    found = monitor.monitor(base, Scores("s", p.uncertainty["uncertainty"], other, "u"))
+    assert found.assumption.checks[2].found
+    _, shown, _ = monitor._class_shares(found)
+    assert shown == ["2", "7", str(10**15), str(10**17)]
+
+
+def test_ordinals():
+    numbers = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 1002]
+    words = "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 1,002nd"
+    assert " ".join(map(monitor._ordinal, numbers)) == words
+
+
+def test_json_keeps_its_names(run, tmp_path):
+    found = monitor.monitor(
+        load_baseline(run),
+        load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(150, 1), labels=True))),
+    )
+    content = monitor.to_json(found, {"alpha": 0.01})
+    assert set(content) == set(
+        "status assumption promise baseline scores threshold settings notes versions".split()
+    )
+    assert set(content["promise"]) >= {"verdict", "broken_at", "row", "input", "interval", "errors"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", content["versions"]["btcp_tf"])

@@ -1,0 +1,270 @@
+"""Baselines and scores are read as they were written, or refused in words."""
+
+import json
+
+import numpy as np
+import pytest
+from production import (
+    NAMES,
+    TAU,
+    WRITERS,
+    answers,
+    rows_of,
+    write_csv,
+    write_jsonl,
+    write_labels,
+    write_model,
+    write_run,
+)
+
+from btcp_tf import evaluation, scores
+from btcp_tf.evaluation import Predictions
+from btcp_tf.scores import join_labels, load_baseline, load_scores, shown
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return answers(120, 0)
+
+
+# Baselines -------------------------------------------------------------------------------------
+
+
+def test_a_run_a_model_and_a_file_are_the_same_baseline(tmp_path, calibration):
+    write_model(tmp_path / "models" / "9", answers(50, 1))
+    write_model(tmp_path / "models" / "10", calibration)
+    evaluation.save_predictions(tmp_path / "some.npz", calibration)
+    run = load_baseline(write_run(tmp_path / "run", calibration))
+    model = load_baseline(tmp_path / "models" / "10")
+    newest = load_baseline(tmp_path / "models")
+    file = load_baseline(tmp_path / "some.npz")
+    for found in (run, model, newest, file):
+        np.testing.assert_array_equal(found.uncertainty, calibration.uncertainty["uncertainty"])
+        np.testing.assert_array_equal(found.predicted, calibration.predicted)
+        assert found.uncertainty.dtype == np.float32 and found.classes == 3
+    assert (run.column, model.column, file.column) == ("btcp", "uncertainty", "uncertainty")
+    assert run.rule == model.rule == newest.rule and file.rule is None
+    assert run.rule == (TAU, 0.05, 0.1, "error rate <= 0.05 with probability 0.9")
+    assert run.class_names == model.class_names == NAMES and file.class_names is None
+
+
+def test_a_threshold_that_accepts_nothing_and_one_that_promises_nothing(tmp_path, calibration):
+    none = load_baseline(write_run(tmp_path / "none", calibration, tau=None))
+    best = load_baseline(write_run(tmp_path / "best", calibration, target=None, delta=None))
+    assert none.rule.tau is None and none.rule.target == 0.05
+    assert best.rule.tau == TAU and best.rule.target is None
+
+
+def test_a_column_is_chosen_by_name_where_there_are_several(tmp_path, calibration):
+    u = calibration.uncertainty["uncertainty"]
+    many = Predictions(calibration.labels, None, calibration.predicted, {"mcp": u, "btcp": u / 2})
+    evaluation.save_predictions(tmp_path / "many.npz", many)
+    found = load_baseline(tmp_path / "many.npz", column="btcp")
+    np.testing.assert_array_equal(found.uncertainty, u / 2)
+    with pytest.raises(ValueError, match="expected one uncertainty column, or --column, received"):
+        load_baseline(tmp_path / "many.npz")
+    with pytest.raises(ValueError, match="expected an uncertainty column tcp, received mcp, btcp"):
+        load_baseline(tmp_path / "many.npz", column="tcp")
+
+
+def change_decision(folder, **changes):
+    file = folder / "decision.json"
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({k: v for k, v in content.items() if v != "gone"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda run: (run / "decision.json").unlink(), "baseline: expected a run's folder with"),
+        (lambda run: (run / "decision.json").write_text('{"thr'), "decision.json: expected JSON"),
+        (lambda run: (run / "decision.json").write_text("[1]"), "expected a JSON object"),
+        (
+            lambda run: (run / "predictions_calibration.npz").unlink(),
+            "expected the calibration set's answers in .*the run is not complete",
+        ),
+        (
+            lambda run: (run / "predictions_calibration.npz").write_bytes(b"PK\x03\x04"),
+            "predictions_calibration.npz: no predictions file",
+        ),
+        (lambda run: change_decision(run, threshold="gone"), "expected a threshold with tau"),
+        (lambda run: change_decision(run, threshold={"risk": 1}), "expected a threshold with tau"),
+        (lambda run: change_decision(run, threshold={"tau": "x"}), "tau: expected a finite number"),
+        (
+            lambda run: change_decision(run, threshold={"tau": 0.1, "target": 5}),
+            "target: expected a number between 0 and 1 or null, received 5",
+        ),
+        (lambda run: change_decision(run, column="gone"), "expected the names predictions and"),
+        (lambda run: change_decision(run, column="tcp"), "expected an uncertainty column tcp"),
+        (
+            lambda run: evaluation.save_rows(
+                run / "results.json", [], {"data": {"class_names": ["cat", "dog"]}}
+            ),
+            "expected answers of 2 classes, as many as have names, received 3",
+        ),
+    ],
+)
+def test_a_run_that_is_not_whole_says_what_is_missing(tmp_path, calibration, damage, message):
+    run = write_run(tmp_path / "run", calibration)
+    damage(run)
+    with pytest.raises(ValueError, match=message):
+        load_baseline(run)
+
+
+def test_a_model_without_calibration_rows_says_so(tmp_path):
+    write_model(tmp_path / "1", None)
+    with pytest.raises(
+        ValueError, match="expected the calibration set's answers in .*name the run"
+    ):
+        load_baseline(tmp_path)
+
+
+# Scores ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("labels", [False, True])
+def test_scores_of_every_form_are_the_same(tmp_path, ending, labels):
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow")
+    given = answers(30, 2)
+    path = WRITERS[ending](tmp_path / f"s{ending}", rows_of(given, labels=labels, broken=(0, 7)))
+    found = load_scores(path)
+    kept = np.delete(np.arange(30), [0, 7])
+    np.testing.assert_array_equal(found.uncertainty, given.uncertainty["uncertainty"][kept])
+    np.testing.assert_array_equal(found.predicted, given.predicted[kept])
+    np.testing.assert_array_equal(found.accept, given.uncertainty["uncertainty"][kept] < TAU)
+    assert found.inputs == tuple(f"x_test[{n}]" for n in kept)
+    assert found.problems == ("x_test[0]", "x_test[7]") and found.classes == 3
+    assert found.class_names == dict(enumerate(NAMES))
+    if labels:
+        np.testing.assert_array_equal(found.labels, given.labels[kept])
+    else:
+        assert found.labels is None
+    # The package's own reader of such files agrees.
+    same = evaluation.load_predictions(path)
+    np.testing.assert_array_equal(same.predicted, found.predicted)
+    np.testing.assert_array_equal(same.uncertainty["uncertainty"], found.uncertainty)
+
+
+def test_a_predictions_file_of_another_program_is_read(tmp_path):
+    given = answers(30, 2)
+    u = given.uncertainty["uncertainty"]
+    many = Predictions(None, None, given.predicted, {"mcp": u, "btcp": u / 2})
+    evaluation.save_predictions(tmp_path / "s.npz", many)
+    found = load_scores(tmp_path / "s.npz", ["uncertainty", "btcp"])
+    assert found.column == "btcp" and found.labels is None and found.inputs is None
+    lines = ["name,probs_0,probs_1,score", "a,0.2,0.8,0.5", "b,0.6,0.4,0.1"]
+    (tmp_path / "s.csv").write_text("\n".join(lines))
+    found = load_scores(tmp_path / "s.csv", ["uncertainty", "btcp"])
+    assert found.predicted.tolist() == [1, 0] and found.column == "score"
+
+
+def test_labels_may_be_known_for_some_rows(tmp_path):
+    rows = rows_of(answers(5, 3), labels=True)
+    rows[1]["labels"] = rows[4]["labels"] = None
+    for writer, name in ((write_csv, "s.csv"), (write_jsonl, "s.jsonl")):
+        found = load_scores(writer(tmp_path / name, rows))
+        assert (found.labels == -1).tolist() == [False, True, False, False, True]
+
+
+def test_names_that_are_not_utf8_survive(tmp_path):
+    rows = rows_of(answers(2, 3))
+    rows[0]["input"] = b"caf\xe9,\n.png".decode("utf-8", "surrogateescape")
+    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    assert found.inputs[0] == rows[0]["input"]
+    assert shown(found.inputs[0]) == "caf\\udce9,\n.png"
+
+
+def csv_of(tmp_path, *lines):
+    (tmp_path / "s.csv").write_text("\n".join(lines))
+    return tmp_path / "s.csv"
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "expected names in the first line"),
+        (["predicted,uncertainty"], "expected at least one row, received none"),
+        (["predicted,u", "1,0.5"], "expected the column uncertainty, received predicted, u"),
+        (["predicted,uncertainty", "1,0.5", "1"], "expected 2 entries, received 1 in line 3"),
+        (["predicted,uncertainty", "x,0.5"], "predicted: expected a class number, received 'x'"),
+        (["predicted,uncertainty", "-1,0.5"], "predicted: expected a class number, received '-1'"),
+        (["predicted,uncertainty", "1,nan"], "uncertainty: expected a finite number, .* in line 2"),
+        (["predicted,uncertainty", "1,"], "uncertainty: expected a finite number, received none"),
+        (["predicted,uncertainty,labels", "1,0.1,two"], "labels: expected a class number or noth"),
+        (["predicted,uncertainty,accept", "1,0.1,yes"], "accept: expected true or false"),
+        (
+            ["input,predicted,uncertainty,problem", "a,,,broken"],
+            "received 1 with a problem: broken",
+        ),
+        (["predicted,uncertainty", '"1,0.5'], "expected rows of text"),
+        (["a,a", "1,2"], "each once, received a, a"),
+    ],
+)
+def test_scores_that_are_none_are_refused_in_words(tmp_path, lines, message):
+    with pytest.raises(ValueError, match=message):
+        load_scores(csv_of(tmp_path, *lines))
+
+
+def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
+    (tmp_path / "s.jsonl").write_text('{"predicted": 1, "uncertainty": 0.5}\n{"pre')
+    with pytest.raises(ValueError, match="expected a JSON object in line 2"):
+        load_scores(tmp_path / "s.jsonl")
+    (tmp_path / "s.jsonl").write_text('{"predicted": true, "uncertainty": 0.5}\n')
+    with pytest.raises(ValueError, match="predicted: expected a class number, received True"):
+        load_scores(tmp_path / "s.jsonl")
+    pytest.importorskip("pyarrow")
+    (tmp_path / "s.parquet").write_bytes(b"PAR1 broken")
+    with pytest.raises(ValueError, match="expected a Parquet file"):
+        load_scores(tmp_path / "s.parquet")
+
+
+# Labels ----------------------------------------------------------------------------------------
+
+
+def test_labels_are_joined_in_the_order_in_which_they_came(tmp_path):
+    found = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), broken=(2,))))
+    pairs = [("x_test[7]", 1), ("x_test[0]", 0), ("x_test[2]", 2), ("x_test[3]", 1)]
+    rows, labels = join_labels(found, write_labels(tmp_path / "l.csv", pairs))
+    # Row 2 has no answer, so the rows behind it move up.
+    assert rows.tolist() == [6, 0, 2] and labels.tolist() == [1, 0, 1]
+    assert [found.inputs[row] for row in rows] == ["x_test[7]", "x_test[0]", "x_test[3]"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([("x_test[1]", 0), ("x_test[1]", 0)], "expected each input once, .*in line 3 again"),
+        ([("x_test[99]", 0)], r"expected inputs of .*, received 'x_test\[99\]' in line 2"),
+        ([("x_test[1]", "")], "labels: expected a class number, received none in line 2"),
+        ([("x_test[1]", "cat")], "labels: expected a class number, received 'cat' in line 2"),
+        ([("x_test[2]", 1)], "expected labels of inputs that have an answer, received 1 of"),
+        ([("x_test[5]", 1)], "expected inputs that .* holds once"),
+        ([], "expected at least one row"),
+    ],
+)
+def test_labels_that_fit_nothing_are_refused_in_words(tmp_path, pairs, message):
+    rows = rows_of(answers(9, 4), broken=(2,))
+    rows[6]["input"] = "x_test[5]"
+    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    with pytest.raises(ValueError, match=message):
+        join_labels(found, write_labels(tmp_path / "l.csv", pairs))
+
+
+def test_labels_need_something_to_be_joined_by(tmp_path):
+    path = write_labels(tmp_path / "l.csv", [("a", 1)])
+    evaluation.save_predictions(tmp_path / "s.npz", answers(9, 4))
+    with pytest.raises(ValueError, match="expected scores with a column input"):
+        join_labels(load_scores(tmp_path / "s.npz"), path)
+    both = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), labels=True)))
+    with pytest.raises(ValueError, match="received them in both"):
+        join_labels(both, path)
+    (tmp_path / "l.csv").write_text("file,label\na,1\n")
+    plain = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4))))
+    with pytest.raises(ValueError, match="expected the column input, received file, label"):
+        join_labels(plain, tmp_path / "l.csv")
+
+
+def test_every_ending_has_a_reader():
+    assert set(WRITERS) | {".npz"} == set(scores.SCORES)
