@@ -92,37 +92,16 @@ def export(connection: Connection, directory: pathlib.Path) -> None:
     """Writes a model of the right signature; see `common.take_turns`."""
     connection.recv()
     common.start_tensorflow(common.cores())
-    import json
+    from btcp_tf import networks, saved_model, thresholds
 
-    import keras
-    import tensorflow as tf
-
-    from btcp_tf import networks, predict
-
-    network = networks.build_model("small", SHAPE, 10, feature_dim=128)
-    names = tf.constant([str(number) for number in range(10)])
-
-    def answers(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = network(pixels, training=False)
-        probs, u = found["probs"], found["uncertainty"][:, 0]
-        predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
-        return {
-            "predicted": predicted,
-            "class_name": tf.gather(names, predicted),
-            "probs": probs,
-            "uncertainty": u,
-            "accept": tf.cast(u, tf.float64) < 0.5,
-        }
-
-    archive = keras.export.ExportArchive()
-    archive.track(network)
-    spec = tf.TensorSpec((None, *SHAPE), tf.uint8, name="images")
-    archive.add_endpoint(predict.SIGNATURE, answers, input_signature=[spec])
-    archive.write_out(str(directory), verbose=False)
-    about = directory / predict.ABOUT
-    about.parent.mkdir(exist_ok=True)
-    content = {"class_names": [str(n) for n in range(10)], "threshold": {"tau": 0.5}}
-    about.write_text(json.dumps(content), encoding="utf-8")
+    saved_model.export(
+        networks.build_model("small", SHAPE, 10, feature_dim=128),
+        directory.parent,
+        directory.name,
+        [str(number) for number in range(10)],
+        np.zeros((8, *SHAPE), np.uint8),
+        threshold=thresholds.DEFAULT,
+    )
     connection.send({})
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from btcp_tf import command, evaluation, thresholds
+from btcp_tf import command, evaluation, exported, thresholds
 
 if TYPE_CHECKING:
     from btcp_tf.evaluation import Predictions
@@ -69,12 +69,12 @@ def _export(path: Path, values: dict, scores: str) -> None:
     with command.hidden_stderr():
         from btcp_tf import saved_model
 
-    source = saved_model.newest(path)
+    source = exported.newest(path)
     # Says at once whether it is one of ours.
-    before = thresholds.Threshold(**saved_model.read_about(source)["threshold"])
-    held_out = saved_model.read_held_out(source)
+    before = thresholds.Threshold(**exported.read_about(source)["threshold"])
+    held_out = exported.read_held_out(source)
     if scores:
-        rows = _labeled(scores, saved_model.COLUMN)
+        rows = _labeled(scores, exported.COLUMN)
     elif "calibration" in held_out:
         rows = held_out["calibration"]
     else:
@@ -83,9 +83,9 @@ def _export(path: Path, values: dict, scores: str) -> None:
             "scores with --scores"
         )
     if "validation" in held_out:
-        u = held_out["validation"].uncertainty[saved_model.COLUMN]
+        u = held_out["validation"].uncertainty[exported.COLUMN]
         values["grid"] = thresholds.quantile_grid(u)
-    u = rows.uncertainty[saved_model.COLUMN]
+    u = rows.uncertainty[exported.COLUMN]
     chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
     target = saved_model.with_threshold(source, chosen, {"calibration": rows})
     if values["verbose"]:

@@ -17,7 +17,6 @@ import itertools
 import json
 import logging
 import os
-import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,15 +28,14 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data
+from btcp_tf import command, data, exported
+from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import atomic_path, folder_lock
 
 USAGE = (
     "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
 )
 
-SIGNATURE = "serving_default"
-ABOUT = "assets.extra/btcp_tf.json"
 ANSWERS = {
     "predicted": "int64",
     "class_name": "string",
@@ -58,57 +56,7 @@ _LABEL_KEYS = ("y_test", "labels", "y")
 Batch = dict[str, np.ndarray]
 
 
-# Models ----------------------------------------------------------------------------------------
-
-
-def find_model(model: str | os.PathLike) -> Path:
-    """The version directory of a SavedModel: `model` itself, or the highest version in it.
-
-    Raises:
-      FileNotFoundError: If there is none.
-    """
-    path = Path(model).expanduser()
-    if (path / "saved_model.pb").is_file():
-        return path
-    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    numbers = [name for name in names if re.fullmatch("[0-9]+", name)]
-    for name in sorted(numbers, key=int, reverse=True):
-        if (path / name / "saved_model.pb").is_file():
-            return path / name
-    state = "holds neither" if path.is_dir() else "is a file" if path.exists() else "is not there"
-    raise FileNotFoundError(
-        "model: expected the folder of a SavedModel or of its numbered versions, received "
-        f"{os.fspath(model)!r}, which {state}"
-    )
-
-
-def read_about(directory: str | os.PathLike) -> dict[str, Any]:
-    """What a SavedModel of this package says of itself, `assets.extra/btcp_tf.json`.
-
-    Returns:
-      The file's content; `class_names`, at least two words, is there.
-
-    Raises:
-      FileNotFoundError: If the model has no such file.
-      ValueError: If it is damaged.
-    """
-    path = Path(directory) / ABOUT
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        names = about["class_names"]
-        if not isinstance(names, list) or len(names) < 2:
-            raise ValueError(f"class_names {names!r}")
-        about["class_names"] = [str(name) for name in names]
-        return about
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(
-            f"model: expected a SavedModel that btcp_tf exported, received {directory} "
-            f"without {ABOUT}"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path}: expected JSON with class_names, received {type(error).__name__}: {error}"
-        ) from None
+# Answers ----------------------------------------------------------------------------------------
 
 
 class Scorer:
@@ -128,14 +76,14 @@ class Scorer:
         """Loads a model.
 
         Args:
-          model: See `find_model`.
+          model: See `exported.newest`.
 
         Raises:
           FileNotFoundError: If there is no model, or one of somebody else.
           ValueError: If it does not answer as this package's models do.
         """
-        self.directory = find_model(model)
-        self.class_names: list[str] = read_about(self.directory)["class_names"]
+        self.directory = exported.newest(model)
+        self.class_names: list[str] = exported.read_about(self.directory)["class_names"]
         with command.hidden_stderr():
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
             import tensorflow as tf
@@ -787,7 +735,7 @@ def score(
     """Scores all inputs and writes the file of scores, or what is left of it to do.
 
     Args:
-      model: See `find_model`.
+      model: See `exported.newest`.
       input: A folder, npz or npy file, see `open_inputs`.
       output: The file, see `write`. If the same model, input and settings have written it already,
         nothing is changed.
@@ -812,8 +760,8 @@ def score(
         raise ValueError(
             f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
         )
-    directory = find_model(model)
-    about = read_about(directory)
+    directory = exported.newest(model)
+    about = exported.read_about(directory)
     if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
         raise ValueError(
             f"output: expected a file outside of the input folder, received {output}, which would "
@@ -959,7 +907,7 @@ def _model_fingerprint(directory: Path) -> str:
     """Another one where the network, its weights or what it says of itself have changed."""
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
-    for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT):
+    for path in (directory / "saved_model.pb", *sorted(others), directory / exported.ABOUT_FILE):
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, "sha256").digest()
         digest.update(path.name.encode() + b"\0" + content)

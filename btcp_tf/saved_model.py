@@ -13,7 +13,6 @@ import functools
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -33,14 +32,11 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import btcp_tf
 from btcp_tf import evaluation, metrics
 from btcp_tf.evaluation import Predictions
+from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
 from btcp_tf.thresholds import Threshold
 
-SIGNATURE = "serving_default"
-ABOUT_FILE = "assets.extra/btcp_tf.json"
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for requests to answer before a version goes live."""
-COLUMN = "uncertainty"
-"""Name of u in the predictions files beside the model."""
 TOLERANCE = 1e-6
 """Largest accepted difference between a float answer of the SavedModel and of Keras."""
 
@@ -193,64 +189,6 @@ def with_threshold(
         _write_extra(temporary, text, held_out)
         _compare(source, temporary, threshold, text)
         return _publish(temporary, source.parent)
-
-
-def read_about(directory: str | os.PathLike) -> dict[str, Any]:
-    """What `export` wrote about the model of a version directory.
-
-    Raises:
-      FileNotFoundError: If there is none.
-      ValueError: If it cannot be read.
-    """
-    path = Path(directory) / ABOUT_FILE
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"expected the version directory of a SavedModel that btcp_tf exported, with "
-            f"{ABOUT_FILE} in it, received {os.fspath(directory)!r}"
-        )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        Threshold(**content["threshold"])
-        if not isinstance(content["class_names"], list):
-            raise TypeError(f"class_names is {content['class_names']!r}")
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path}: expected what btcp_tf writes about a model, received what cannot be read "
-            f"({error})"
-        ) from error
-    return content
-
-
-def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:
-    """The predictions files of a version directory, by name: "calibration", "validation"."""
-    files = (Path(directory) / ABOUT_FILE).parent.glob("*.npz")
-    return {path.stem: evaluation.load_predictions(path) for path in sorted(files)}
-
-
-def newest(path: str | os.PathLike) -> Path:
-    """A version directory: `path` itself, or the highest number below it.
-
-    Raises:
-      FileNotFoundError: If it is neither.
-    """
-    path = Path(path)
-    if (path / "saved_model.pb").is_file():
-        return path
-    numbers = versions(path)
-    if not numbers:
-        raise FileNotFoundError(
-            "expected a SavedModel, or a folder of numbered versions of one, received "
-            f"{os.fspath(path)!r}, which "
-            + ("holds neither" if path.is_dir() else "is a file" if path.exists() else "is missing")
-        )
-    return path / str(numbers[-1])
-
-
-def versions(folder: str | os.PathLike) -> list[int]:
-    """Version numbers below `<root>/<name>`, ascending; empty where it does not exist."""
-    folder = Path(folder)
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(name) for name in names if re.fullmatch("[0-9]+", name))
 
 
 def _validate(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from btcp_tf import predict
+from btcp_tf import exported, predict
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             parser.error(f"--{name}: expected at least 1, received {getattr(arguments, name)}")
     try:
         # The version directory: a version that appears meanwhile must not answer for some rows.
-        model = predict.find_model(arguments.model).resolve()
+        model = exported.newest(arguments.model).resolve()
         output = pathlib.Path(arguments.output)
         # A processor for each worker and one for those who read: without it all would wait.
         needed = arguments.workers + 1

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from keras import layers
 
-from btcp_tf import evaluation, export, saved_model, thresholds
+from btcp_tf import evaluation, export, exported, saved_model, thresholds
 
 RNG = np.random.default_rng(0)
 U = RNG.random(400).astype(np.float32)
 # Wrong as often as u says, a tenth of the time at most.
 WRONG = RNG.random(400) < 0.1 * U
 ROWS = evaluation.Predictions(
-    np.where(WRONG, 1, 0), None, np.zeros(400, np.int64), {saved_model.COLUMN: U}
+    np.where(WRONG, 1, 0), None, np.zeros(400, np.int64), {exported.COLUMN: U}
 )
 VALIDATION_U = RNG.random(300).astype(np.float32)
 VALIDATION = evaluation.Predictions(
-    np.zeros(300, np.int64), None, np.zeros(300, np.int64), {saved_model.COLUMN: VALIDATION_U}
+    np.zeros(300, np.int64), None, np.zeros(300, np.int64), {exported.COLUMN: VALIDATION_U}
 )
 
 
@@ -48,7 +48,7 @@ def source(tmp_path_factory):
 
 
 def threshold_of(path):
-    return thresholds.Threshold(**saved_model.read_about(path)["threshold"])
+    return thresholds.Threshold(**exported.read_about(path)["threshold"])
 
 
 def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsys):
@@ -66,9 +66,9 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
     }
     # Of the parent folder, the newest version is taken: the decision of each replaces the last.
     for words, threshold in wanted.items():
-        before = saved_model.versions(source.parent)
+        before = exported.versions(source.parent)
         assert export.main([str(source.parent), *words.split()]) == 0
-        [new] = set(saved_model.versions(source.parent)) - set(before)
+        [new] = set(exported.versions(source.parent)) - set(before)
         assert threshold_of(source.parent / str(new)) == threshold
         assert capsys.readouterr().out.endswith(f"{source.parent / str(new)}\n")
     assert threshold.tau is None
@@ -80,13 +80,13 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
         np.array([0, 0, 1, 1]),
         None,
         np.array([0, 0, 0, 0]),
-        {saved_model.COLUMN: np.array([0.1, 0.2, 0.6, 0.7], np.float32)},
+        {exported.COLUMN: np.array([0.1, 0.2, 0.6, 0.7], np.float32)},
     )
     evaluation.save_predictions(tmp_path / "few.npz", few)
     assert export.main([str(source), "--threshold=best_bacc", f"--scores={tmp_path}/few.npz"]) == 0
-    newest = saved_model.newest(source.parent)
+    newest = exported.newest(source.parent)
     assert threshold_of(newest).tau == pytest.approx(0.4)
-    found = saved_model.read_held_out(newest)
+    found = exported.read_held_out(newest)
     np.testing.assert_array_equal(found["calibration"].labels, few.labels)
     np.testing.assert_array_equal(found["validation"].labels, VALIDATION.labels)
 
@@ -99,7 +99,7 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
         (["{source}", "--threshold=best"], 1, "threshold: expected one of best_bacc, .* 'best'"),
         (["{source}", "--threshold=nan"], 1, "tau: expected a finite number"),
         (["{source}", "--threshold=target_risk", "--risk=2"], 2, "risk: expected a finite number"),
-        (["{tmp}", "--threshold=0.5"], 1, "numbered versions of one, received .* holds neither"),
+        (["{tmp}", "--threshold=0.5"], 1, "its numbered versions, received .* holds neither"),
         (["{source}", "--threshold=0.5", "--scores={tmp}/x.csv"], 1, "No such file"),
         (
             ["{source}", "--threshold=0.5", "--scores={tmp}/other.npz"],
@@ -113,7 +113,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
 ):
     other = evaluation.Predictions(ROWS.labels, None, ROWS.predicted, {"mcp": U})
     evaluation.save_predictions(tmp_path / "other.npz", other)
-    before = saved_model.versions(source.parent)
+    before = exported.versions(source.parent)
     words = [word.format(source=source, tmp=tmp_path) for word in words]
     if status == 2:
         with pytest.raises(SystemExit) as stopped:
@@ -124,7 +124,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     [line] = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert re.search(message, line)
-    assert saved_model.versions(source.parent) == before
+    assert exported.versions(source.parent) == before
 
 
 def test_help_does_not_wait_for_tensorflow():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 
 import btcp_tf
-from btcp_tf import estimators, saved_model, thresholds
+from btcp_tf import estimators, exported, thresholds
 from btcp_tf import judge as module
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -309,8 +309,8 @@ def test_exported_model_decides_and_brings_its_calibration_rows(fitted, tmp_path
     found = fitted.predict(x)
     answers = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(x))
     np.testing.assert_array_equal(answers["accept"], found["accept"])
-    assert saved_model.read_about(path)["threshold"] == dataclasses.asdict(chosen)
-    rows = saved_model.read_held_out(path)["calibration"]
+    assert exported.read_about(path)["threshold"] == dataclasses.asdict(chosen)
+    rows = exported.read_held_out(path)["calibration"]
     np.testing.assert_array_equal(rows.labels, y)
     np.testing.assert_array_equal(rows.predicted, found["predicted"])
     np.testing.assert_array_equal(rows.uncertainty["uncertainty"], found["uncertainty"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, plots, report, runs, saved_model, thresholds, training
+from btcp_tf import evaluation, exported, plots, report, runs, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -134,9 +134,9 @@ def test_saved_model_answers_what_the_run_scored(whole):
     best = thresholds.best_bacc(rows.is_error, rows.uncertainty["btcp"])
     assert decision.threshold == best
     np.testing.assert_array_equal(answers["accept"], answers["uncertainty"].numpy() < best.tau)
-    beside = saved_model.read_held_out(path)["calibration"]
+    beside = exported.read_held_out(path)["calibration"]
     np.testing.assert_array_equal(beside.uncertainty["uncertainty"], rows.uncertainty["btcp"])
-    about = saved_model.read_about(path)
+    about = exported.read_about(path)
     assert about["uncertainty"] == {"method": "btcp", "stage": "finetuned"}
     assert about["threshold"] == dataclasses.asdict(best)
 

@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
 import btcp_tf
-from btcp_tf import data, evaluation, saved_model, thresholds
+from btcp_tf import data, evaluation, exported, saved_model, thresholds
 
 CLASSES = ("circle", "square", "Dreieck äöü")
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), dtype=np.uint8)
@@ -74,7 +74,7 @@ def answers(path, signature="serving_default", **inputs):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def written(tmp_path_factory):
     model = small_model()
     u = np.sort(model(IMAGES, training=False)["uncertainty"].numpy()[:, 0].astype(np.float64))
     tau = float(u[2:4].mean())
@@ -86,8 +86,8 @@ def exported(tmp_path_factory):
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-def test_answers_equal_the_keras_model_at_any_batch_size(exported, size):
-    model, path = exported
+def test_answers_equal_the_keras_model_at_any_batch_size(written, size):
+    model, path = written
     found = answers(path, images=tf.constant(IMAGES[:size]))
     assert set(found) == {"predicted", "class_name", "probs", "uncertainty", "accept"}
     outputs = model(IMAGES, training=False)
@@ -100,13 +100,13 @@ def test_answers_equal_the_keras_model_at_any_batch_size(exported, size):
     assert found["uncertainty"].shape == (size,)
     assert found["probs"].shape == (size, 3)
     np.testing.assert_allclose(found["uncertainty"], uncertainty, rtol=0, atol=1e-6)
-    tau = saved_model.read_about(path)["threshold"]["tau"]
+    tau = exported.read_about(path)["threshold"]["tau"]
     np.testing.assert_array_equal(found["accept"], uncertainty < tau)
     assert size < 7 or found["accept"].sum() == 3
 
 
-def test_float_images_are_refused_by_the_default_and_have_a_signature(exported):
-    signatures = tf.saved_model.load(str(exported[1])).signatures
+def test_float_images_are_refused_by_the_default_and_have_a_signature(written):
+    signatures = tf.saved_model.load(str(written[1])).signatures
     with pytest.raises(Exception, match="uint8"):
         signatures["serving_default"](images=tf.constant(IMAGES / 255))
     wanted = signatures["serving_default"](images=tf.constant(IMAGES))
@@ -119,7 +119,7 @@ def test_float_images_are_refused_by_the_default_and_have_a_signature(exported):
         signatures["serving_float"](images=tf.constant(IMAGES * np.nan, tf.float32))
 
 
-def test_files_are_answered_like_the_pixels_that_data_makes_of_them(exported, tmp_path):
+def test_files_are_answered_like_the_pixels_that_data_makes_of_them(written, tmp_path):
     images = np.random.default_rng(1).integers(0, 256, (6, 12, 4, 4), dtype=np.uint8)
     # Smooth, as JPEG has them.
     images = np.kron(images, np.ones((1, 3, 5, 1), np.uint8))
@@ -138,14 +138,14 @@ def test_files_are_answered_like_the_pixels_that_data_makes_of_them(exported, tm
     gray, *_ = data._decode_all(tmp_path, files, (8, 6), 1, "fail", 0)
     decoded = saved_model._decoded((8, 6, 1), image_bytes).numpy().astype(int)
     assert (np.abs(decoded - gray) <= levels).all()
-    found = answers(exported[1], "serving_bytes", image_bytes=image_bytes)
-    wanted = answers(exported[1], images=tf.constant(pixels))
+    found = answers(written[1], "serving_bytes", image_bytes=image_bytes)
+    wanted = answers(written[1], images=tf.constant(pixels))
     np.testing.assert_allclose(found["uncertainty"], wanted["uncertainty"], rtol=0, atol=1e-2)
-    assert answers(exported[1], "serving_bytes", image_bytes=tf.constant([], tf.string))[
+    assert answers(written[1], "serving_bytes", image_bytes=tf.constant([], tf.string))[
         "probs"
     ].shape == (0, 3)
     with pytest.raises(tf.errors.InvalidArgumentError):
-        answers(exported[1], "serving_bytes", image_bytes=tf.constant(["no image"]))
+        answers(written[1], "serving_bytes", image_bytes=tf.constant(["no image"]))
 
 
 def test_models_of_other_inputs_have_the_signatures_that_make_sense(tmp_path):
@@ -171,11 +171,11 @@ def write_small(model, root, sample):
     return saved_model.export(model, root, "x", CLASSES, sample, threshold=TAU)
 
 
-def test_what_is_known_of_it_lies_beside_the_model_and_in_it(exported):
-    path = exported[1]
+def test_what_is_known_of_it_lies_beside_the_model_and_in_it(written):
+    path = written[1]
     content = json.loads((path / "assets.extra" / "btcp_tf.json").read_text())
     assert json.loads(answers(path, "about")["json"]) == content
-    assert saved_model.read_about(path) == content
+    assert exported.read_about(path) == content
     calibration = content.pop("calibration")
     assert (calibration["n"], calibration["errors"], calibration["auroc"]) == (2, 1, 1.0)
     assert calibration["bacc"] == 0.5
@@ -196,16 +196,16 @@ def test_what_is_known_of_it_lies_beside_the_model_and_in_it(exported):
         "errors": 7,
         "notes": ["a", "b"],
     }
-    assert sorted(saved_model.read_held_out(path)) == ["calibration", "validation"]
-    rows = saved_model.read_held_out(path)["calibration"]
+    assert sorted(exported.read_held_out(path)) == ["calibration", "validation"]
+    rows = exported.read_held_out(path)["calibration"]
     np.testing.assert_array_equal(rows.labels, HELD_OUT.labels)
     np.testing.assert_array_equal(
         rows.uncertainty["uncertainty"], HELD_OUT.uncertainty["uncertainty"]
     )
 
 
-def test_warm_up_requests_are_answered(exported):
-    records = tf.data.TFRecordDataset(str(exported[1] / saved_model.WARMUP_FILE))
+def test_warm_up_requests_are_answered(written):
+    records = tf.data.TFRecordDataset(str(written[1] / saved_model.WARMUP_FILE))
     logs = [
         prediction_log_pb2.PredictionLog.FromString(record)
         for record in records.as_numpy_iterator()
@@ -216,14 +216,14 @@ def test_warm_up_requests_are_answered(exported):
         images = tf.make_ndarray(request.inputs["images"])
         sizes.append(len(images))
         assert request.model_spec.name == "shapes"
-        found = answers(exported[1], request.model_spec.signature_name, images=tf.constant(images))
+        found = answers(written[1], request.model_spec.signature_name, images=tf.constant(images))
         assert len(found["probs"]) == len(images)
     assert sizes == [1, 7]
 
 
-def test_another_threshold_is_another_version_of_the_same_model(exported, tmp_path):
+def test_another_threshold_is_another_version_of_the_same_model(written, tmp_path):
     source = tmp_path / "shapes" / "1"
-    shutil.copytree(exported[1], source)
+    shutil.copytree(written[1], source)
     before = {path: path.read_bytes() for path in files_below(source)}
     wanted = answers(source, images=tf.constant(IMAGES))
     u = wanted["uncertainty"].astype(np.float64)
@@ -239,35 +239,35 @@ def test_another_threshold_is_another_version_of_the_same_model(exported, tmp_pa
         np.testing.assert_array_equal(found["accept"], accept)
         for name in set(wanted) - {"accept"}:
             np.testing.assert_array_equal(found[name], wanted[name])
-        content = saved_model.read_about(path)
+        content = exported.read_about(path)
         assert content["threshold"] == dataclasses.asdict(threshold)
         assert json.loads(answers(path, "about")["json"]) == content
         assert content["calibration"]["n"] == 2
-        assert saved_model.versions(source.parent)[-1] == int(path.name)
+        assert exported.versions(source.parent)[-1] == int(path.name)
         assert (path / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
     assert {path: path.read_bytes() for path in files_below(source)} == before
 
 
-def test_what_is_no_version_of_ours_is_refused(exported, tmp_path):
-    with pytest.raises(FileNotFoundError, match="expected the version directory of a SavedModel"):
+def test_what_is_no_version_of_ours_is_refused(written, tmp_path):
+    with pytest.raises(FileNotFoundError, match="SavedModel that btcp_tf exported, received"):
         saved_model.with_threshold(tmp_path, TAU)
     (tmp_path / "assets.extra").mkdir()
-    (tmp_path / saved_model.ABOUT_FILE).write_text('{"threshold": 3}')
+    (tmp_path / exported.ABOUT_FILE).write_text('{"threshold": 3}')
     with pytest.raises(ValueError, match="btcp_tf.json: expected what btcp_tf writes about"):
-        saved_model.read_about(tmp_path)
-    assert saved_model.newest(exported[1]) == exported[1]
-    assert saved_model.newest(exported[1].parent).parent == exported[1].parent
-    with pytest.raises(FileNotFoundError, match="numbered versions of one, received .*is missing"):
-        saved_model.newest(tmp_path / "none")
+        exported.read_about(tmp_path)
+    assert exported.newest(written[1]) == written[1]
+    assert exported.newest(written[1].parent).parent == written[1].parent
+    with pytest.raises(FileNotFoundError, match="its numbered versions, received .*is not there"):
+        exported.newest(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="holds neither"):
-        saved_model.newest(tmp_path)
+        exported.newest(tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "assets.extra"]
 
 
-def test_saved_model_cli_shows_a_readable_signature(exported):
+def test_saved_model_cli_shows_a_readable_signature(written):
     shown = subprocess.run(
         [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"]
-        + ["show", "--dir", str(exported[1]), "--all"],
+        + ["show", "--dir", str(written[1]), "--all"],
         capture_output=True,
         text=True,
         check=True,
@@ -289,12 +289,12 @@ def test_saved_model_cli_shows_a_readable_signature(exported):
     assert sum(line.endswith("tensor_info:") for line in lines) == 6
 
 
-def test_next_export_from_a_mirrored_model_takes_the_next_number_and_touches_no_other(exported):
-    folder = exported[1].parent
-    assert exported[1].name == "1"
+def test_next_export_from_a_mirrored_model_takes_the_next_number_and_touches_no_other(written):
+    folder = written[1].parent
+    assert written[1].name == "1"
     (folder / "9").mkdir()
     (folder / "10.bak").mkdir()
-    before = {path: path.read_bytes() for path in files_below(exported[1])}
+    before = {path: path.read_bytes() for path in files_below(written[1])}
     with tf.distribute.MirroredStrategy(["/CPU:0"]).scope():
         mirrored = small_model()
         with pytest.raises(ValueError, match=r"outside of strategy.scope\(\)"):
@@ -304,12 +304,12 @@ def test_next_export_from_a_mirrored_model_takes_the_next_number_and_touches_no_
     path = write(mirrored, folder.parent)
 
     assert path == folder / "10"
-    assert {path: path.read_bytes() for path in files_below(exported[1])} == before
+    assert {path: path.read_bytes() for path in files_below(written[1])} == before
     assert sorted(path.name for path in folder.iterdir()) == ["1", "10", "10.bak", "9"]
-    assert saved_model.versions(folder) == [1, 9, 10]
-    assert devices_of_signature(path) == devices_of_signature(exported[1]) == set()
+    assert exported.versions(folder) == [1, 9, 10]
+    assert devices_of_signature(path) == devices_of_signature(written[1]) == set()
     found = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(IMAGES))
-    wanted = exported[0](IMAGES, training=False)
+    wanted = written[0](IMAGES, training=False)
     np.testing.assert_allclose(found["probs"], wanted["probs"], rtol=0, atol=1e-6)
 
 
@@ -401,7 +401,7 @@ def test_exports_at_once_get_a_number_each(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         str(n) for n in range(1, count + 1)
     )
-    words = {(tmp_path / str(n) / "word").read_text() for n in saved_model.versions(tmp_path)}
+    words = {(tmp_path / str(n) / "word").read_text() for n in exported.versions(tmp_path)}
     assert words == {str(word) for word in range(count)}
 
 
@@ -416,10 +416,10 @@ def test_what_a_killed_export_left_goes_and_a_live_one_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [live]
 
 
-def test_published_directory_can_be_read_by_others(exported):
+def test_published_directory_can_be_read_by_others(written):
     umask = os.umask(0)
     os.umask(umask)
-    assert exported[1].stat().st_mode & 0o777 == 0o777 & ~umask
+    assert written[1].stat().st_mode & 0o777 == 0o777 & ~umask
 
 
 @pytest.mark.parametrize(
@@ -433,14 +433,14 @@ def test_published_directory_can_be_read_by_others(exported):
         ({"sample_images": IMAGES[:, :7]}, r"sample_images: expected .* \(7, 7, 6, 3\)"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(tmp_path, exported, changed, message):
+def test_arguments_that_do_not_fit_are_refused(tmp_path, written, changed, message):
     arguments = {"name": "shapes", "class_names": CLASSES, "sample_images": IMAGES}
     with pytest.raises(ValueError, match=message):
-        saved_model.export(exported[0], tmp_path, **{**arguments, **changed}, threshold=TAU)
+        saved_model.export(written[0], tmp_path, **{**arguments, **changed}, threshold=TAU)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_model_with_other_outputs_is_refused(tmp_path, exported):
-    encoder = exported[0].get_layer("encoder")
+def test_model_with_other_outputs_is_refused(tmp_path, written):
+    encoder = written[0].get_layer("encoder")
     with pytest.raises(ValueError, match="expected the outputs probs and uncertainty by name"):
         write(encoder, tmp_path)

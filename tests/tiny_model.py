@@ -31,7 +31,7 @@ def save(
     about = {
         "class_names": list(class_names),
         "image_shape": list(shape),
-        "threshold": {"tau": tau, "coverage": 0.5, "rule": "given", "n": 100, "target": None},
+        "threshold": {"tau": tau, "coverage": 0.5, "rule": "given", "n": 100, "accepted": 50},
         "uncertainty": {"method": "mcp", "stage": "frozen"},
     }
 
