@@ -15,15 +15,17 @@ import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from btcp_tf import metrics, tabular
+from btcp_tf import metrics, tabular, thresholds
 from btcp_tf.files import atomic_path
 from btcp_tf.tabular import Columns
+from btcp_tf.thresholds import Threshold
 
 REFERENCE = "mcp"
 """The method that others are compared with."""
@@ -251,6 +253,64 @@ def _of_columns(found: Columns) -> dict[str, np.ndarray]:
         elif found.has_numbers(name):
             arrays[name] = found.numbers(name)
     return arrays
+
+
+DECISION_FILE = "decision.json"
+"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a run's SavedModel accepts."""
+
+    threshold: Threshold
+    predictor: str
+    """Whose answers: "frozen", or a word such as "btcp_finetuned"."""
+    method: str
+    """Whose u: a column of `calibration`."""
+    calibration: Predictions
+    """Answers to the calibration set."""
+
+
+def load_decision(folder: str | os.PathLike) -> Decision | None:
+    """Reads a run's `decision.json` and the predictions that it names; None without the file.
+
+    Raises:
+      ValueError: If it is no such file, or the predictions are not there; the message names it.
+      OSError: If a file cannot be opened.
+    """
+    path = Path(folder) / DECISION_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, received {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, received {type(content).__name__}")
+    try:
+        threshold = thresholds.from_json(content.get("threshold"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    name, method = content.get("predictions"), content.get("column")
+    if not (isinstance(name, str) and isinstance(method, str)):
+        raise ValueError(
+            f"{path}: expected the names predictions and column, received {', '.join(content)}"
+        )
+    file = path.parent / name
+    if not file.is_file():
+        raise ValueError(
+            f"{path}: expected the calibration set's answers in {file}, received no such file; "
+            "the run is not complete"
+        )
+    calibration = load_predictions(file)
+    if method not in calibration.uncertainty:
+        raise ValueError(
+            f"{file}: expected an uncertainty column {method}, received "
+            f"{', '.join(calibration.uncertainty)}"
+        )
+    predictor = name.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
+    return Decision(threshold, predictor or "frozen", method, calibration)
 
 
 def rows(

@@ -25,7 +25,7 @@ from absl import flags
 
 from btcp_tf import command, evaluation, metrics, plots, tables, thresholds
 from btcp_tf.data import CORRUPTIONS
-from btcp_tf.evaluation import REFERENCE, Predictions
+from btcp_tf.evaluation import REFERENCE, Decision, Predictions
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
@@ -100,7 +100,7 @@ def write_run_report(
     notes: Iterable[str] = (),
     saved_model: str = "",
     promises: Sequence[Row] = (),
-    decision: "Decision | None" = None,
+    decision: Decision | None = None,
     pixels: str | os.PathLike | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
@@ -123,7 +123,7 @@ def write_run_report(
       notes: Caveats that the reader must see first.
       saved_model: Where the SavedModel is, or why there is none.
       promises: Rows of promised error rates, see `runs.make_promises`.
-      decision: What the SavedModel accepts, from `load_decision`.
+      decision: What the SavedModel accepts, from `evaluation.load_decision`.
       pixels: Folder of an earlier report's `figures`; None: that of `folder`.
 
     Returns:
@@ -159,47 +159,6 @@ def write_run_report(
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
     return write_report(folder, report, files=False)
-
-
-DECISION_FILE = "decision.json"
-"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What a run's SavedModel accepts."""
-
-    threshold: Threshold
-    predictor: str
-    """Name of the predictor in `load_predictions`."""
-    method: str
-    """Its column."""
-    calibration: Predictions
-
-
-def load_decision(folder: Path) -> Decision | None:
-    """Reads a run's `decision.json` and the predictions that it names; None without the file.
-
-    Raises:
-      ValueError: If it is no such file; the message names it.
-      OSError: If the predictions cannot be opened.
-    """
-    path = Path(folder) / DECISION_FILE
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        file, method = str(content["predictions"]), str(content["column"])
-        threshold = Threshold(**content["threshold"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path}: expected the decision of a run, received what cannot be read ({error})"
-        ) from error
-    calibration = evaluation.load_predictions(path.parent / file)
-    if method not in calibration.uncertainty:
-        raise ValueError(f"{path.parent / file}: expected a column {method}, received none")
-    predictor = file.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
-    return Decision(threshold, predictor or "frozen", method, calibration)
 
 
 def _thresholds(
@@ -1112,7 +1071,7 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         notes=extra.get("notes", ()),
         saved_model=saved_model,
         promises=extra.get("promises", ()),
-        decision=load_decision(folder),
+        decision=evaluation.load_decision(folder),
         pixels=folder / "figures",
     )
     return page, rows

@@ -213,9 +213,8 @@ def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str
         try:
             names = tuple(name.strip() for name in next(reader, []))
             _check_names(names, file, " in the first line")
-            kept = [
-                (index, []) for index, name in enumerate(names) if wanted is None or name in wanted
-            ]
+            values = _empty(names, wanted)
+            kept = [(names.index(name), column) for name, column in values.items()]
             for row in reader:
                 if not row:
                     continue
@@ -231,7 +230,6 @@ def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str
             raise ValueError(
                 f"{file}: expected rows of text, received {error} in line {reader.line_num}"
             ) from None
-    values = {names[index]: column for index, column in kept}
     classes = sum(_PROBABILITY.fullmatch(name) is not None for name in names)
     return Columns(file, names, values, places, "line", True, classes or None)
 
@@ -285,9 +283,8 @@ def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file:
             with parquet.ParquetFile(content) as table:
                 names = tuple(table.schema_arrow.names)
                 _check_names(names, file)
-                kept = [name for name in names if wanted is None or name in wanted]
-                values: dict[str, list[Any]] = {name: [] for name in kept}
-                for batch in table.iter_batches(columns=kept):
+                values = _empty(names, wanted)
+                for batch in table.iter_batches(columns=list(values)):
                     for name, column in values.items():
                         column += batch[name].to_pylist()
                 rows = table.metadata.num_rows
@@ -306,6 +303,10 @@ def _length(table: Any) -> int | None:
             if value.as_py() is not None:
                 return len(value.as_py())
     return None
+
+
+def _empty(names: Sequence[str], wanted: Collection[str] | None) -> dict[str, list[Any]]:
+    return {name: [] for name in names if wanted is None or name in wanted}
 
 
 def _check_names(names: Sequence[str], file: str, where: str = "") -> None:
