@@ -45,6 +45,7 @@ from btcp_tf.tables import (
     GIVEN,
     Cell,
     Row,
+    Table,
     by,
     classifiers,
     difference_cell,
@@ -177,11 +178,46 @@ def _thresholds(
             blocks.append(
                 plots.draw_thresholds(decision.calibration, test, decision.method, chosen, mine)
             )
+            blocks.append(_review_table(decision, test))
     if promises:
         blocks.append(
             tables.promise_table([row for row in promises if _is_candidate(row["method"])])
         )
     return blocks
+
+
+def _review_table(decision: Decision, test: Predictions) -> Table:
+    """What checking the least trusted test answers was expected to bring, and what it brings."""
+    calibration, u = decision.calibration, test.uncertainty[decision.method]
+    lines: list[list[str | Cell]] = []
+    for share in (0.01, 0.05, 0.1, 0.2):
+        k = max(round(share * len(u)), 1)
+        queue = thresholds.review_queue(
+            u, k, calibration=(calibration.is_error, calibration.uncertainty[decision.method])
+        )
+        found, expected = int(test.is_error[queue.rows].sum()), queue.expected_errors
+        lines.append(
+            [
+                Cell(f"{k:,}", k),
+                Cell("n/a" if expected is None else f"{expected:.0f}", expected),
+                f"{queue.low:,} to {queue.high:,}",
+                Cell(f"{found:,}", found),
+                Cell(f"{found / max(test.is_error.sum(), 1):.0%}"),
+            ]
+        )
+    return Table(
+        "review",
+        "If a person checks the test answers of highest u: wrong ones among them as the "
+        "calibration images let expect (with a 90 % interval), and as they are.",
+        {
+            "checked": "checked",
+            "expected": "wrong, expected",
+            "interval": "interval",
+            "found": "wrong, found",
+            "share": "of all errors",
+        },
+        lines,
+    )
 
 
 def _decision_words(chosen: Threshold, test: thresholds.Outcome) -> Text:

@@ -81,6 +81,15 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports that no fresh process looks at, for tests of what comes before and after: a process
+    takes as long as many of them together."""
+    from btcp_tf import saved_model
+
+    monkeypatch.setattr(saved_model, "_check", lambda *arguments: None)
+
+
 @pytest.fixture(scope="module")
 def quick_heads() -> Iterator[None]:
     """Second heads of the residual estimator that are trained for a tenth of the time."""

@@ -301,7 +301,7 @@ def test_exports_a_saved_model(fitted, tmp_path):
     np.testing.assert_array_equal(answers["accept"], found["uncertainty"] < 0.5)
 
 
-def test_exported_model_decides_and_brings_its_calibration_rows(fitted, tmp_path):
+def test_exported_model_decides_and_brings_its_calibration_rows(unchecked, fitted, tmp_path):
     x, y = samples(400, 5)
     chosen = fitted.select_threshold(x, y, rule="target_coverage", coverage=0.6)
     fitted.save(tmp_path / "judge.keras")

@@ -43,7 +43,7 @@ def test_real_images(tmp_path, prepared_data_dir, capsys):
     assert "T-shirt/top" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_a_classifier_of_ones_own(undrawn, tmp_path, capsys):
+def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
     digits = load("digits")
     pixels = digits.train.images / np.float32(127.5) - 1
     keras.utils.set_random_seed(0)
@@ -81,7 +81,7 @@ def test_a_classifier_of_ones_own(undrawn, tmp_path, capsys):
     assert file.read_bytes() == before
 
 
-def test_a_folder_of_ones_own_images(undrawn, tmp_path, capsys):
+def test_a_folder_of_ones_own_images(undrawn, unchecked, tmp_path, capsys):
     rng = np.random.default_rng(0)
     for label, name in enumerate(("healthy", "ill")):
         folder = tmp_path / "xrays" / name

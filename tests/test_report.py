@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from btcp_tf import evaluation, report
+from btcp_tf import evaluation, report, thresholds
 from btcp_tf.evaluation import Predictions
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS
@@ -750,3 +750,26 @@ def test_the_method_of_least_aurc_is_what_the_first_sentence_is_about(undrawn, t
     shown = body(parse(page.read_text(encoding="utf-8")))
     assert "90 % that good trusts most" in shown and "bad trusts most" not in shown
     assert "u (good" in shown and "u (bad" not in shown
+
+
+def test_review_table_checks_what_was_expected_of_the_test_set():
+    rng = np.random.default_rng(0)
+    rows = []
+    for n in (2000, 1000):
+        u = rng.random(n)
+        wrong = rng.random(n) < u**2
+        zeros = np.zeros(n, np.int64)
+        rows.append(Predictions(wrong.astype(np.int64), None, zeros, {"btcp": u}))
+    calibration, test = rows
+    threshold = thresholds.best_bacc(calibration.is_error, calibration.uncertainty["btcp"])
+    decision = report.Decision(threshold, "frozen", "btcp", calibration)
+    table = report._review_table(decision, test)
+    assert [int(line[0].value) for line in table.lines] == [10, 50, 100, 200]
+    for checked, expected, _, found, share in table.lines:
+        k = int(checked.value)
+        highest = np.argsort(-test.uncertainty["btcp"])[:k]
+        assert found.value == test.is_error[highest].sum()
+        tau = test.uncertainty["btcp"][highest[-1]]
+        rate = calibration.is_error[calibration.uncertainty["btcp"] >= tau].mean()
+        assert expected.value == pytest.approx(k * rate)
+        assert str(share) == f"{found.value / test.is_error.sum():.0%}"

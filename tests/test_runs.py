@@ -323,7 +323,7 @@ def test_a_run_killed_in_every_phase_ends_like_one_that_was_not(whole, tmp_path)
 
 
 def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
-    undrawn, tmp_path, monkeypatch, capsys
+    undrawn, unchecked, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
@@ -361,7 +361,7 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 
 
-def test_residual_learns_from_folds(undrawn, tmp_path, capsys):
+def test_residual_learns_from_folds(undrawn, unchecked, tmp_path, capsys):
     short = words(tmp_path, "--method=mcp,residual", "--residual_folds=2", "--verbose=2")
     assert main([*short, "--classifier_epochs=1"]) == 0
     checkpoints = tmp_path / "run" / "checkpoints"
@@ -393,7 +393,7 @@ def test_ood_sets_whose_predictions_would_share_a_file_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_run_without_an_estimator_exports_mcp(undrawn, tmp_path):
+def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
     import tensorflow as tf
 
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0

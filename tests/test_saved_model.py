@@ -148,7 +148,7 @@ def test_files_are_answered_like_the_pixels_that_data_makes_of_them(written, tmp
         answers(written[1], "serving_bytes", image_bytes=tf.constant(["no image"]))
 
 
-def test_models_of_other_inputs_have_the_signatures_that_make_sense(tmp_path):
+def test_models_of_other_inputs_have_the_signatures_that_make_sense(unchecked, tmp_path):
     two = write_small(small_model(channels=2), tmp_path, IMAGES[..., :2])
     assert set(tf.saved_model.load(str(two)).signatures) == {
         "serving_default",

@@ -1,6 +1,6 @@
 """The files for TensorFlow Serving, and a real server that speaks its protocols.
 
-`python -m pytest -m servers tests/test_serving.py` starts Ray Serve (extra `servers`), about a
+`python -m pytest -m servers tests/test_serving.py` starts Ray Serve (extra `ray`), about a
 minute; what has no such marker reads files alone.
 """
 
@@ -241,7 +241,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(models, tmp_path_factory):
     if importlib.util.find_spec("ray") is None:
-        pytest.fail("expected ray[serve], of the extra [servers], received none")
+        pytest.fail("expected ray[serve], of the extra [ray], received none")
     paths = [f"{path.parent.name}={path}" for path in sorted(models.glob("*/*")) if path.is_dir()]
     log = tmp_path_factory.mktemp("log") / "server.log"
     found = Server(paths, log, "--max_ongoing=2", "--max_queued=1")
