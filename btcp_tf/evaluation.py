@@ -42,6 +42,9 @@ VERDICTS = ("better", "worse", "not distinguishable")
 EPOCH_METRICS = ("fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc")
 """Metrics of the curves per epoch."""
 
+ENDINGS = (*tabular.ENDINGS, ".npz")
+"""Of predictions files."""
+
 _CLASS_FIELDS = ("labels", "probs", "predicted")
 
 _ABOUT_ROWS = ("input", "class_name", "accept", "problem")

@@ -23,11 +23,11 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, drift, pages, plots, tables, thresholds
+from btcp_tf import command, drift, evaluation, pages, plots, tables, tabular, thresholds
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.pages import Block, Report, text
 from btcp_tf.plots import Drawing, panels
-from btcp_tf.scores import SCORES, Baseline, Scores, join_labels, load_baseline, load_scores
+from btcp_tf.scores import Baseline, Scores, join_labels, load_baseline, load_scores
 from btcp_tf.tables import Cell, Table
 from btcp_tf.tabular import shown
 from btcp_tf.thresholds import Threshold
@@ -120,7 +120,6 @@ class Findings:
     threshold: Threshold | None
     assumption: Assumption
     promise: Promise
-    alpha: float
     delta: float
     notes: tuple[str, ...]
     then: np.ndarray
@@ -192,7 +191,6 @@ def monitor(
         threshold,
         judge_assumption((then, baseline.predicted), (now, scores.predicted), cut, alpha),
         promise,
-        alpha,
         delta,
         tuple(_notes(scores, threshold, now, promise)),
         then,
@@ -512,7 +510,6 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The findings as JSON knows values: `status`, `assumption`, `promise`, `notes` and so on."""
     baseline, scores, threshold = findings.baseline, findings.scores, findings.threshold
     assumption, promise = findings.assumption, findings.promise
-    psi, mix, abstention = assumption.psi, assumption.mix, assumption.abstention
     promised = {name: value for name, value in vars(promise).items() if name != "curve"}
     if promise.input is not None:
         promised["input"] = shown(promise.input)
@@ -522,12 +519,10 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "verdict": assumption.verdict,
             "words": assumption.words,
             "checks": [dataclasses.asdict(check) for check in assumption.checks],
-            "ks": None if assumption.ks is None else assumption.ks._asdict(),
-            "psi": None if psi is None else _plain_psi(psi),
-            "classes": None
-            if mix is None
-            else {**mix._asdict(), "psi": _plain_psi(mix.psi), "pooled": list(mix.pooled)},
-            "abstention": None if abstention is None else abstention._asdict(),
+            "ks": _plain(assumption.ks),
+            "psi": _plain(assumption.psi),
+            "classes": _plain(assumption.mix),
+            "abstention": _plain(assumption.abstention),
         },
         "promise": promised,
         "baseline": {"path": baseline.name, "column": baseline.column, "n": len(findings.then)},
@@ -544,8 +539,11 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_psi(psi: drift.Psi) -> dict[str, Any]:
-    return psi._asdict() | {"counts": psi.counts.tolist()}
+def _plain(value: Any) -> Any:
+    """A named tuple as an object, whatever it holds."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 _HEADS = {
@@ -867,7 +865,7 @@ def _define_flags() -> flags.FlagValues:
         "What the threshold was chosen on: a run's folder, an exported model's directory or its "
         "parent, or a predictions file.",
     )
-    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(SCORES)}).")
+    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(evaluation.ENDINGS)}).")
     text_flag(
         "labels",
         "Labels that came later: a CSV file of input,labels in the order in which they came, for "
@@ -901,7 +899,7 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
             f"baseline: expected a run's folder, an exported model or a predictions file, "
             f"received {paths['baseline']}, which is not there"
         )
-    for name, endings in (("scores", SCORES), ("labels", SCORES[:-1])):
+    for name, endings in (("scores", evaluation.ENDINGS), ("labels", tabular.ENDINGS)):
         path = paths.get(name)
         if path and not (path.is_file() and path.suffix.lower() in endings):
             raise command.UsageError(

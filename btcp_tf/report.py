@@ -2,9 +2,9 @@
 
     python -m btcp_tf.report runs/fashion_mnist-seed0
 
-draws the report and the figures of a run's or a study's folder again; for a predictions file
-(.npz, .csv) it computes the same tables and writes a report beside it. No TensorFlow here. What
-tables hold is in `btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
+draws the report and the figures of a run's or a study's folder again; for a predictions file it
+computes the same tables and writes a report beside it. No TensorFlow here. What tables hold is in
+`btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
 """
 
 import csv
@@ -1130,7 +1130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"expected one PATH, received {len(leftovers)}: {' '.join(leftovers)}".rstrip(": ")
             )
         path = Path(leftovers[0]).expanduser()
-        scores = path.suffix.lower() in _SCORES
+        scores = path.suffix.lower() in evaluation.ENDINGS
         if path.is_dir() and not (path / "results.json").exists() and any(path.rglob("flags.cfg")):
             raise command.UsageError(
                 f"expected a run or a study that is finished, received {path} without "
@@ -1139,7 +1139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (path.is_file() if scores else (path / "results.json").is_file()):
             raise command.UsageError(
                 "expected a run's or a study's folder with results.json, or a predictions file "
-                f"({', '.join(_SCORES)}), received {path}"
+                f"({', '.join(evaluation.ENDINGS)}), received {path}"
             )
         given = [name for name in _SCORING if flag_values[name].present]
         if given and not scores:
@@ -1150,7 +1150,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
-_SCORES = (".npz", ".csv", ".jsonl", ".parquet")
 _SCORING = ("tau", "bootstrap_draws", "reverse", "seed")
 
 

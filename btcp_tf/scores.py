@@ -19,10 +19,6 @@ from btcp_tf.evaluation import Predictions
 from btcp_tf.tabular import class_number, shown
 from btcp_tf.thresholds import Threshold
 
-SCORES = (*tabular.ENDINGS, ".npz")
-"""Endings of the files that scores may be in."""
-
-
 # What is compared ------------------------------------------------------------------------------
 
 

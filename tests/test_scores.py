@@ -18,7 +18,7 @@ from production import (
     write_run,
 )
 
-from btcp_tf import evaluation, scores
+from btcp_tf import evaluation
 from btcp_tf.evaluation import Predictions
 from btcp_tf.scores import join_labels, load_baseline, load_scores
 from btcp_tf.tabular import shown
@@ -272,4 +272,4 @@ def test_labels_need_something_to_be_joined_by(tmp_path):
 
 
 def test_every_ending_has_a_reader():
-    assert set(WRITERS) | {".npz"} == set(scores.SCORES)
+    assert set(WRITERS) | {".npz"} == set(evaluation.ENDINGS)
