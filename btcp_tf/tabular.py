@@ -55,7 +55,7 @@ class Columns:
         return f"in {self.unit} {self.places[row]}"
 
     def answered(self) -> "Columns":
-        """The rows that have no `problem`; ValueError if there is none."""
+        """The rows without a `problem`, if that column was asked for; ValueError if there is none."""
         problems = self.values.get("problem")
         if problems is None or not any(problems):
             return self
@@ -77,23 +77,18 @@ class Columns:
             says `wanted` and where the entry stands.
           wanted: What is expected of an entry.
         """
+        result: list[Any] = []
         try:
-            return list(map(convert, self.values[name]))
+            for value in self.values[name]:
+                result.append(convert(value))
         except (ValueError, TypeError, OverflowError):
-            pass
-        # Once more, to find the place.
-        for row, value in enumerate(self.values[name]):
-            try:
-                convert(value)
-            except (ValueError, TypeError, OverflowError):
-                raise self._error(name, wanted, row) from None
-        raise AssertionError(f"{name} was converted the second time, not the first")
+            raise self._error(name, wanted, len(result)) from None
+        return result
 
     def numbers(self, name: str) -> np.ndarray:
         """A column of finite numbers, `[n]` float64; else ValueError."""
         wanted = "a finite number"
-        convert = float if self.words else _number
-        found = np.array(self.converted(name, convert, wanted), np.float64)
+        found = np.array(self.converted(name, self._number, wanted), np.float64)
         bad = np.flatnonzero(~np.isfinite(found))
         if len(bad):
             raise self._error(name, wanted, int(bad[0]))
@@ -101,14 +96,17 @@ class Columns:
 
     def has_numbers(self, name: str) -> bool:
         """Whether any entry of a column is a number, finite or not."""
-        convert: Callable[[Any], float] = float if self.words else _number
         for value in self.values[name]:
             try:
-                convert(value)
+                self._number(value)
             except (ValueError, TypeError, OverflowError):
                 continue
             return True
         return False
+
+    @property
+    def _number(self) -> Callable[[Any], float]:
+        return float if self.words else _number
 
     def class_numbers(self, name: str) -> np.ndarray:
         """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
