@@ -55,7 +55,7 @@ class Columns:
         return f"in {self.unit} {self.places[row]}"
 
     def answered(self) -> "Columns":
-        """The rows without a `problem`, if that column was asked for; ValueError if there is none."""
+        """The rows without a `problem`, a column to be asked for; ValueError if there is none."""
         problems = self.values.get("problem")
         if problems is None or not any(problems):
             return self
