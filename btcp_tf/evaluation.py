@@ -7,7 +7,6 @@ rows of metrics. What is written here is written whole or not at all, and equal 
 bytes.
 """
 
-import csv
 import dataclasses
 import json
 import math
@@ -16,14 +15,17 @@ import re
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from btcp_tf import metrics
+from btcp_tf import metrics, tabular, thresholds
 from btcp_tf.files import atomic_path
+from btcp_tf.tabular import Columns
+from btcp_tf.thresholds import Threshold
 
 REFERENCE = "mcp"
 """The method that others are compared with."""
@@ -39,6 +41,9 @@ VERDICTS = ("better", "worse", "not distinguishable")
 
 EPOCH_METRICS = ("fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc")
 """Metrics of the curves per epoch."""
+
+ENDINGS = (*tabular.ENDINGS, ".npz")
+"""Of predictions files."""
 
 _CLASS_FIELDS = ("labels", "probs", "predicted")
 
@@ -173,8 +178,8 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
     `problem` it is a file of scores: rows with a problem have no answer and are left out, and so
     are the columns `input`, `class_name` and `accept`.
 
-    JSONL (one object a line) and Parquet: the same names, but `probs` is one list, and null stands
-    for an empty entry. Parquet needs pyarrow.
+    JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
+    stands for an empty entry. Parquet needs pyarrow. See `btcp_tf.tabular`.
 
     Args:
       path: The file. Without `labels` no class is right: samples from out of the distribution.
@@ -183,59 +188,52 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
 
     Raises:
       ValueError: If it is no such file, or `reverse` names no column of it; the message names the
-        file, what is wrong in it, and the row (from 0, of those that are not left out), in text
-        also the line (from 1).
+        file, what is wrong in it, and the line (from 1) or row (from 0).
       OSError: If it cannot be opened.
     """
-    lines: Sequence[int] = ()
+    told = f"{os.fspath(path)}: no predictions file"
+    found = None
+    if os.path.splitext(path)[1].lower() in tabular.ENDINGS:
+        found = tabular.read(path, file=told).answered()
+        arrays = _of_columns(found)
+    else:
+        arrays = _read_npz(path, told)
+    if not {"probs", "predicted"} & set(arrays):
+        received = ", ".join(arrays) or "no column of numbers between commas"
+        raise ValueError(f"{told}: expected probs or predicted, received {received}")
     try:
-        ending = os.path.splitext(path)[1].lower()
-        if ending == ".csv":
-            arrays, lines = _read_csv(path)
-        elif ending == ".jsonl":
-            arrays, lines = _read_jsonl(path)
-        elif ending == ".parquet":
-            arrays = _read_parquet(path)
-        else:
-            arrays = _read_npz(path)
-        if not {"probs", "predicted"} & set(arrays):
-            raise ValueError(
-                "expected probs or predicted, received "
-                f"{', '.join(arrays) or 'no column of numbers between commas'}"
-            )
         given = "predicted" in arrays
         predicted = arrays["predicted"] if given else np.argmax(arrays["probs"], axis=-1)
-        columns = {name: x for name, x in arrays.items() if name not in _CLASS_FIELDS}
-        found = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, columns)
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
-        row = error.row if isinstance(error, metrics.RowError) else None
-        where = f" (line {lines[row]})" if lines and row is not None else ""
-        words = str(error)
-        if isinstance(error, UnicodeDecodeError):
-            words = f"expected text in UTF-8, received the byte {error.object[error.start]:#04x}"
-        raise ValueError(f"{os.fspath(path)}: no predictions file: {words}{where}") from error
-    unknown = [name for name in reverse if name not in found.uncertainty]
+        uncertainty = {name: x for name, x in arrays.items() if name not in _CLASS_FIELDS}
+        result = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, uncertainty)
+    except metrics.RowError as error:
+        place = f"in row {error.row}" if found is None else found.place(error.row)
+        raise ValueError(f"{told}: {error.reason} {place}") from error
+    except ValueError as error:
+        raise ValueError(f"{told}: {error}") from error
+    unknown = [name for name in reverse if name not in result.uncertainty]
     if unknown:
         raise ValueError(
             f"reverse: expected uncertainty columns of {os.fspath(path)} "
-            f"({', '.join(found.uncertainty)}), received {', '.join(unknown)}"
+            f"({', '.join(result.uncertainty)}), received {', '.join(unknown)}"
         )
-    columns = {
-        name: _reversed(u) if name in reverse else u for name, u in found.uncertainty.items()
-    }
-    return dataclasses.replace(found, uncertainty=columns)
+    turned = {name: _reversed(result.uncertainty[name]) for name in reverse}
+    return dataclasses.replace(result, uncertainty={**result.uncertainty, **turned})
 
 
-def _read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError("expected an npz file, received a single array")
-    with archive:
-        found = {name: archive[name] for name in archive.files}
-    for name, array in found.items():
-        # NumPy hands out what is no array as bytes.
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"expected arrays, received {name!r}, which is none")
+def _read_npz(path: str | os.PathLike, told: str) -> dict[str, np.ndarray]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("expected an npz file, received a single array")
+        with archive:
+            found = {name: archive[name] for name in archive.files}
+        for name, array in found.items():
+            # NumPy hands out what is no array as bytes.
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"expected arrays, received {name!r}, which is none")
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{told}: {error}") from error
     return found
 
 
@@ -244,173 +242,78 @@ def _reversed(u: np.ndarray) -> np.ndarray:
     return 1 - u if 0 <= u.min() and u.max() <= 1 else -u
 
 
-def _read_csv(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Arrays by name as an npz would hold them, and each row's line in the file."""
-    rows, lines = [], []
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        # Strict: an open quote would swallow the rows behind it.
-        reader = csv.reader(file, strict=True)
-        names = [name.strip() for name in next(reader, [])]
-        if not names or len(set(names)) != len(names):
-            raise ValueError(
-                f"expected names in the first line, each once, received {', '.join(names)!r}"
-            )
-        for row in reader:
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise ValueError(
-                    f"expected {len(names)} entries, received {len(row)} in line {reader.line_num}"
-                )
-            rows.append(row)
-            lines.append(reader.line_num)
-    if not rows:
-        raise ValueError("expected rows below the first line, received none")
-    if "problem" in names:
-        rows, lines = _without_problems(rows, lines, [row[names.index("problem")] for row in rows])
+def _of_columns(found: Columns) -> dict[str, np.ndarray]:
+    """Arrays by name, as an npz would hold them."""
     arrays = {}
-    wanted_names = _read_names(names)
-    for name, words in zip(names, zip(*rows, strict=True), strict=True):
-        if name not in wanted_names:
+    probs = found.probabilities()
+    if probs is not None:
+        arrays["probs"] = probs
+    for name in found.values:
+        if tabular.is_probability(name) or ("problem" in found.names and name in _ABOUT_ROWS):
             continue
-        whole = name in ("labels", "predicted")
-        good = [_is_number(word, whole) for word in words]
-        wanted = whole or re.fullmatch(r"probs_\d+", name)
-        if not any(good) and not wanted:
-            continue
-        if not all(good):
-            bad = good.index(False)
-            kind = "integers" if whole else "numbers"
-            raise ValueError(
-                f"{name}: expected {kind}, received {words[bad]!r} in line {lines[bad]}"
-            )
-        arrays[name] = np.array(words).astype(np.int64 if whole else np.float64)
-    probs = [name for name in arrays if re.fullmatch(r"probs_\d+", name)]
-    if probs:
-        expected = [f"probs_{number}" for number in range(len(probs))]
-        if set(probs) != set(expected):
-            raise ValueError(
-                f"expected class probabilities {expected[0]} to {expected[-1]}, "
-                f"received {', '.join(probs)}"
-            )
-        arrays["probs"] = np.stack([arrays.pop(name) for name in expected], axis=1)
-    return arrays, lines
-
-
-def _read_names(names: Sequence[str]) -> list[str]:
-    """Names of the columns that may hold answers."""
-    return [name for name in names if "problem" not in names or name not in _ABOUT_ROWS]
-
-
-def _without_problems(
-    rows: list, lines: Sequence[int], problems: Iterable[Any]
-) -> tuple[list, list[int]]:
-    """Rows that have an answer, and their lines."""
-    kept = [(row, line) for row, line, bad in zip(rows, lines, problems, strict=True) if not bad]
-    if not kept:
-        raise ValueError("expected rows without a problem, received none")
-    return [row for row, _ in kept], [line for _, line in kept]
-
-
-def _read_jsonl(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], list[int]]:
-    """As `_read_csv`."""
-    rows: list[dict[str, Any]] = []
-    lines = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(
-                    f"expected one JSON object a line, received {error} in line {number}"
-                ) from None
-            if not isinstance(row, dict) or (rows and row.keys() != rows[0].keys()):
-                wanted = f"with {', '.join(rows[0])}" if rows else 'such as {"predicted": 0}'
-                received = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-                raise ValueError(
-                    f"expected an object {wanted}, received {received} in line {number}"
-                )
-            rows.append(row)
-            lines.append(number)
-    if not rows:
-        raise ValueError("expected one JSON object a line, received none")
-    if "problem" in rows[0]:
-        rows, lines = _without_problems(rows, lines, [row["problem"] for row in rows])
-    columns = {name: [row[name] for row in rows] for name in _read_names(list(rows[0]))}
-    return _typed(columns, [f" in line {number}" for number in lines]), lines
-
-
-def _read_parquet(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """As `_read_csv`, without lines."""
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"expected a file, received {os.fspath(path)!r}, which is none")
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise ValueError(
-            "expected pyarrow to read it, received none; pip install pyarrow brings it"
-        ) from None
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"expected Parquet, received what cannot be read ({error})") from error
-    if not table.num_rows:
-        raise ValueError("expected rows, received none")
-    names = table.column_names
-    if len(set(names)) != len(names):
-        raise ValueError(f"expected names, each once, received {', '.join(names)!r}")
-    if "problem" in names:
-        good = [not problem for problem in table["problem"].to_pylist()]
-        if not any(good):
-            raise ValueError("expected rows without a problem, received none")
-        table = table.filter(pyarrow.array(good))
-    columns = {name: table[name].to_pylist() for name in _read_names(names)}
-    return _typed(columns, [f" in row {number}" for number in range(table.num_rows)])
-
-
-def _typed(columns: Mapping[str, list], places: Sequence[str]) -> dict[str, np.ndarray]:
-    """Arrays by name from lists of values that may be anything; `places` names the rows."""
-    arrays = {}
-    for name, values in columns.items():
-        whole = name in ("labels", "predicted")
-        if name == "probs":
-            size = max(len(values[0]) if isinstance(values[0], list) else 0, 2)
-            good = [
-                isinstance(row, list) and len(row) == size and all(map(_is_json_number, row))
-                for row in values
-            ]
-            kind = f"lists of {size} numbers"
-        elif whole:
-            good = [type(value) is int and abs(value) < 2**63 for value in values]
-            kind = "integers"
-        else:
-            good = [_is_json_number(value) for value in values]
-            kind = "numbers"
-            if not any(good):
-                continue
-        if not all(good):
-            bad = good.index(False)
-            raise ValueError(f"{name}: expected {kind}, received {values[bad]!r}{places[bad]}")
-        arrays[name] = np.array(values).astype(np.int64 if whole else np.float64)
+        if name in ("labels", "predicted"):
+            arrays[name] = found.class_numbers(name)
+        elif found.has_numbers(name):
+            arrays[name] = found.numbers(name)
     return arrays
 
 
-def _is_json_number(value: Any) -> bool:
-    return type(value) in (int, float)
+DECISION_FILE = "decision.json"
+"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
 
 
-def _is_number(word: str, whole: bool) -> bool:
-    if whole:
-        # So many digits fit an int64.
-        return re.fullmatch(r"\s*[+-]?\d{1,18}\s*", word, re.ASCII) is not None
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a run's SavedModel accepts."""
+
+    threshold: Threshold
+    predictor: str
+    """Whose answers: "frozen", or a word such as "btcp_finetuned"."""
+    method: str
+    """Whose u: a column of `calibration`."""
+    calibration: Predictions
+    """Answers to the calibration set."""
+
+
+def load_decision(folder: str | os.PathLike) -> Decision | None:
+    """Reads a run's `decision.json` and the predictions that it names; None without the file.
+
+    Raises:
+      ValueError: If it is no such file, or the predictions are not there; the message names it.
+      OSError: If a file cannot be opened.
+    """
+    path = Path(folder) / DECISION_FILE
+    if not path.exists():
+        return None
     try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, received {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, received {type(content).__name__}")
+    try:
+        threshold = thresholds.from_json(content.get("threshold"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    name, method = content.get("predictions"), content.get("column")
+    if not (isinstance(name, str) and isinstance(method, str)):
+        raise ValueError(
+            f"{path}: expected the names predictions and column, received {', '.join(content)}"
+        )
+    file = path.parent / name
+    if not file.is_file():
+        raise ValueError(
+            f"{path}: expected the calibration set's answers in {file}, received no such file; "
+            "the run is not complete"
+        )
+    calibration = load_predictions(file)
+    if method not in calibration.uncertainty:
+        raise ValueError(
+            f"{file}: expected an uncertainty column {method}, received "
+            f"{', '.join(calibration.uncertainty)}"
+        )
+    predictor = name.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
+    return Decision(threshold, predictor or "frozen", method, calibration)
 
 
 def rows(

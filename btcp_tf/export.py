@@ -71,7 +71,7 @@ def _export(path: Path, values: dict, scores: str) -> None:
 
     source = exported.newest(path)
     # Says at once whether it is one of ours.
-    before = thresholds.Threshold(**exported.read_about(source)["threshold"])
+    before = thresholds.from_json(exported.read_about(source)["threshold"])
     held_out = exported.read_held_out(source)
     if scores:
         rows = _labeled(scores, exported.COLUMN)

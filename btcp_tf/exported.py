@@ -9,9 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from btcp_tf import evaluation
+from btcp_tf import evaluation, thresholds
 from btcp_tf.evaluation import Predictions
-from btcp_tf.thresholds import Threshold
 
 SIGNATURE = "serving_default"
 """Of the model's own inputs."""
@@ -43,7 +42,7 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        Threshold(**content["threshold"])
+        thresholds.from_json(content["threshold"])
         if not isinstance(content["class_names"], list):
             raise TypeError(f"class_names is {content['class_names']!r}")
     except (ValueError, TypeError, KeyError) as error:

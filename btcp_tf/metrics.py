@@ -107,9 +107,11 @@ class RowError(ValueError):
     """A row that is not as expected."""
 
     def __init__(self, expectation: str, value: Any, row: int) -> None:
-        super().__init__(f"{expectation}, received {value} in row {row}")
+        self.reason = f"{expectation}, received {value}"
+        """What is wrong with it."""
         self.row = row
         """Its number, from 0."""
+        super().__init__(f"{self.reason} in row {row}")
 
 
 def check_rows(good: np.ndarray, column: np.ndarray, expectation: str) -> None:

@@ -23,21 +23,14 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, drift, pages, plots, tables
+from btcp_tf import command, drift, evaluation, pages, plots, tables, tabular, thresholds
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.pages import Block, Report, text
 from btcp_tf.plots import Drawing, panels
-from btcp_tf.scores import (
-    SCORES,
-    Baseline,
-    Rule,
-    Scores,
-    join_labels,
-    load_baseline,
-    load_scores,
-    shown,
-)
+from btcp_tf.scores import Baseline, Scores, join_labels, load_baseline, load_scores
 from btcp_tf.tables import Cell, Table
+from btcp_tf.tabular import shown
+from btcp_tf.thresholds import Threshold
 
 USAGE = "python -m btcp_tf.monitor --baseline=BASELINE --scores=FILE [--labels=FILE]"
 
@@ -124,10 +117,9 @@ class Findings:
 
     baseline: Baseline
     scores: Scores
-    rule: Rule | None
+    threshold: Threshold | None
     assumption: Assumption
     promise: Promise
-    alpha: float
     delta: float
     notes: tuple[str, ...]
     then: np.ndarray
@@ -170,14 +162,16 @@ def monitor(
     Raises:
       ValueError: If the scores are those of another model, or an argument is not as described.
     """
-    rule = baseline.rule
+    threshold = baseline.threshold
     if tau is not None:
-        if rule is not None:
+        if threshold is not None:
             raise ValueError(
                 f"tau: expected only with a predictions file, received it with {baseline.name}, "
                 "which has a threshold of its own"
             )
-        rule = Rule(tau, None, None, "given")
+        if not math.isfinite(tau):
+            raise ValueError(f"tau: expected a finite number, received {tau}")
+        threshold = dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
     known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     if labels is None and scores.labels is not None:
@@ -189,16 +183,16 @@ def monitor(
             f"labels: expected classes 0 to {known - 1}, received {labels[1][row]} for "
             f"{_name_of(scores, int(labels[0][row]))}"
         )
-    threshold = None if rule is None else rule.tau
+    cut = None if threshold is None else threshold.tau
+    promise = judge_promise(scores, now, threshold, labels, risk, delta)
     return Findings(
         baseline,
         scores,
-        rule,
-        judge_assumption((then, baseline.predicted), (now, scores.predicted), threshold, alpha),
-        judge_promise(scores, now, rule, labels, risk, delta),
-        alpha,
+        threshold,
+        judge_assumption((then, baseline.predicted), (now, scores.predicted), cut, alpha),
+        promise,
         delta,
-        tuple(_notes(baseline, scores, rule, now, labels, delta)),
+        tuple(_notes(scores, threshold, now, promise)),
         then,
         now,
     )
@@ -362,7 +356,7 @@ _SIZES = ((0.1, "small"), (0.25, "moderate"), (math.inf, "large"))
 def judge_promise(
     scores: Scores,
     uncertainty: np.ndarray,
-    rule: Rule | None,
+    threshold: Threshold | None,
     labels: tuple[np.ndarray, np.ndarray] | None,
     risk: float | None,
     delta: float,
@@ -372,7 +366,7 @@ def judge_promise(
     Args:
       scores: The answers.
       uncertainty: Their u, `[m]` float64.
-      rule: The threshold.
+      threshold: The threshold.
       labels: Rows `[l]` and true classes `[l]`, in the order of arrival; None: no labels.
       risk: Limit to test in the place of the promised one.
       delta: Probability of a false alarm over the whole stream, in (0, 1).
@@ -380,14 +374,14 @@ def judge_promise(
     for name, value in (("risk", risk), ("delta", delta)):
         if value is not None and not 0 < value < 1:
             raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
-    limit = risk if risk is not None else rule.target if rule else None
+    limit = risk if risk is not None else threshold.target if threshold else None
     if labels is None or not len(labels[0]):
         return Promise("none", "There are no labels.", limit)
     rows, true = labels
-    if rule is None or rule.tau is None:
-        words = "no threshold" if rule is None else "a threshold that accepts nothing"
+    if threshold is None or threshold.tau is None:
+        words = "no threshold" if threshold is None else "a threshold that accepts nothing"
         return Promise("none", f"There is {words}.", limit, len(rows))
-    accepted = uncertainty[rows] < rule.tau
+    accepted = uncertainty[rows] < threshold.tau
     rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
     labelled, n, k = len(accepted), len(rows), int(wrong.sum())
     if not n:
@@ -422,9 +416,9 @@ def judge_promise(
             result,
             verdict="broken",
             words=f"That at most {rate} of the accepted answers are wrong is refuted at "
-            f"the {_ordinal(found.row + 1)} accepted answer with a label, {_name_of(scores, row)} "
+            f"accepted answer {found.row + 1:,} with a label, {_name_of(scores, row)} "
             f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). "
-            f"It shows most clearly from the {_ordinal(found.since + 1)} on, "
+            f"It shows most clearly from number {found.since + 1:,} on, "
             f"{_name_of(scores, since)}: {int(part.sum()):,} wrong of {len(part):,} up to here. "
             f"Altogether {observed}.",
             broken_at=found.row + 1,
@@ -448,11 +442,6 @@ def _name_of(scores: Scores, row: int) -> str:
     return where if scores.inputs is None else f"{shown(scores.inputs[row])} ({where})"
 
 
-def _ordinal(number: int) -> str:
-    special = {1: "st", 2: "nd", 3: "rd"} if number % 100 not in (11, 12, 13) else {}
-    return f"{number:,}{special.get(number % 10, 'th')}"
-
-
 def _percent(share: float, interval: tuple[float, float]) -> str:
     return f"{100 * share:.2f} % {_interval(interval)}"
 
@@ -466,61 +455,52 @@ _ROUNDING = 1e-6
 
 
 def _notes(
-    baseline: Baseline,
     scores: Scores,
-    rule: Rule | None,
+    threshold: Threshold | None,
     uncertainty: np.ndarray,
-    labels: tuple[np.ndarray, np.ndarray] | None,
-    delta: float,
+    promise: Promise,
 ) -> Iterator[str]:
     if scores.problems:
         yield (
             f"{len(scores.problems):,} of {len(scores.problems) + len(uncertainty):,} inputs have "
             f"no answer and are left out, the first of them {shown(scores.problems[0])}."
         )
-    if rule is not None and scores.accept is not None:
-        accepted = np.zeros(len(uncertainty), bool)
-        clear = np.ones(len(uncertainty), bool)
-        if rule.tau is not None:
-            accepted = uncertainty < rule.tau
-            clear = np.abs(uncertainty - rule.tau) > _ROUNDING * np.maximum(1, abs(rule.tau))
-        wrong = (accepted != scores.accept) & clear
-        if wrong.any():
-            tau = "none" if rule.tau is None else f"{rule.tau:.6g}"
+    tau = None if threshold is None else threshold.tau
+    accepted = np.zeros(len(uncertainty), bool) if tau is None else uncertainty < tau
+    if threshold is not None and scores.accept is not None:
+        differ = accepted != scores.accept
+        if tau is not None:
+            differ &= np.abs(uncertainty - tau) > _ROUNDING * max(1, abs(tau))
+        if differ.any():
             yield (
-                f"The scores' own column accept differs from u < tau (tau {tau}) in "
-                f"{int(wrong.sum()):,} of {len(wrong):,} rows, the first being "
-                f"{_name_of(scores, int(wrong.argmax()))}: they were made with another threshold "
-                "or another model. Here u < tau counts."
+                "The scores' own column accept differs from u < tau (tau "
+                f"{'none' if tau is None else f'{tau:.6g}'}) in {int(differ.sum()):,} of "
+                f"{len(differ):,} rows, the first being {_name_of(scores, int(differ.argmax()))}: "
+                "they were made with another threshold or another model. Here u < tau counts."
             )
-    if rule is not None and rule.tau is None:
+    if threshold is not None and tau is None:
         yield "The threshold accepts nothing: no tau kept the promise on the calibration set."
-    if labels is None or not len(labels[0]):
+    if not promise.labelled:
         yield (
             "There are no labels. Where the errors of accepted answers rise and neither u nor the "
             "predicted classes change, nothing here can tell."
         )
-        return
-    if rule is None or rule.tau is None:
-        return
-    accepted = uncertainty < rule.tau
-    count = int(accepted[labels[0]].sum())
-    rest = len(labels[0]) - count
-    yield (
-        f"{count:,} of {int(accepted.sum()):,} accepted answers have a label. What they say holds "
-        "for all of them only if it does not depend on the answer which ones got one, as in a "
-        "random sample."
-    )
-    if rest:
+    elif threshold is not None and tau is not None:
         yield (
-            f"{rest:,} labels belong to answers that were not accepted; the promise is not about "
-            "those, and they are left out."
+            f"{promise.accepted:,} of {int(accepted.sum()):,} accepted answers have a label. What "
+            "they say holds for all of them only if it does not depend on the answer which ones "
+            "got one, as in a random sample."
         )
-    if rule.target is not None and rule.delta is not None:
-        yield (
-            f"When tau was chosen, a promise that does not hold was allowed with probability "
-            f"{rule.delta:.4g}: it can be broken without any change of the data."
-        )
+        if rest := promise.labelled - promise.accepted:
+            yield (
+                f"{rest:,} labels belong to answers that were not accepted; the promise is not "
+                "about those, and they are left out."
+            )
+        if threshold.target is not None and threshold.delta is not None:
+            yield (
+                "When tau was chosen, a promise that does not hold was allowed with probability "
+                f"{threshold.delta:.4g}: it can be broken without any change of the data."
+            )
 
 
 # Reporting -------------------------------------------------------------------------------------
@@ -528,29 +508,23 @@ def _notes(
 
 def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The findings as JSON knows values: `status`, `assumption`, `promise`, `notes` and so on."""
-    baseline, scores, rule = findings.baseline, findings.scores, findings.rule
+    baseline, scores, threshold = findings.baseline, findings.scores, findings.threshold
     assumption, promise = findings.assumption, findings.promise
-    psi, mix, abstention = assumption.psi, assumption.mix, assumption.abstention
-    skipped = {"curve"}
+    promised = {name: value for name, value in vars(promise).items() if name != "curve"}
+    if promise.input is not None:
+        promised["input"] = shown(promise.input)
     return {
         "status": findings.status,
         "assumption": {
             "verdict": assumption.verdict,
             "words": assumption.words,
             "checks": [dataclasses.asdict(check) for check in assumption.checks],
-            "ks": None if assumption.ks is None else assumption.ks._asdict(),
-            "psi": None if psi is None else _plain_psi(psi),
-            "classes": None
-            if mix is None
-            else {**mix._asdict(), "psi": _plain_psi(mix.psi), "pooled": list(mix.pooled)},
-            "abstention": None if abstention is None else abstention._asdict(),
+            "ks": _plain(assumption.ks),
+            "psi": _plain(assumption.psi),
+            "classes": _plain(assumption.mix),
+            "abstention": _plain(assumption.abstention),
         },
-        "promise": {
-            field.name: shown(value) if isinstance(value, str) else value
-            for field in dataclasses.fields(promise)
-            if field.name not in skipped
-            for value in (getattr(promise, field.name),)
-        },
+        "promise": promised,
         "baseline": {"path": baseline.name, "column": baseline.column, "n": len(findings.then)},
         "scores": {
             "path": scores.name,
@@ -558,15 +532,18 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "n": len(findings.now),
             "problems": len(scores.problems),
         },
-        "threshold": None if rule is None else rule._asdict(),
+        "threshold": None if threshold is None else dataclasses.asdict(threshold),
         "settings": dict(settings),
         "notes": list(findings.notes),
         "versions": {"btcp_tf": btcp_tf.__version__, "numpy": np.__version__},
     }
 
 
-def _plain_psi(psi: drift.Psi) -> dict[str, Any]:
-    return psi._asdict() | {"counts": psi.counts.tolist()}
+def _plain(value: Any) -> Any:
+    """A named tuple as an object, whatever it holds."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(item) for name, item in value._asdict().items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 _HEADS = {
@@ -584,7 +561,7 @@ _HEADS = {
 def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     """The findings as a page."""
     assumption, promise = findings.assumption, findings.promise
-    rule = findings.rule
+    threshold = findings.threshold
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
@@ -595,8 +572,10 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     promised: list[Block] = []
     if promise.accepted:
         promised += [_promise_table(findings), _draw_promise(findings)]
-    threshold = {} if rule is None else {f"threshold: {k}": v for k, v in rule._asdict().items()}
-    values = {key: "none" if value in (None, "") else value for key, value in settings.items()}
+    values = dict(settings)
+    if threshold is not None:
+        values |= {f"threshold: {k}": v for k, v in dataclasses.asdict(threshold).items()}
+    values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
         findings.notes,
@@ -605,10 +584,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
             ("Are the data as they were?", changed),
             ("Is the promise kept?", promised),
             ("How to read this", [_GLOSSARY]),
-            (
-                "Settings",
-                [tables.pair_table(values | threshold, "settings", "Settings and threshold")],
-            ),
+            ("Settings", [tables.pair_table(values, "settings", "Settings and threshold")]),
         ],
     )
 
@@ -687,7 +663,7 @@ def _p(value: float) -> str:
 
 
 def _draw_change(findings: Findings) -> list[Drawing]:
-    tau = None if findings.rule is None else findings.rule.tau
+    tau = None if findings.threshold is None else findings.threshold.tau
     then, now = findings.then, findings.now
     figure, (left, right), columns = panels(2)
     plots.plot_two_samples(left, then, now, tau=tau, title="How u is distributed")
@@ -817,10 +793,10 @@ def _draw_promise(findings: Findings) -> Drawing:
 
 def terminal_text(findings: Findings) -> str:
     """What a person should know, in a few lines of fewer than 80 columns."""
-    baseline, rule = findings.baseline, findings.rule
+    baseline, threshold = findings.baseline, findings.threshold
     tau = "no threshold"
-    if rule is not None:
-        tau = "tau none" if rule.tau is None else f"tau {rule.tau:.4g}"
+    if threshold is not None:
+        tau = "tau none" if threshold.tau is None else f"tau {threshold.tau:.4g}"
     rows = f"{len(findings.then):,} rows of {baseline.column}"
     lines = [
         f"baseline  {shown(baseline.name)}: {rows}, {tau}",
@@ -889,7 +865,7 @@ def _define_flags() -> flags.FlagValues:
         "What the threshold was chosen on: a run's folder, an exported model's directory or its "
         "parent, or a predictions file.",
     )
-    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(SCORES)}).")
+    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(evaluation.ENDINGS)}).")
     text_flag(
         "labels",
         "Labels that came later: a CSV file of input,labels in the order in which they came, for "
@@ -923,7 +899,7 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
             f"baseline: expected a run's folder, an exported model or a predictions file, "
             f"received {paths['baseline']}, which is not there"
         )
-    for name, endings in (("scores", SCORES), ("labels", SCORES[:-1])):
+    for name, endings in (("scores", evaluation.ENDINGS), ("labels", tabular.ENDINGS)):
         path = paths.get(name)
         if path and not (path.is_file() and path.suffix.lower() in endings):
             raise command.UsageError(

@@ -2,9 +2,9 @@
 
     python -m btcp_tf.report runs/fashion_mnist-seed0
 
-draws the report and the figures of a run's or a study's folder again; for a predictions file
-(.npz, .csv) it computes the same tables and writes a report beside it. No TensorFlow here. What
-tables hold is in `btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
+draws the report and the figures of a run's or a study's folder again; for a predictions file it
+computes the same tables and writes a report beside it. No TensorFlow here. What tables hold is in
+`btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
 """
 
 import csv
@@ -25,7 +25,7 @@ from absl import flags
 
 from btcp_tf import command, evaluation, metrics, plots, tables, thresholds
 from btcp_tf.data import CORRUPTIONS
-from btcp_tf.evaluation import REFERENCE, Predictions
+from btcp_tf.evaluation import REFERENCE, Decision, Predictions
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
@@ -101,7 +101,7 @@ def write_run_report(
     notes: Iterable[str] = (),
     saved_model: str = "",
     promises: Sequence[Row] = (),
-    decision: "Decision | None" = None,
+    decision: Decision | None = None,
     pixels: str | os.PathLike | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
@@ -124,7 +124,7 @@ def write_run_report(
       notes: Caveats that the reader must see first.
       saved_model: Where the SavedModel is, or why there is none.
       promises: Rows of promised error rates, see `runs.make_promises`.
-      decision: What the SavedModel accepts, from `load_decision`.
+      decision: What the SavedModel accepts, from `evaluation.load_decision`.
       pixels: Folder of an earlier report's `figures`; None: that of `folder`.
 
     Returns:
@@ -160,47 +160,6 @@ def write_run_report(
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
     return write_report(folder, report, files=False)
-
-
-DECISION_FILE = "decision.json"
-"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What a run's SavedModel accepts."""
-
-    threshold: Threshold
-    predictor: str
-    """Name of the predictor in `load_predictions`."""
-    method: str
-    """Its column."""
-    calibration: Predictions
-
-
-def load_decision(folder: Path) -> Decision | None:
-    """Reads a run's `decision.json` and the predictions that it names; None without the file.
-
-    Raises:
-      ValueError: If it is no such file; the message names it.
-      OSError: If the predictions cannot be opened.
-    """
-    path = Path(folder) / DECISION_FILE
-    if not path.exists():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        file, method = str(content["predictions"]), str(content["column"])
-        threshold = Threshold(**content["threshold"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"{path}: expected the decision of a run, received what cannot be read ({error})"
-        ) from error
-    calibration = evaluation.load_predictions(path.parent / file)
-    if method not in calibration.uncertainty:
-        raise ValueError(f"{path.parent / file}: expected a column {method}, received none")
-    predictor = file.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
-    return Decision(threshold, predictor or "frozen", method, calibration)
 
 
 def _thresholds(
@@ -1148,7 +1107,7 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         notes=extra.get("notes", ()),
         saved_model=saved_model,
         promises=extra.get("promises", ()),
-        decision=load_decision(folder),
+        decision=evaluation.load_decision(folder),
         pixels=folder / "figures",
     )
     return page, rows
@@ -1171,7 +1130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"expected one PATH, received {len(leftovers)}: {' '.join(leftovers)}".rstrip(": ")
             )
         path = Path(leftovers[0]).expanduser()
-        scores = path.suffix.lower() in _SCORES
+        scores = path.suffix.lower() in evaluation.ENDINGS
         if path.is_dir() and not (path / "results.json").exists() and any(path.rglob("flags.cfg")):
             raise command.UsageError(
                 f"expected a run or a study that is finished, received {path} without "
@@ -1180,7 +1139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (path.is_file() if scores else (path / "results.json").is_file()):
             raise command.UsageError(
                 "expected a run's or a study's folder with results.json, or a predictions file "
-                f"({', '.join(_SCORES)}), received {path}"
+                f"({', '.join(evaluation.ENDINGS)}), received {path}"
             )
         given = [name for name in _SCORING if flag_values[name].present]
         if given and not scores:
@@ -1191,7 +1150,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
-_SCORES = (".npz", ".csv", ".jsonl", ".parquet")
 _SCORING = ("tau", "bootstrap_draws", "reverse", "seed")
 
 

@@ -167,7 +167,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             exported = f"{NOT_EXPORTED}: part of a study"
         else:
             exported = export_model(network, stages, decision, dataset, config, rows)
-        with atomic_path(folder / report.DECISION_FILE) as temporary:
+        with atomic_path(folder / evaluation.DECISION_FILE) as temporary:
             temporary.write_text(json.dumps(decision.as_json(exported), indent=2) + "\n")
         report.write_run_report(
             folder,
@@ -181,7 +181,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             notes=notes,
             saved_model=exported,
             promises=promises,
-            decision=report.load_decision(folder),
+            decision=evaluation.load_decision(folder),
         )
         log(folder, f"exported: {exported}")
         with atomic_path(finished) as temporary:

@@ -59,6 +59,31 @@ DEFAULT = Threshold(tau=0.5, coverage=None, rule="default", n=0, accepted=0)
 """Where none was chosen."""
 
 
+def from_json(value: Any) -> Threshold:
+    """The threshold of which a JSON file holds `dataclasses.asdict`.
+
+    Raises:
+      ValueError: If it is none; the message names the field.
+    """
+    if not isinstance(value, dict) or "tau" not in value:
+        raise ValueError("expected a threshold with tau, received none")
+    limits = {"tau": (-math.inf, math.inf), "target": (0.0, 1.0), "delta": (0.0, 1.0)}
+    for name, (low, high) in limits.items():
+        number = value.get(name)
+        if number is None:
+            continue
+        if type(number) not in (int, float) or not low < number < high:
+            wanted = "a finite number" if name == "tau" else "a number between 0 and 1"
+            raise ValueError(f"{name}: expected {wanted} or null, received {number!r}")
+    try:
+        return Threshold(**value)
+    except TypeError:
+        names = [field.name for field in dataclasses.fields(Threshold)]
+        raise ValueError(
+            f"expected a threshold of {', '.join(names)}, received {', '.join(value)}"
+        ) from None
+
+
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
     """The threshold of best balanced accuracy (the `thresholding` baseline of the paper).
 

@@ -23,6 +23,7 @@ import numpy as np
 import ray
 
 from btcp_tf import exported, predict
+from btcp_tf.inputs import open_inputs
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -85,7 +86,7 @@ def inputs(path: str, batch_size: int) -> "ray.data.Dataset":
 
     Only names and numbers go through this process; workers read what these stand for.
     """
-    found = predict.open_inputs(path)
+    found = open_inputs(path)
     place = os.path.abspath(path)
     if found.dtype is None:
         names = [
@@ -98,7 +99,7 @@ def inputs(path: str, batch_size: int) -> "ray.data.Dataset":
     def read(rows: dict[str, np.ndarray]) -> dict[str, Any]:
         # Rows of one block follow one another. A compressed array is read from its start.
         first, count = int(rows["id"][0]), len(rows["id"])
-        return next(predict.open_inputs(place, key=found.key).batches(first, count))
+        return next(open_inputs(place, key=found.key).batches(first, count))
 
     return ray.data.range(found.count).map_batches(read, batch_size=batch_size)
 

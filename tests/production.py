@@ -65,6 +65,7 @@ def write_model(folder, predictions, *, names=NAMES, **changes):
     """What an exported model holds beside its network."""
     extra = Path(folder) / "assets.extra"
     extra.mkdir(parents=True)
+    (Path(folder) / "saved_model.pb").touch()
     about = {"class_names": names, "image_shape": [4, 4, 1], "threshold": threshold(**changes)}
     (extra / "btcp_tf.json").write_text(json.dumps(about))
     if predictions is not None:

@@ -163,42 +163,48 @@ def test_class_probabilities_of_a_csv_may_stand_in_any_order(tmp_path):
 
 
 BAD_CSV = {
-    "nothing": ("", "expected names in the first line, each once, received ''"),
-    "only names": ("labels,predicted,u\n", "expected rows below the first line, received none"),
-    "twice": ("labels,u,u\n1,2,3\n", "each once, received 'labels, u, u'"),
+    "nothing": ("", "expected names in the first line, each once, received none"),
+    "only names": ("labels,predicted,u\n", "expected at least one row, received none"),
+    "twice": ("labels,u,u\n1,2,3\n", "each once, received labels, u, u"),
     "short": ("labels,predicted,u\n1,1,.5\n1,1\n", "expected 3 entries, received 2 in line 3"),
     "long": ("labels,predicted,u\n1,1,.5,7\n", "expected 3 entries, received 4 in line 2"),
     "an open quote": ('labels,predicted,u,name\n0,1,.1,"a\n1,1,.2,x\n', "unexpected end of data"),
     "semicolons": ("labels;predicted;u\n1;1;.5\n", "expected probs or predicted, received no"),
     "word": (
         "labels,predicted,u\n1,1,.5\n\n1,1,high\n",
-        "u: expected numbers, received 'high' in line 4",
+        "u: expected a finite number, received 'high' in line 4",
     ),
-    "empty": ("labels,predicted,u\n1,1,.5\n1,1,\n", "u: expected numbers, received '' in line 3"),
+    "empty": (
+        "labels,predicted,u\n1,1,.5\n1,1,\n",
+        "u: expected a finite number, received none in line 3",
+    ),
     "class name": (
         "labels,predicted,u\n1,1,.5\ncat,1,.5\n",
-        "labels: expected integers, received 'cat' in line 3",
+        "labels: expected a class number, received 'cat' in line 3",
     ),
-    "class names": ("labels,predicted,u\ncat,1,.5\n", "labels: expected integers, received 'cat'"),
+    "class names": (
+        "labels,predicted,u\ncat,1,.5\n",
+        "labels: expected a class number, received 'cat'",
+    ),
     "float label": (
         "labels,predicted,u\n1.0,1,.5\n",
-        "expected integers, received '1.0' in line 2",
+        "labels: expected a class number, received '1.0' in line 2",
     ),
     "huge label": (
         f"labels,predicted,u\n{10**30},1,.5\n",
-        "labels: expected integers, received '10",
+        "labels: expected a class number, received '10",
     ),
     "NaN": (
         "labels,predicted,u\n1,1,.5\n\n1,1,nan\n",
-        r"u: expected finite numbers, received nan in row 1 \(line 4\)",
+        "u: expected a finite number, received 'nan' in line 4",
     ),
     "negative": (
         "labels,predicted,u\n1,1,.5\n-1,1,.5\n",
-        r"labels: expected classes >= 0, received -1 in row 1 \(line 3\)",
+        "labels: expected a class number, received '-1' in line 3",
     ),
     "several lines in one": (
         'labels,predicted,u,name\n1,1,.5,"a\nb"\n1,1,.5,c\n1,-2,.5,d\n',
-        r"predicted: .* received -2 in row 2 \(line 5\)",
+        "predicted: expected a class number, received '-2' in line 5",
     ),
     "gap": (
         "labels,u,probs_0,probs_2\n0,.5,.5,.5\n",
@@ -206,17 +212,17 @@ BAD_CSV = {
     ),
     "probability": (
         "labels,u,probs_0,probs_1\n0,.5,x,.5\n",
-        "probs_0: expected numbers, received 'x' in line 2",
+        "probs_0: expected a finite number, received 'x' in line 2",
     ),
     "no sum": (
         "labels,u,probs_0,probs_1\n0,.5,.5,.4\n",
-        r"probs: expected rows that sum to 1, received 0.9 in row 0 \(line 2\)",
+        "probs: expected rows that sum to 1, received 0.9 in line 2",
     ),
     "no score": ("labels,predicted\n1,1\n", "at least one uncertainty column"),
     "pandas index": (",labels,predicted,u\n0,1,1,.5\n", "named by letters.*received ''"),
     "Latin-1": (
         "labels,predicted,sc\xf6re\n1,1,.5\n".encode("latin-1"),
-        "expected text in UTF-8, received the byte 0xf6",
+        "expected names in UTF-8, received the byte 0xf6",
     ),
 }
 
@@ -856,18 +862,39 @@ GOOD_LINE = '{"predicted": 0, "labels": 1, "u": 0.5}\n'
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "expected one JSON object a line, received none"),
-        (GOOD_LINE + "{", "in line 2"),
-        ("[1]\n", "received list in line 1"),
-        (GOOD_LINE + '{"predicted": 0}\n', "expected an object with predicted, labels, u, "),
-        (GOOD_LINE + GOOD_LINE.replace("1", "true"), "labels: expected integers, received True"),
-        (GOOD_LINE + GOOD_LINE.replace("1", "1.0"), "labels: expected integers, received 1.0"),
-        (GOOD_LINE + GOOD_LINE.replace("0.5", "null"), "u: expected numbers, received None in li"),
-        (GOOD_LINE + GOOD_LINE.replace("0.5", "NaN"), "u: expected finite numbers"),
-        (GOOD_LINE + "\n" + GOOD_LINE.replace("1", "-1"), r"\(line 3\)"),
-        ('{"probs": [0.5, 0.5], "u": 1}\n{"probs": [0.5], "u": 1}\n', "lists of 2 numbers"),
-        ('{"probs": [], "u": 1}\n', "expected lists of 2 numbers, received \\[\\] in line 1"),
-        ('{"predicted": 0, "u": 1, "problem": "bad"}\n', "expected rows without a problem"),
+        ("", "expected at least one row, received none"),
+        (GOOD_LINE + "{", "expected a JSON object, received Expecting .* in line 2"),
+        ("[1]\n", "expected a JSON object, received list in line 1"),
+        (
+            GOOD_LINE + '{"predicted": 0}\n',
+            "labels: expected a class number, received none in line 2",
+        ),
+        (
+            GOOD_LINE + GOOD_LINE.replace("1", "true"),
+            "labels: expected a class number, received True",
+        ),
+        (
+            GOOD_LINE + GOOD_LINE.replace("1", "1.0"),
+            "labels: expected a class number, received 1.0",
+        ),
+        (
+            GOOD_LINE + GOOD_LINE.replace("0.5", "null"),
+            "u: expected a finite number, received none in line 2",
+        ),
+        (
+            GOOD_LINE + GOOD_LINE.replace("0.5", "NaN"),
+            "u: expected a finite number, received nan in line 2",
+        ),
+        (
+            GOOD_LINE + "\n" + GOOD_LINE.replace("1", "-1"),
+            "labels: expected a class number, received -1 in line 3",
+        ),
+        (
+            '{"probs": [0.5, 0.5], "u": 1}\n{"probs": [0.5], "u": 1}\n',
+            "a list of 2 numbers, received \\[0.5\\] in line 2",
+        ),
+        ('{"probs": [], "u": 1}\n', "expected a list of 2 numbers, received \\[\\] in line 1"),
+        ('{"predicted": 0, "u": 1, "problem": "bad"}\n', "received 1 with a problem: bad"),
     ],
 )
 def test_a_bad_jsonl_is_named_with_line_and_reason(tmp_path, content, message):
@@ -884,10 +911,16 @@ def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="theirs.parquet"):
         evaluation.load_predictions(path)
     for table, message in (
-        (None, "expected Parquet"),
-        ({"predicted": [1.5], "u": [0.5]}, "predicted: expected integers, received 1.5 in row 0"),
-        ({"predicted": [1], "u": [0.5], "problem": ["x"]}, "expected rows without a problem"),
-        ({"u": pyarrow.array([], "float32")}, "expected rows, received none"),
+        (None, "expected a Parquet file, received"),
+        (
+            {"predicted": [1.5], "u": [0.5]},
+            "predicted: expected a class number, received 1.5 in row 0",
+        ),
+        (
+            {"predicted": [1], "u": [0.5], "problem": ["x"]},
+            "expected a row with an answer, received 1 with a",
+        ),
+        ({"u": pyarrow.array([], "float32")}, "expected at least one row, received none"),
         ({"words": ["a"]}, "expected probs or predicted"),
     ):
         path.write_bytes(b"PAR1 no")

@@ -24,22 +24,26 @@ from scipy import stats
 
 from btcp_tf import drift, evaluation, monitor, thresholds
 from btcp_tf.evaluation import Predictions
-from btcp_tf.scores import Baseline, Rule, Scores, load_baseline, load_scores
+from btcp_tf.scores import Baseline, Scores, load_baseline, load_scores
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-def baseline_of(p, rule=None, **more):
-    return Baseline(
-        "base", p.uncertainty["uncertainty"], p.predicted, "btcp", 3, NAMES, rule, **more
-    )
+def baseline_of(p, threshold=None):
+    u = p.uncertainty["uncertainty"]
+    return Baseline("base", u, p.predicted, "btcp", 3, NAMES, threshold)
 
 
 def scores_of(p, **more):
     return Scores("s.csv", p.uncertainty["uncertainty"], p.predicted, "uncertainty", **more)
 
 
-RULE = Rule(TAU, 0.05, 0.1, "error rate <= 0.05")
+def promising(tau, target=0.05, delta=0.1):
+    """A threshold that promises an error rate, unless it is None."""
+    return dataclasses.replace(thresholds.DEFAULT, tau=tau, target=target, delta=delta)
+
+
+RULE = promising(TAU)
 
 
 def all_labels(p):
@@ -159,6 +163,7 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     assert (promise.labelled, promise.accepted) == (1200, len(accepted))
     exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(0.95, "exact")
     assert promise.interval == pytest.approx((exact.low, exact.high))
+    assert f"accepted answer {first + 1:,} with a label" in promise.words
     assert promise.input in promise.words and "false alarm at most 0.02" in promise.words
 
 
@@ -212,8 +217,8 @@ def test_kept_and_open():
     ("rule", "risk", "words"),
     [
         (None, None, "There is no threshold"),
-        (Rule(None, 0.05, 0.1, ""), None, "There is a threshold that accepts nothing"),
-        (Rule(TAU, None, None, "best BACC"), None, "Nothing was promised"),
+        (promising(None), None, "There is a threshold that accepts nothing"),
+        (promising(TAU, None, None), None, "Nothing was promised"),
     ],
 )
 def test_without_a_promise_nothing_is_tested(rule, risk, words):
@@ -230,7 +235,7 @@ def test_without_a_promise_nothing_is_tested(rule, risk, words):
 
 def test_a_limit_of_ones_own():
     p = answers(500, 5, harder=0.3)
-    base = baseline_of(answers(400, 0), Rule(TAU, None, None, "best BACC"))
+    base = baseline_of(answers(400, 0), promising(TAU, None, None))
     found = monitor.monitor(base, scores_of(p), labels=all_labels(p), risk=0.1)
     assert found.promise.verdict == "broken" and found.promise.limit == 0.1
 
@@ -245,7 +250,7 @@ def test_accept_of_another_threshold_is_noted():
     count = int(np.sum((u >= 0.2) & (u < TAU)))
     assert any(f"in {count} of 200 rows" in note for note in other.notes)
     nothing = monitor.monitor(
-        baseline_of(answers(400, 0), Rule(None, 0.05, 0.1, "")), scores_of(p, accept=u < TAU)
+        baseline_of(answers(400, 0), promising(None)), scores_of(p, accept=u < TAU)
     )
     assert any("(tau none)" in note for note in nothing.notes)
 
@@ -271,6 +276,12 @@ def test_classes_that_the_baseline_does_not_know_are_refused():
         monitor.monitor(
             baseline_of(answers(200, 0), RULE), scores_of(p), labels=(np.array([4]), np.array([7]))
         )
+
+
+@pytest.mark.parametrize("tau", [float("nan"), float("inf")])
+def test_a_threshold_of_ones_own_is_a_number(tau):
+    with pytest.raises(ValueError, match="tau: expected a finite number, received"):
+        monitor.monitor(baseline_of(answers(200, 0)), scores_of(answers(200, 1)), tau=tau)
 
 
 @pytest.mark.parametrize("name", ["alpha", "delta", "risk"])
@@ -477,12 +488,6 @@ def test_numbers_of_classes_may_be_anything():
     assert found.assumption.checks[2].found
     _, shown, _ = monitor._class_shares(found)
     assert shown == ["2", "7", str(10**15), str(10**17)]
-
-
-def test_ordinals():
-    numbers = [1, 2, 3, 4, 11, 12, 13, 21, 101, 111, 1002]
-    words = "1st 2nd 3rd 4th 11th 12th 13th 21st 101st 111th 1,002nd"
-    assert " ".join(map(monitor._ordinal, numbers)) == words
 
 
 def test_json_keeps_its_names(run, tmp_path):

@@ -27,7 +27,8 @@ def in_a_fresh_process(code):
         "btcp_tf.config, btcp_tf.files, btcp_tf.metrics, btcp_tf.evaluation, btcp_tf.report, "
         "btcp_tf.methods, btcp_tf.data, btcp_tf.command, btcp_tf.main, btcp_tf.runs, "
         "btcp_tf.study, btcp_tf.thresholds, btcp_tf.client, btcp_tf.predict, btcp_tf.export, "
-        "btcp_tf.drift, btcp_tf.exported, btcp_tf.scores, btcp_tf.monitor",
+        "btcp_tf.drift, btcp_tf.exported, btcp_tf.scores, btcp_tf.monitor, btcp_tf.inputs, "
+        "btcp_tf.tabular",
     ],
 )
 def test_what_needs_no_tensorflow_does_not_import_it(imports):

@@ -1,6 +1,7 @@
 """Batch scoring: what is written, what is refused, and that a killed command goes on."""
 
 import csv
+import dataclasses
 import fcntl
 import itertools
 import json
@@ -18,7 +19,7 @@ import tensorflow as tf
 import tiny_model
 from PIL import Image
 
-from btcp_tf import data, evaluation, predict, report
+from btcp_tf import data, evaluation, predict, report, thresholds
 
 CLASSES = ("cat", "dog", "owl")
 RANDOM = np.random.default_rng(0)
@@ -223,7 +224,7 @@ def test_a_folder_of_broken_files_only(tiny, tmp_path, capsys):
     output = run(tiny[0], tmp_path / "in", tmp_path / "s.csv", status=3)
     assert "s.csv: 0 scored, 0 accepted, u < 0.55; 2 without an answer" in capsys.readouterr().out
     assert len(read(output)) == 2
-    with pytest.raises(ValueError, match="expected rows without a problem"):
+    with pytest.raises(ValueError, match="expected a row with an answer, received"):
         evaluation.load_predictions(output)
 
 
@@ -652,23 +653,26 @@ def test_pyarrow_is_missing(tiny, tmp_path, monkeypatch, capfd):
     assert left(tmp_path) == ["x.npy"]
 
 
+def about(names):
+    threshold = dataclasses.asdict(thresholds.DEFAULT)
+    return json.dumps({"class_names": names, "threshold": threshold})
+
+
 def other_signature(folder):
     module = tf.Module()
     module.serve = tf.function(
         lambda x: {"y": x}, input_signature=[tf.TensorSpec((None, 8, 8, 1), tf.uint8, name="x")]
     )
     tf.saved_model.save(module, str(folder), signatures=module.serve)
-    about = folder / "assets.extra" / "btcp_tf.json"
-    about.parent.mkdir()
-    about.write_text('{"class_names": ["a", "b"]}')
+    (folder / "assets.extra").mkdir()
+    (folder / "assets.extra" / "btcp_tf.json").write_text(about(["a", "b"]))
 
 
 def no_signature(folder):
     shutil.rmtree(folder)
     tf.saved_model.save(tf.Module(), str(folder))
-    about = folder / "assets.extra" / "btcp_tf.json"
-    about.parent.mkdir()
-    about.write_text('{"class_names": ["a", "b"]}')
+    (folder / "assets.extra").mkdir()
+    (folder / "assets.extra" / "btcp_tf.json").write_text(about(["a", "b"]))
 
 
 def without_about(folder):
@@ -676,11 +680,11 @@ def without_about(folder):
 
 
 def damaged_about(folder):
-    (folder / "assets.extra" / "btcp_tf.json").write_text('{"class_names": 3}')
+    (folder / "assets.extra" / "btcp_tf.json").write_text(about(3))
 
 
 def fewer_classes(folder):
-    (folder / "assets.extra" / "btcp_tf.json").write_text('{"class_names": ["a", "b"]}')
+    (folder / "assets.extra" / "btcp_tf.json").write_text(about(["a", "b"]))
 
 
 def damaged_graph(folder):
@@ -697,7 +701,7 @@ def without_weights(folder):
         (other_signature, "expected images in and predicted int64"),
         (no_signature, "expected the signature serving_default, received none"),
         (without_about, "expected a SavedModel that btcp_tf exported"),
-        (damaged_about, "expected JSON with class_names"),
+        (damaged_about, "expected what btcp_tf writes about a model, received what cannot be"),
         (fewer_classes, "and 2 classes, received"),
         (damaged_graph, "expected a SavedModel that TensorFlow loads"),
         (without_weights, "expected a SavedModel that TensorFlow loads"),
@@ -822,17 +826,6 @@ def test_write_is_for_answers_from_anywhere(tiny, tmp_path):
     with pytest.raises(ValueError, match="batches: expected at least one"):
         predict.write(tmp_path / "none.csv", [])
     assert not (tmp_path / "none.csv").exists()
-
-
-def test_arrays_are_read_in_pieces(tmp_path):
-    images = some_images(1000)
-    np.savez_compressed(tmp_path / "x.npz", x=images)
-    inputs = predict.open_inputs(tmp_path / "x.npz")
-    assert inputs.count == 1000 and inputs.key == "x"
-    found = list(inputs.batches(130, 300))
-    assert [len(batch["images"]) for batch in found] == [300, 300, 270]
-    assert found[0]["input"][0] == "x[130]"
-    np.testing.assert_array_equal(np.concatenate([b["images"] for b in found]), images[130:])
 
 
 def test_row_groups_of_parquet_are_larger_than_batches_and_bounded(tiny, tmp_path):

@@ -643,7 +643,11 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
         ([], 2, "expected one PATH, received 0"),
         (["{folder}/a", "{folder}/b"], 2, "expected one PATH, received 2: "),
         (["{folder}"], 2, "expected a run's or a study's folder with results.json"),
-        (["{folder}/none.npz"], 2, "or a predictions file (.npz, .csv), received "),
+        (
+            ["{folder}/none.npz"],
+            2,
+            "or a predictions file (.csv, .jsonl, .parquet, .npz), received ",
+        ),
         (["{folder}/scores.csv", "--tau=2"], 2, "tau: expected"),
         (["{folder}/scores.csv", "--tua=2"], 2, "tua"),
         (["{run}", "--tau=0.3"], 2, "tau: expected only with a predictions file"),

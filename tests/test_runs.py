@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, exported, plots, report, runs, thresholds, training
+from btcp_tf import evaluation, exported, plots, runs, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -128,7 +128,7 @@ def test_saved_model_answers_what_the_run_scored(whole):
     found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
     np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
     np.testing.assert_allclose(answers["uncertainty"], found.uncertainty["btcp"], atol=1e-5)
-    decision = report.load_decision(whole / "run")
+    decision = evaluation.load_decision(whole / "run")
     assert (decision.predictor, decision.method) == ("btcp_finetuned", "btcp")
     rows = decision.calibration
     best = thresholds.best_bacc(rows.is_error, rows.uncertainty["btcp"])

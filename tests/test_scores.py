@@ -10,6 +10,7 @@ from production import (
     WRITERS,
     answers,
     rows_of,
+    threshold,
     write_csv,
     write_jsonl,
     write_labels,
@@ -17,9 +18,11 @@ from production import (
     write_run,
 )
 
-from btcp_tf import evaluation, scores
+from btcp_tf import evaluation
 from btcp_tf.evaluation import Predictions
-from btcp_tf.scores import join_labels, load_baseline, load_scores, shown
+from btcp_tf.scores import join_labels, load_baseline, load_scores
+from btcp_tf.tabular import shown
+from btcp_tf.thresholds import Threshold
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +46,16 @@ def test_a_run_a_model_and_a_file_are_the_same_baseline(tmp_path, calibration):
         np.testing.assert_array_equal(found.predicted, calibration.predicted)
         assert found.uncertainty.dtype == np.float32 and found.classes == 3
     assert (run.column, model.column, file.column) == ("btcp", "uncertainty", "uncertainty")
-    assert run.rule == model.rule == newest.rule and file.rule is None
-    assert run.rule == (TAU, 0.05, 0.1, "error rate <= 0.05 with probability 0.9")
+    assert run.threshold == model.threshold == newest.threshold == Threshold(**threshold())
+    assert file.threshold is None
     assert run.class_names == model.class_names == NAMES and file.class_names is None
 
 
 def test_a_threshold_that_accepts_nothing_and_one_that_promises_nothing(tmp_path, calibration):
     none = load_baseline(write_run(tmp_path / "none", calibration, tau=None))
     best = load_baseline(write_run(tmp_path / "best", calibration, target=None, delta=None))
-    assert none.rule.tau is None and none.rule.target == 0.05
-    assert best.rule.tau == TAU and best.rule.target is None
+    assert none.threshold.tau is None and none.threshold.target == 0.05
+    assert best.threshold.tau == TAU and best.threshold.target is None
 
 
 def test_a_column_is_chosen_by_name_where_there_are_several(tmp_path, calibration):
@@ -209,7 +212,9 @@ def test_scores_that_are_none_are_refused_in_words(tmp_path, lines, message):
 
 def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
     (tmp_path / "s.jsonl").write_text('{"predicted": 1, "uncertainty": 0.5}\n{"pre')
-    with pytest.raises(ValueError, match="expected a JSON object in line 2"):
+    with pytest.raises(
+        ValueError, match="expected a JSON object, received Unterminated .* in line 2"
+    ):
         load_scores(tmp_path / "s.jsonl")
     (tmp_path / "s.jsonl").write_text('{"predicted": true, "uncertainty": 0.5}\n')
     with pytest.raises(ValueError, match="predicted: expected a class number, received True"):
@@ -267,4 +272,4 @@ def test_labels_need_something_to_be_joined_by(tmp_path):
 
 
 def test_every_ending_has_a_reader():
-    assert set(WRITERS) | {".npz"} == set(scores.SCORES)
+    assert set(WRITERS) | {".npz"} == set(evaluation.ENDINGS)

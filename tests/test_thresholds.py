@@ -688,3 +688,30 @@ def test_outcome_counts_what_a_threshold_accepts_with_its_exact_interval():
         assert (found.low, found.high) == pytest.approx(tuple(interval), abs=1e-12)
     nothing = thresholds.target_risk([0, 1], [0.1, 0.2], risk=0.1, delta=0.1)
     assert thresholds.outcome(nothing, wrong, u).accepted == 0
+
+
+def test_a_threshold_comes_back_from_json():
+    for chosen in (
+        thresholds.DEFAULT,
+        thresholds.target_risk(np.zeros(200), np.linspace(0, 1, 200), risk=0.05, delta=0.1),
+    ):
+        saved = json.loads(json.dumps(dataclasses.asdict(chosen)))
+        assert thresholds.from_json(saved) == chosen
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tau": math.nan}, "tau: expected a finite number or null, received nan"),
+        ({"tau": True}, "tau: expected a finite number or null, received True"),
+        ({"target": 1}, "target: expected a number between 0 and 1 or null, received 1"),
+        ({"delta": "0.1"}, "delta: expected a number between 0 and 1 or null, received '0.1'"),
+        ({"color": "red"}, "expected a threshold of tau, coverage, .*, received .*color"),
+    ],
+)
+def test_what_is_no_threshold_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        thresholds.from_json(dataclasses.asdict(thresholds.DEFAULT) | changes)
+    for value in (None, [0.5], {"rule": "given"}):
+        with pytest.raises(ValueError, match="expected a threshold with tau, received none"):
+            thresholds.from_json(value)

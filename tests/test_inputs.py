@@ -1,0 +1,112 @@
+"""Inputs are looked at once, read in pieces from anywhere on, and known again by a fingerprint."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from btcp_tf.inputs import open_inputs
+
+CLASSES = ("cat", "dog", "owl")
+IMAGES = np.random.default_rng(0).integers(256, size=(100, 8, 8, 1), dtype=np.uint8)
+
+
+def folder_of(root, names):
+    for number, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(IMAGES[number, ..., 0]).save(os.fsencode(path), "PNG")
+    return root
+
+
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_arrays_are_read_in_pieces(tmp_path, save):
+    one = save is np.save
+    path = tmp_path / ("x.npy" if one else "x.npz")
+    save(path, **({"arr": IMAGES} if one else {"x": IMAGES, "other": IMAGES[:3]}))
+    inputs = open_inputs(path)
+    assert (inputs.count, inputs.key) == (100, "" if one else "x")
+    assert (inputs.dtype, inputs.shape) == (np.uint8, (8, 8, 1))
+    found = list(inputs.batches(13, 30))
+    assert [len(batch["images"]) for batch in found] == [30, 30, 27]
+    assert found[0]["input"][0] == "x[13]" and found[-1]["input"][-1] == "x[99]"
+    np.testing.assert_array_equal(np.concatenate([b["images"] for b in found]), IMAGES[13:])
+    assert not list(inputs.batches(100, 30))
+    inputs.verify()
+
+
+def test_a_key_chooses_another_array_and_its_labels(tmp_path):
+    labels = np.arange(100) % 3
+    np.savez(tmp_path / "a.npz", x_test=IMAGES[:5], x_new=IMAGES, y_new=labels, y_test=labels[:5])
+    inputs = open_inputs(tmp_path / "a.npz", key="x_new", class_names=CLASSES)
+    (first, _) = inputs.batches(50, 25)
+    assert first["input"][0] == "x_new[50]" and first["labels"].dtype == np.int64
+    np.testing.assert_array_equal(first["labels"], labels[50:75])
+    assert open_inputs(tmp_path / "a.npz").key == "x_test"
+
+
+def test_files_have_one_order_names_as_text_and_labels_of_their_folders(tmp_path):
+    names = ["cat/b.png", "dog/a.png", "sub/owl/c.png", os.fsdecode(b"cat/\xff.png")]
+    inputs = open_inputs(folder_of(tmp_path / "in", names), class_names=CLASSES)
+    assert (inputs.count, inputs.dtype) == (4, None)
+    whole = [batch for batch in inputs.batches(0, 3)]
+    assert [len(batch["input"]) for batch in whole] == [3, 1]
+    told = np.concatenate([batch["input"] for batch in whole]).tolist()
+    assert sorted(told) == ["cat/\\xff.png", "cat/b.png", "dog/a.png", "sub/owl/c.png"]
+    files = np.concatenate([batch["files"] for batch in whole])
+    assert all(os.path.isfile(file) for file in files)
+    labels = np.concatenate([batch["labels"] for batch in whole])
+    assert [CLASSES[label] for label in labels] == [name.split("/")[-2] for name in told]
+    (rest,) = inputs.batches(2, 100)
+    assert rest["input"].tolist() == told[2:]
+
+
+def test_the_fingerprint_is_that_of_what_is_scored(tmp_path):
+    def print_of(path, **more):
+        return open_inputs(path, **more).fingerprint
+
+    arrays = {"x": IMAGES, "y": np.arange(100) % 3}
+    np.savez(tmp_path / "a.npz", **arrays)
+    first = print_of(tmp_path / "a.npz")
+    # Time does not matter, nor what is not read.
+    np.savez(tmp_path / "b.npz", **arrays, more=IMAGES)
+    assert print_of(tmp_path / "b.npz") == first
+    np.savez(tmp_path / "c.npz", **arrays | {"y": arrays["y"][::-1]})
+    assert print_of(tmp_path / "c.npz") == first
+    labeled = print_of(tmp_path / "a.npz", class_names=CLASSES)
+    assert print_of(tmp_path / "c.npz", class_names=CLASSES) != labeled
+    np.savez(tmp_path / "d.npz", **arrays | {"x": IMAGES[::-1]})
+    assert print_of(tmp_path / "d.npz") != first
+
+    root = folder_of(tmp_path / "in", ["a.png", "b.png"])
+    before = print_of(root)
+    assert print_of(root) == before
+    os.utime(root / "a.png", (0, 0))
+    touched = print_of(root)
+    (root / "b.png").rename(root / "c.png")
+    assert len({before, touched, print_of(root)}) == 3
+
+
+def test_damage_is_found_before_the_first_answer(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=IMAGES)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    inputs = open_inputs(path)
+    with pytest.raises(ValueError, match="expected the array x whole, received what cannot be re"):
+        inputs.verify()
+
+
+def test_what_is_not_there_or_of_another_kind_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="input: expected a folder of images.*not there"):
+        open_inputs(tmp_path / "absent")
+    (tmp_path / "words.txt").write_text("words")
+    with pytest.raises(ValueError, match="input: expected a folder of images, an npz or an npy"):
+        open_inputs(tmp_path / "words.txt")
+    with pytest.raises(ValueError, match="key: expected it with an npz file"):
+        open_inputs(tmp_path, key="x")
+    root = folder_of(tmp_path / "in", ["cat/a.png", "cow/b.png"])
+    with pytest.raises(ValueError, match="labels: expected each file in a folder.*cow/b.png"):
+        open_inputs(root, class_names=CLASSES)
