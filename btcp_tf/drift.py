@@ -326,7 +326,7 @@ def evidence(is_error: ArrayLike, risk: float) -> np.ndarray:
     may never be.
 
     Args:
-      is_error: `[..., n]` bool, each row of answers in the order in which they were labelled; rows
+      is_error: `[..., n]` bool, each row of answers in the order in which they were labeled; rows
         along the last axis, any number of streams.
       risk: In (0, 1).
 
@@ -382,7 +382,7 @@ def first_break(is_error: ArrayLike, risk: float, *, delta: float) -> Break | No
     """The first row at which an error rate of at most `risk` is shown broken; None: it is not.
 
     Args:
-      is_error: `[n]` bool, in the order in which rows were labelled; n may be 0.
+      is_error: `[n]` bool, in the order in which rows were labeled; n may be 0.
       risk: In (0, 1).
       delta: Probability of a false alarm over the whole stream, in (0, 1). See `evidence`.
 

@@ -91,7 +91,7 @@ class Promise:
     words: str
     limit: float | None = None
     """Error rate under test."""
-    labelled: int = 0
+    labeled: int = 0
     """Answers with a label."""
     accepted: int = 0
     """Accepted ones among them: only these count."""
@@ -383,10 +383,10 @@ def judge_promise(
         return Promise("none", f"There is {words}.", limit, len(rows))
     accepted = uncertainty[rows] < threshold.tau
     rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
-    labelled, n, k = len(accepted), len(rows), int(wrong.sum())
+    labeled, n, k = len(accepted), len(rows), int(wrong.sum())
     if not n:
-        words = f"None of the {labelled:,} answers with a label was accepted."
-        return Promise("none", words, limit, labelled)
+        words = f"None of the {labeled:,} answers with a label was accepted."
+        return Promise("none", words, limit, labeled)
     interval = drift.clopper_pearson(k, n)
     seen = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
     totals = np.cumsum(wrong)[seen - 1]
@@ -399,7 +399,7 @@ def judge_promise(
         "none",
         f"Nothing was promised. {observed}.",
         limit,
-        labelled,
+        labeled,
         accepted=n,
         errors=k,
         interval=interval,
@@ -480,7 +480,7 @@ def _notes(
             )
     if threshold is not None and tau is None:
         yield "The threshold accepts nothing: no tau kept the promise on the calibration set."
-    if not promise.labelled:
+    if not promise.labeled:
         yield (
             "There are no labels. Where the errors of accepted answers rise and neither u nor the "
             "predicted classes change, nothing here can tell."
@@ -491,7 +491,7 @@ def _notes(
             "they say holds for all of them only if it does not depend on the answer which ones "
             "got one, as in a random sample."
         )
-        if rest := promise.labelled - promise.accepted:
+        if rest := promise.labeled - promise.accepted:
             yield (
                 f"{rest:,} labels belong to answers that were not accepted; the promise is not "
                 "about those, and they are left out."
@@ -743,7 +743,7 @@ def _promise_table(findings: Findings) -> Table:
     assert promise.interval is not None
     values: dict[str, Any] = {
         "limit of the error rate": "none" if promise.limit is None else f"{promise.limit:.4g}",
-        "answers with a label": f"{promise.labelled:,}",
+        "answers with a label": f"{promise.labeled:,}",
         "accepted ones among them": f"{promise.accepted:,}",
         "wrong ones among these": f"{promise.errors:,}",
         "error rate, exact 95 % interval": _percent(risk, promise.interval),

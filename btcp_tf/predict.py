@@ -317,8 +317,8 @@ _Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
 """(path, rows in pieces, number of classes, whether there are labels)."""
 
 
-def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool) -> None:
-    head = ["input", *(["labels"] if labelled else []), "predicted", "class_name"]
+def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+    head = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
     head += [f"probs_{number}" for number in range(classes)]
     head += ["uncertainty", "accept", "problem"]
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -344,7 +344,7 @@ def _csv_word(value: Any) -> str:
     return '"' + value.replace('"', '""') + '"' if quoted else value
 
 
-def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool) -> None:
+def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
     with open(path, "wb") as file:
         for chunk in chunks:
             file.write(_lines(chunk))
@@ -355,15 +355,13 @@ def _lines(rows: Iterable[Record]) -> bytes:
     return text.encode("utf-8")
 
 
-def _write_parquet(
-    path: Path, chunks: Iterable[list[Record]], classes: int, labelled: bool
-) -> None:
+def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
     import pyarrow
     import pyarrow.parquet
 
     types = {
         "input": pyarrow.string(),
-        **({"labels": pyarrow.int64()} if labelled else {}),
+        **({"labels": pyarrow.int64()} if labeled else {}),
         "predicted": pyarrow.int64(),
         "class_name": pyarrow.string(),
         "probs": pyarrow.list_(pyarrow.float32()),

@@ -233,7 +233,7 @@ def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np
       Labels of inputs that have no answer are left out.
 
     Raises:
-      ValueError: If an input is unknown, ambiguous or labelled twice, a label is missing, or none
+      ValueError: If an input is unknown, ambiguous or labeled twice, a label is missing, or none
         belongs to an answer.
       OSError: If the file cannot be opened.
     """

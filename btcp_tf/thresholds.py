@@ -149,10 +149,10 @@ def target_coverage(uncertainty: ArrayLike, *, coverage: float) -> Threshold:
       ValueError: If an argument is not as described.
     """
     _check_share("coverage", coverage)
-    groups = _unlabelled(uncertainty)
+    groups = _unlabeled(uncertainty)
     # A quotient of counts is rounded as the literal is, so that 19 of 20 is 0.95.
     cut = int(np.argmax(groups.rows / groups.rows[-1] >= coverage))
-    return _at_cut(groups, cut, f"coverage >= {coverage:g}", labelled=False)
+    return _at_cut(groups, cut, f"coverage >= {coverage:g}", labeled=False)
 
 
 def target_risk(
@@ -378,7 +378,7 @@ def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:
     """
     if size < 1:
         raise ValueError(f"size: expected a number >= 1, received {size}")
-    groups = _unlabelled(uncertainty)
+    groups = _unlabeled(uncertainty)
     # In whole numbers: the first cut of at least i / size of all rows.
     wanted = np.arange(1, size + 1) * groups.rows[-1]
     grid = _cuts(groups.u)[np.unique(np.searchsorted(groups.rows * size, wanted))]
@@ -395,7 +395,7 @@ def calibration_size(
     expected_risk: float = 0.0,
     power: float = 0.8,
 ) -> int:
-    """How many labelled calibration rows a promise of `target_risk` takes.
+    """How many labeled calibration rows a promise of `target_risk` takes.
 
     As if the final tau were tested alone: the walk has to pass stricter ones before it, too.
 
@@ -516,14 +516,14 @@ def review_queue(
     Args:
       uncertainty: `[n]`, finite, of the answers that wait; no labels.
       k: From 1 to n.
-      calibration: (is_error, uncertainty) of labelled rows, `[m]` each.
+      calibration: (is_error, uncertainty) of labeled rows, `[m]` each.
       delta: Probability, in (0, 1), that is allowed outside of the interval.
 
     Raises:
       ValueError: As `metrics.tie_groups`, or if an argument is not as described.
     """
     _check_probability("delta", delta)
-    n = _unlabelled(uncertainty).rows[-1]
+    n = _unlabeled(uncertainty).rows[-1]
     if not 1 <= k <= n:
         raise ValueError(f"k: expected a number from 1 to {n}, received {k}")
     u = np.asarray(uncertainty, np.float64)
@@ -567,9 +567,9 @@ def _last(wanted: np.ndarray) -> int:
     return int(np.flatnonzero(wanted)[-1])
 
 
-def _at_cut(groups: metrics.TieGroups, cut: int, rule: str, labelled: bool = True) -> Threshold:
+def _at_cut(groups: metrics.TieGroups, cut: int, rule: str, labeled: bool = True) -> Threshold:
     """The threshold that accepts the `cut` smallest distinct values."""
-    errors = int(groups.errors[cut]) if labelled else None
+    errors = int(groups.errors[cut]) if labeled else None
     tau = float(_cuts(groups.u)[cut])
     return _threshold(tau, rule, int(groups.rows[-1]), int(groups.rows[cut]), errors)
 
@@ -682,7 +682,7 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
     return taus
 
 
-def _unlabelled(uncertainty: ArrayLike) -> metrics.TieGroups:
+def _unlabeled(uncertainty: ArrayLike) -> metrics.TieGroups:
     """`metrics.tie_groups` of u alone."""
     return metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
 

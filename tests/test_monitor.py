@@ -160,7 +160,7 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     assert promise.row == accepted[first] and promise.input == inputs[accepted[first]]
     assert 300 < promise.row < 600
     assert abs(promise.since_row - 300) < 60
-    assert (promise.labelled, promise.accepted) == (1200, len(accepted))
+    assert (promise.labeled, promise.accepted) == (1200, len(accepted))
     exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(0.95, "exact")
     assert promise.interval == pytest.approx((exact.low, exact.high))
     assert f"accepted answer {first + 1:,} with a label" in promise.words
@@ -195,7 +195,7 @@ def test_rows_without_a_label_are_not_taken_for_wrong_ones():
     some = np.where(np.arange(500) % 2, p.predicted, -1)
     base = baseline_of(answers(400, 0), RULE)
     found = monitor.monitor(base, scores_of(p, labels=some)).promise
-    assert (found.labelled, found.errors) == (250, 0) and found.accepted < 250
+    assert (found.labeled, found.errors) == (250, 0) and found.accepted < 250
 
 
 def test_kept_and_open():
@@ -359,7 +359,7 @@ def test_labels_from_a_file_of_their_own(run, tmp_path, capsys):
     assert monitor.main([f"--baseline={run}", f"--scores={path}", f"--labels={labels}"]) == 4
     content = json.loads((tmp_path / "s-monitor" / "monitor.json").read_text())
     found = content["promise"]
-    assert found["labelled"] == 300 and found["input"] == f"x_test[{found['row']}]"
+    assert found["labeled"] == 300 and found["input"] == f"x_test[{found['row']}]"
     accepted = [row for row in order if p.uncertainty["uncertainty"][row] < TAU]
     assert found["row"] == accepted[found["broken_at"] - 1]
 
