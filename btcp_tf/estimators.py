@@ -357,6 +357,14 @@ class HeldOut:
     reference: tuple[np.ndarray, np.ndarray] | None = None
     """Features `[m, d]` and labels `[m]` of samples that it was trained on, m at least 2; None:
     what is around a sample is no evidence."""
+    _heads: dict[int, HeadEvidence] = dataclasses.field(default_factory=dict, repr=False)
+
+    def head(self, seed: int) -> HeadEvidence:
+        """The second head of `train_head`, trained once however many estimators read it."""
+        assert self.reference is not None, "it learns from the reference"
+        if seed not in self._heads:
+            self._heads[seed] = train_head(*self.reference, self.logits.shape[1], seed)
+        return self._heads[seed]
 
 
 def fit_residual(
@@ -423,7 +431,7 @@ def _readers(
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
     if held_out.reference is not None and "head" in allowed:
-        readers["head"] = train_head(*held_out.reference, held_out.logits.shape[1], seed)
+        readers["head"] = held_out.head(seed)
     if held_out.reference is not None and "neighbors" in allowed:
         index = NeighborEvidence(*held_out.reference[0].shape, name="neighbors")
         index.set_points(*held_out.reference)

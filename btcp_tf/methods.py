@@ -10,14 +10,19 @@ without waiting for TensorFlow.
 """
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from btcp_tf import metrics
+
+if TYPE_CHECKING:
+    from btcp_tf import estimators
 
 KNN_NEIGHBORS = 50
 """Neighbor whose distance is `knn`'s score: that of Sun et al. for CIFAR-10."""
@@ -141,6 +146,23 @@ class Reference:
             raise ValueError(f"alpha: expected a number in [0, 1), received {self.alpha}")
         if self.neighbors < 1:
             raise ValueError(f"neighbors: expected at least 1, received {self.neighbors}")
+
+    @functools.cached_property
+    def held_out(self) -> "list[estimators.HeldOut]":
+        """What `residual` learns from: the classifier's own samples, then those of the folds."""
+        from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
+
+        pairs = [(self.train, self.validation), *self.folds]
+        with_index = all(len(train.features) > 1 for train, _ in pairs)
+        return [
+            estimators.HeldOut(
+                held_out.features,
+                held_out.logits,
+                _labels("held out", held_out),
+                (train.features, _labels("train", train)) if with_index else None,
+            )
+            for train, held_out in pairs
+        ]
 
 
 Score = Callable[[Outputs], np.ndarray]
@@ -570,17 +592,7 @@ def residual_no_index(reference: Reference) -> Score:
 def _residual(reference: Reference, allowed: tuple[str, ...]) -> Score:
     from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
-    pairs = [(reference.train, reference.validation), *reference.folds]
-    with_index = all(len(train.features) > 1 for train, _ in pairs)
-    own, *folds = [
-        estimators.HeldOut(
-            held_out.features,
-            held_out.logits,
-            _labels("held out", held_out),
-            (train.features, _labels("train", train)) if with_index else None,
-        )
-        for train, held_out in pairs
-    ]
+    own, *folds = reference.held_out
     _, readers, weights = estimators.fit_residual(own, folds, allowed=allowed, seed=reference.seed)
     return lambda outputs: estimators.score_residual(
         readers, weights, outputs.features, outputs.logits

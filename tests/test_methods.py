@@ -660,3 +660,15 @@ def test_a_reference_fits_together(change, message):
     reference = Reference(labeled, labeled, np.ones((2, 3)), np.zeros(3))
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(reference, **change)
+
+
+def test_residual_with_and_without_an_index_train_one_head(monkeypatch):
+    from btcp_tf import estimators
+
+    trained = []
+    train_head = estimators.train_head
+    monkeypatch.setattr(estimators, "train_head", lambda *a: trained.append(a) or train_head(*a))
+    reference = reference_of(draw(300, 0), draw(200, 1))
+    for name in ("residual", "residual_no_index"):
+        METHODS[name].prepare(reference)
+    assert len(trained) == 1
