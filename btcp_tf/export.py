@@ -10,14 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from btcp_tf import command, evaluation, exported, thresholds
-
-if TYPE_CHECKING:
-    from btcp_tf.evaluation import Predictions
+from btcp_tf.scores import load_scores
 
 USAGE = "python -m btcp_tf.export MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
@@ -49,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "with --labels; default: the calibration rows that the model brings along.",
         flag_values=flag_values,
     )
+    flags.DEFINE_string(
+        "export_dir",
+        "",
+        "Root of the new version, such as one for trials; default: it stands beside its source.",
+        flag_values=flag_values,
+    )
     if command.asks_for_help(words):
         command.show_help(flag_values, USAGE)
     with command.exit_on_error():
@@ -60,21 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not flag_values["threshold"].present:
             raise command.UsageError("threshold: expected a rule or a number, received none")
         values = command.settings(flag_values)
-    scores = flag_values.scores
-    return command.carry_out(lambda: _export(Path(paths[0]), values, scores), values["verbose"])
+        thresholds.check_word(values["threshold"])
+    path, scores, root = paths[0], flag_values.scores, flag_values.export_dir
+    return command.carry_out(lambda: _export(path, values, scores, root), values["verbose"])
 
 
-def _export(path: Path, values: dict, scores: str) -> None:
-    path = Path(os.path.expanduser(path))
+def _export(path: str, values: dict, scores: str, root: str) -> None:
     with command.hidden_stderr():
         from btcp_tf import saved_model
 
     source = exported.newest(path)
     # Says at once whether it is one of ours.
-    before = thresholds.from_json(exported.read_about(source)["threshold"])
+    about = exported.read_about(source)
+    before = thresholds.from_json(about["threshold"])
     held_out = exported.read_held_out(source)
     if scores:
-        rows = _labeled(scores, exported.COLUMN)
+        rows = _labeled(scores, about["class_names"])
     elif "calibration" in held_out:
         rows = held_out["calibration"]
     else:
@@ -87,25 +91,53 @@ def _export(path: Path, values: dict, scores: str) -> None:
         values["grid"] = thresholds.quantile_grid(u)
     u = rows.uncertainty[exported.COLUMN]
     chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
-    target = saved_model.with_threshold(source, chosen, {"calibration": rows})
+    if chosen.tau is None:
+        # A server would take the highest version, which accepted nothing.
+        least = chosen.least_risk
+        raise ValueError(
+            f"threshold: expected one that {chosen.n} rows can support, received {chosen.rule}: "
+            "not achievable"
+            + ("" if least is None else f"; the least that would have been is {least:.4f}")
+            + "; no version is written"
+        )
+    folder = Path(os.path.expanduser(root)) / _name_of(source) if root else None
+    target = saved_model.with_threshold(source, chosen, {"calibration": rows}, folder)
     if values["verbose"]:
         print(f"before  {_words(before)}\nnow     {_words(chosen)}\n{target}")
 
 
-def _labeled(path: str, column: str) -> "Predictions":
-    rows = evaluation.load_predictions(os.path.expanduser(path))
-    if rows.labels is None or column not in rows.uncertainty:
-        what = "labels" if rows.labels is None else f"a column {column}"
-        raise ValueError(f"{path}: expected {what}, received none")
-    return rows
+def _name_of(source: Path) -> str:
+    """Name of the model whose version directory this is."""
+    return source.resolve().parent.name
+
+
+def _labeled(path: str, class_names: Sequence[str]) -> evaluation.Predictions:
+    """Labeled scores of a model of these classes."""
+    found = load_scores(os.path.expanduser(path), (exported.COLUMN,))
+    if found.labels is None or (found.labels < 0).any():
+        received = "none" if found.labels is None else "rows without one"
+        raise ValueError(f"{path}: expected a label in every row, received {received}")
+    if found.column != exported.COLUMN:
+        raise ValueError(f"{path}: expected a column {exported.COLUMN}, received {found.column}")
+    k = len(class_names)
+    highest = int(max(found.predicted.max(), found.labels.max()))
+    foreign = [name for number, name in found.class_names.items() if name != class_names[number]]
+    if found.classes not in (None, k) or highest >= k or foreign:
+        told = f"{found.classes or highest + 1} classes"
+        if foreign:
+            told = f"the class name {foreign[0]!r}"
+        raise ValueError(
+            f"{path}: expected answers of this model, of {k} classes ({', '.join(class_names)}), "
+            f"received {told}: the scores of another model"
+        )
+    return evaluation.Predictions(
+        found.labels, None, found.predicted, {exported.COLUMN: found.uncertainty}
+    )
 
 
 def _words(threshold: thresholds.Threshold) -> str:
     if threshold.tau is None:
-        least = threshold.least_risk
-        return f"{threshold.rule}: not achievable with {threshold.n} rows; nothing is accepted" + (
-            "" if least is None else f"; the least that would have been is {least:.4f}"
-        )
+        return f"{threshold.rule}: nothing is accepted"
     words = f"{threshold.rule}: tau {threshold.tau:.6g}"
     if threshold.n:
         words += f", accepts {threshold.accepted} of {threshold.n}"

@@ -159,8 +159,9 @@ def with_threshold(
     source: str | os.PathLike,
     threshold: Threshold,
     held_out: Mapping[str, Predictions] | None = None,
+    folder: str | os.PathLike | None = None,
 ) -> Path:
-    """Publishes the same model with another threshold as the next version beside it.
+    """Publishes the same model with another threshold as the next version.
 
     The graph and the weights are copied as they are. Before it gets its number, the new version is
     loaded and compared with its source.
@@ -169,6 +170,7 @@ def with_threshold(
       source: A version directory that `export` wrote.
       threshold: The new threshold.
       held_out: Predictions files to put in the place of the source's, by name; others stay.
+      folder: Where the numbered versions are; made where it is missing. None: beside the source.
 
     Returns:
       The new version directory.
@@ -180,7 +182,8 @@ def with_threshold(
     source = Path(source)
     content = read_about(source)
     held_out = read_held_out(source) | dict(held_out or {})
-    with _temporary_directory(source.parent) as temporary:
+    folder = source.parent if folder is None else Path(folder)
+    with _temporary_directory(folder) as temporary:
         shutil.copytree(source, temporary, dirs_exist_ok=True)
         # It would tell the hash of the weights as they were.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
@@ -188,7 +191,7 @@ def with_threshold(
         _assign(temporary, {_TAU: _limit(threshold), _ABOUT: text})
         _write_extra(temporary, text, held_out)
         _compare(source, temporary, threshold, text)
-        return _publish(temporary, source.parent)
+        return _publish(temporary, folder)
 
 
 def _validate(

@@ -280,6 +280,19 @@ def choose(
     return RULES[rule](*rows, **settings)
 
 
+def check_word(word: str) -> None:
+    """ValueError unless a word is a rule of `RULES` that a command line has, or a finite number."""
+    rules = [name for name in RULES if name != "given"]
+    try:
+        good = word in rules or math.isfinite(float(word))
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(
+            f"threshold: expected one of {', '.join(rules)}, or a number, received {word!r}"
+        )
+
+
 def from_word(
     word: str, is_error: ArrayLike | None, uncertainty: ArrayLike, values: Mapping[str, Any]
 ) -> Threshold:
@@ -294,9 +307,10 @@ def from_word(
     Raises:
       ValueError: As `choose`.
     """
+    check_word(word)
     rule = word if word in RULES else "given"
     if rule == "given":
-        values = {**values, "tau": _number(word)}
+        values = {**values, "tau": float(word)}
     known = settings_of(rule)
     return choose(rule, is_error, uncertainty, **{n: values[n] for n in known if n in values})
 
@@ -685,16 +699,6 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
 def _unlabeled(uncertainty: ArrayLike) -> metrics.TieGroups:
     """`metrics.tie_groups` of u alone."""
     return metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        rules = ", ".join(name for name in RULES if name != "given")
-        raise ValueError(
-            f"threshold: expected one of {rules}, or a number, received {word!r}"
-        ) from None
 
 
 def _check_probability(name: str, value: float) -> None:

@@ -57,11 +57,8 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
         "--threshold=0.25": thresholds.given(WRONG, U, tau=0.25),
         "--threshold=best_bacc": thresholds.best_bacc(WRONG, U),
         "--threshold=target_coverage --coverage=0.7": thresholds.target_coverage(U, coverage=0.7),
-        "--threshold=target_risk --risk=0.06 --min_coverage=0.5": thresholds.target_risk(
-            WRONG, U, risk=0.06, delta=0.05, grid=grid, min_coverage=0.5
-        ),
-        "--threshold=target_risk --risk=0.001": thresholds.target_risk(
-            WRONG, U, risk=0.001, delta=0.05, grid=grid, min_coverage=0.3
+        "--threshold=target_risk --risk=0.08 --min_coverage=0.5": thresholds.target_risk(
+            WRONG, U, risk=0.08, delta=0.05, grid=grid, min_coverage=0.5
         ),
     }
     # Of the parent folder, the newest version is taken: the decision of each replaces the last.
@@ -71,8 +68,14 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
         [new] = set(exported.versions(source.parent)) - set(before)
         assert threshold_of(source.parent / str(new)) == threshold
         assert capsys.readouterr().out.endswith(f"{source.parent / str(new)}\n")
-    assert threshold.tau is None
     assert threshold_of(source) == thresholds.DEFAULT
+
+
+def test_trials_go_elsewhere(source, tmp_path):
+    before = exported.versions(source.parent)
+    assert export.main([str(source), "--threshold=0.2", f"--export_dir={tmp_path}/trials"]) == 0
+    assert exported.versions(source.parent) == before
+    assert threshold_of(tmp_path / "trials" / source.parent.name / "1").tau == 0.2
 
 
 def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
@@ -96,15 +99,22 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
     [
         ([], 2, "expected one SavedModel, received none"),
         (["{source}"], 2, "threshold: expected a rule or a number, received none"),
-        (["{source}", "--threshold=best"], 1, "threshold: expected one of best_bacc, .* 'best'"),
-        (["{source}", "--threshold=nan"], 1, "tau: expected a finite number"),
+        (["{source}", "--threshold=best"], 2, "threshold: expected one of best_bacc, .* 'best'"),
+        (["{source}", "--threshold=nan"], 2, "or a number, received 'nan'"),
+        (
+            ["{source}", "--threshold=target_risk", "--risk=0.001"],
+            1,
+            "one that 400 rows can support, .* not achievable; the least .* no version is written",
+        ),
+        (["{source}", "--threshold=0.5", "--scores={tmp}/three.npz"], 1, "received 3 classes: the"),
+        (["{source}", "--threshold=0.5", "--scores={tmp}/s.csv"], 1, "the class name 'maybe': the"),
         (["{source}", "--threshold=target_risk", "--risk=2"], 2, "risk: expected a finite number"),
         (["{tmp}", "--threshold=0.5"], 1, "its numbered versions, received .* holds neither"),
         (["{source}", "--threshold=0.5", "--scores={tmp}/x.csv"], 1, "No such file"),
         (
             ["{source}", "--threshold=0.5", "--scores={tmp}/other.npz"],
             1,
-            "expected a column uncertainty, received none",
+            "expected a column uncertainty, received mcp",
         ),
     ],
 )
@@ -113,6 +123,12 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
 ):
     other = evaluation.Predictions(ROWS.labels, None, ROWS.predicted, {"mcp": U})
     evaluation.save_predictions(tmp_path / "other.npz", other)
+    three = evaluation.Predictions(
+        ROWS.labels, np.full((400, 3), 1 / 3), ROWS.predicted, ROWS.uncertainty
+    )
+    evaluation.save_predictions(tmp_path / "three.npz", three)
+    row = "labels,predicted,class_name,uncertainty\n0,1,maybe,0.5\n"
+    (tmp_path / "s.csv").write_text(row)
     before = exported.versions(source.parent)
     words = [word.format(source=source, tmp=tmp_path) for word in words]
     if status == 2:
