@@ -70,7 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _export(path: str, values: dict, scores: str, root: str) -> None:
     with command.hidden_stderr():
+        import tensorflow as tf
+
         from btcp_tf import saved_model
+
+        # Looking for GPUs speaks, too.
+        tf.config.list_logical_devices()
 
     source = exported.newest(path)
     # Says at once whether it is one of ours.

@@ -433,7 +433,10 @@ def judge_promise(
             "whatever time one looks)."
         )
         return dataclasses.replace(result, verdict="kept", words=words)
-    words = f"{observed}; so many labels neither refute nor show that at most {rate} are."
+    words = (
+        f"{observed}; so many labels neither refute nor show that at most {rate} are, at whatever "
+        "time one looks. (The interval is for a single look.)"
+    )
     return dataclasses.replace(result, verdict="open", words=words)
 
 

@@ -1148,7 +1148,7 @@ def plot_two_samples(
     _mark_tau(ax, tau)
     ax.set_xlim(*span)
     ax.set_ylim(bottom=0)
-    _percent(ax.yaxis, decimals=0)
+    _percent(ax.yaxis)
     _label(ax, "uncertainty u", "share of the answers", title)
     _legend(ax)
 
@@ -1184,7 +1184,7 @@ def plot_distribution_functions(
     _mark_tau(ax, tau)
     ax.set_xlim(*span)
     ax.set_ylim(0, 1.01)
-    _percent(ax.yaxis, decimals=0)
+    _percent(ax.yaxis)
     _label(ax, "uncertainty u", "answers with at most u", title)
     _legend(ax, loc="lower right")
 
@@ -1249,7 +1249,7 @@ def plot_rate_by_block(
     ax.vlines(rows, low, high, color=_NOW, linewidth=1.2)
     ax.plot(rows, rates, "o", color=_NOW, markersize=4.5, label="now, in blocks")
     ax.set_ylim(0, min(1.0, 1.1 * max(float(np.max(high)), top)))
-    _percent(ax.yaxis, decimals=0)
+    _percent(ax.yaxis)
     _label(ax, "row of the scores", ylabel, title)
     _legend(ax)
 
