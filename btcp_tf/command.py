@@ -20,7 +20,7 @@ Another command reuses this with flags of its own:
     flag_values.seeds
 
 and a command without a `Config` defines its flags in a new `flags.FlagValues()`
-and calls `read` inside `exit_on_error`.
+and works inside `reading`.
 """
 
 import contextlib
@@ -279,6 +279,29 @@ def _expand_file(path: str, opened: tuple[str, ...]) -> Iterator[tuple[str, Sequ
             raise UsageError(f"{origin}expected --SETTING=VALUE, received {line!r}")
         for inner, piece in _expand([line], (*opened, real)):
             yield inner or origin, piece
+
+
+@contextlib.contextmanager
+def reading(
+    argv: Sequence[str] | None, flag_values: flags.FlagValues, usage: str
+) -> Iterator[list[str]]:
+    """Reads the command line of a command without a `Config`, and what is wrong with it.
+
+    `--help` ends the process here; so does a ValueError inside, as in `exit_on_error`.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+      flag_values: The command's flags, which hold their values then.
+      usage: First line of `--help`.
+
+    Yields:
+      The words that are not flags, in order.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if asks_for_help(words):
+        show_help(flag_values, usage)
+    with exit_on_error():
+        yield read(flag_values, words)
 
 
 @contextlib.contextmanager

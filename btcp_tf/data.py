@@ -969,6 +969,10 @@ def _are_images(array: np.ndarray) -> bool:
     )
 
 
+LUMA = (0.299, 0.587, 0.114)
+"""Of red, green and blue in gray (ITU-R BT.601)."""
+
+
 def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     """Images in another size and number of channels.
 
@@ -996,7 +1000,7 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     if images.ndim == 3:
         images = images[..., None]
     if images.shape[3] == 3 and shape[2] == 1:
-        luma = images.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+        luma = images.astype(np.float32) @ np.array(LUMA, np.float32)
         images = np.rint(luma[..., None]).astype(np.uint8)
     if images.shape[1:3] != shape[:2]:
         from PIL import Image

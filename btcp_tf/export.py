@@ -36,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: The words after the program's name; None: those of this process.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
     flag_values = flags.FlagValues()
     command.define_settings(_SETTINGS, flag_values)
     flags.DEFINE_string(
@@ -52,10 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "Root of the new version, such as one for trials; default: it stands beside its source.",
         flag_values=flag_values,
     )
-    if command.asks_for_help(words):
-        command.show_help(flag_values, USAGE)
-    with command.exit_on_error():
-        paths = command.read(flag_values, words)
+    with command.reading(argv, flag_values, USAGE) as paths:
         if len(paths) != 1:
             raise command.UsageError(
                 f"expected one SavedModel, received {' '.join(paths) or 'none'}; usage: {USAGE}"

@@ -754,12 +754,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: The words after the program's name; None: those of this process.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
     flag_values = _define_flags()
-    if command.asks_for_help(words):
-        command.show_help(flag_values, USAGE)
-    with command.exit_on_error():
-        leftovers = command.read(flag_values, words)
+    with command.reading(argv, flag_values, USAGE) as leftovers:
         if leftovers:
             raise command.UsageError(
                 f"expected --SETTING=VALUE, received the word {leftovers[0]!r}"

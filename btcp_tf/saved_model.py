@@ -31,6 +31,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
 from btcp_tf import evaluation, metrics
+from btcp_tf.data import LUMA
 from btcp_tf.evaluation import Predictions
 from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
 from btcp_tf.thresholds import Threshold
@@ -230,9 +231,6 @@ def _validate(
 _TAU, _ABOUT = "btcp_tf_tau", "btcp_tf_about"
 """Names of the model's variables that `with_threshold` changes."""
 
-# ITU-R BT.601, as `data.convert`.
-_LUMA = (0.299, 0.587, 0.114)
-
 
 def _limit(threshold: Threshold) -> float:
     """u below it is accepted."""
@@ -294,7 +292,7 @@ def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
         pixels.set_shape((None, None, 3))
         pixels = tf.cast(pixels, tf.float32)
         if channels == 1:
-            pixels = tf.round(tf.tensordot(pixels, tf.constant(_LUMA), 1)[..., None])
+            pixels = tf.round(tf.tensordot(pixels, tf.constant(LUMA), 1)[..., None])
         pixels = tf.image.resize(pixels, (height, width), "bilinear", antialias=True)
         return tf.saturate_cast(tf.round(pixels), tf.uint8)
 

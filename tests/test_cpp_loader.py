@@ -6,7 +6,6 @@ the same code (`tensorflow/cc/saved_model`).
 
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +24,6 @@ from btcp_tf import saved_model, thresholds
 SHAPE = (8, 8, 1)
 CLASSES = ("cat", "dog", "été")
 IMAGES = np.random.default_rng(0).integers(256, size=(5, *SHAPE), dtype=np.uint8)
-needs_c_api = pytest.mark.skipif(
-    not os.path.exists(f"{tf.sysconfig.get_lib()}/libtensorflow_cc.so.2"),
-    reason="TensorFlow's C API is not in this wheel",
-)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +104,6 @@ def signatures(path):
     return tf.saved_model.load(str(path)).signatures
 
 
-@needs_c_api
 @pytest.mark.parametrize("key", GOOD)
 def test_the_cpp_loader_answers_as_python_does(path, asked, signatures, key):
     signature, inputs = GOOD[key]
@@ -127,7 +121,6 @@ def test_the_cpp_loader_answers_as_python_does(path, asked, signatures, key):
         assert found[name].shape == want.shape
 
 
-@needs_c_api
 @pytest.mark.parametrize("key", BAD)
 def test_the_cpp_loader_refuses_what_is_no_input(asked, key):
     assert not (asked / f"{key}.answer.npz").exists()
