@@ -232,6 +232,11 @@ def test_another_threshold_is_another_version_of_the_same_model(written, tmp_pat
             thresholds.given(HELD_OUT.is_error, [0.1, 0.2], tau=float(np.sort(u)[5])),
             u < np.sort(u)[5],
         ),
+        # Between two neighboring float32: in single precision it would be the lower one.
+        (
+            thresholds.given(HELD_OUT.is_error, [0.1, 0.2], tau=float(np.sort(u)[5]) + 1e-12),
+            u <= np.sort(u)[5],
+        ),
         (thresholds.target_risk([0, 1], [0.1, 0.2], risk=0.1, delta=0.1), np.zeros(7, bool)),
     ):
         path = saved_model.with_threshold(source, threshold)
