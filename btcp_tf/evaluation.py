@@ -47,7 +47,10 @@ ENDINGS = (*tabular.ENDINGS, ".npz")
 
 _CLASS_FIELDS = ("labels", "probs", "predicted")
 
-_ABOUT_ROWS = ("input", "class_name", "accept", "problem")
+_ACCEPT = "accept"
+"""What a file itself decides about each answer; never an uncertainty."""
+
+_ABOUT_ROWS = ("input", "class_name", "problem")
 """Columns of a file of scores that hold words, even where all of them look like numbers."""
 
 
@@ -134,10 +137,11 @@ def _probabilities(values: ArrayLike, rows: int) -> np.ndarray:
 
 
 def _column(name: str, values: ArrayLike, rows: int) -> np.ndarray:
-    if name in _CLASS_FIELDS or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+    taken = (*_CLASS_FIELDS, _ACCEPT)
+    if name in taken or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError(
             "expected uncertainty columns named by letters, digits, _ and - other than "
-            f"{', '.join(_CLASS_FIELDS)}, received {name!r}"
+            f"{', '.join(taken)}, received {name!r}"
         )
     values = np.asarray(values)
     if values.dtype.kind != "f":
@@ -170,13 +174,14 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
 def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Predictions:
     """Reads what `save_predictions` or `btcp_tf.predict` wrote, or anyone's file of that form.
 
-    npz: every array besides `labels`, `probs` and `predicted` is an uncertainty, named by its key.
+    npz: every array besides `labels`, `probs`, `predicted` and `accept` is an uncertainty, named by
+    its key.
 
     CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
-    integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers is an
-    uncertainty. Columns without any number, such as names of files, are left out. With a column
-    `problem` it is a file of scores: rows with a problem have no answer and are left out, and so
-    are the columns `input`, `class_name` and `accept`.
+    integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers but
+    `accept` is an uncertainty. Columns without any number, such as names of files, are left out.
+    With a column `problem` it is a file of scores: rows with a problem have no answer and are left
+    out, and so are the columns `input` and `class_name`.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
     stands for an empty entry. Parquet needs pyarrow. See `btcp_tf.tabular`.
@@ -192,19 +197,98 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
       OSError: If it cannot be opened.
     """
     told = f"{os.fspath(path)}: no predictions file"
-    found = None
     if os.path.splitext(path)[1].lower() in tabular.ENDINGS:
-        found = tabular.read(path, file=told).answered()
-        arrays = _of_columns(found)
-    else:
+        columns = tabular.read(path, file=told).answered()
+        return _predictions(path, told, _of_columns(columns), columns, reverse)
+    return _predictions(path, told, _read_npz(path, told), None, reverse)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answers:
+    """The labeled answers of a predictions file, and what else it says."""
+
+    predictions: Predictions
+    """Of n rows."""
+    accept: np.ndarray | None = None
+    """What the file itself decides, `[n]` bool; None: nothing."""
+    inputs: Sequence[str] | None = None
+    """What each row answers, `[n]`; None: it does not say."""
+    unanswered: int = 0
+    """Rows that are left out because they have a `problem`."""
+    unlabeled: int = 0
+    """Rows of a file of scores that are left out because they alone have no label."""
+
+
+def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Answers:
+    """Reads a file as `load_predictions` does, with its decisions and what is left out of it.
+
+    Where labels are known for a part of a file of scores, the other rows are left out.
+
+    Args:
+      path: See `load_predictions`. In a column or array `accept`, true or 1 is an accepted answer.
+      reverse: See `load_predictions`.
+
+    Raises:
+      ValueError: As `load_predictions`, and if `accept` holds something else.
+      OSError: If it cannot be opened.
+    """
+    told = f"{os.fspath(path)}: no predictions file"
+    if os.path.splitext(path)[1].lower() not in tabular.ENDINGS:
         arrays = _read_npz(path, told)
+        found = _predictions(path, told, arrays, None, reverse)
+        return Answers(found, _decisions(arrays.get(_ACCEPT), len(found.predicted), told))
+    whole = tabular.read(path, file=told)
+    answered = whole.answered()
+    columns = _labeled(answered) if "problem" in whole.names else answered
+    found = _predictions(path, told, _of_columns(columns), columns, reverse)
+    accept = inputs = None
+    if any(value is not None for value in columns.values.get(_ACCEPT, ())):
+        accept = np.array(columns.converted(_ACCEPT, tabular.truth, "true or false"), bool)
+    if "problem" in whole.names and "input" in whole.names:
+        inputs = [str(name) for name in columns.values["input"]]
+    left_out = len(whole) - len(answered), len(answered) - len(columns)
+    return Answers(found, accept, inputs, *left_out)
+
+
+def _labeled(found: Columns) -> Columns:
+    """The rows with a label; all of them, without the column, where none has one."""
+    if "labels" not in found.values:
+        return found
+    rows = [row for row, label in enumerate(found.values["labels"]) if label is not None]
+    if rows:
+        return found.taken(rows)
+    values = {name: column for name, column in found.values.items() if name != "labels"}
+    return dataclasses.replace(found, values=values)
+
+
+def _decisions(values: np.ndarray | None, rows: int, told: str) -> np.ndarray | None:
+    if values is None:
+        return None
+    fits = values.shape == (rows,) and values.dtype.kind in "biu"
+    if not fits or not np.isin(values, (0, 1)).all():
+        raise ValueError(
+            f"{told}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "
+            f"{values.shape}"
+        )
+    return values.astype(bool)
+
+
+def _predictions(
+    path: str | os.PathLike,
+    told: str,
+    arrays: Mapping[str, np.ndarray],
+    found: Columns | None,
+    reverse: Collection[str],
+) -> Predictions:
+    """The arrays of a file, checked; `found` says where they stand in it."""
     if not {"probs", "predicted"} & set(arrays):
         received = ", ".join(arrays) or "no column of numbers between commas"
         raise ValueError(f"{told}: expected probs or predicted, received {received}")
     try:
         given = "predicted" in arrays
         predicted = arrays["predicted"] if given else np.argmax(arrays["probs"], axis=-1)
-        uncertainty = {name: x for name, x in arrays.items() if name not in _CLASS_FIELDS}
+        about = (*_CLASS_FIELDS, _ACCEPT)
+        uncertainty = {name: x for name, x in arrays.items() if name not in about}
         result = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, uncertainty)
     except metrics.RowError as error:
         place = f"in row {error.row}" if found is None else found.place(error.row)
@@ -249,7 +333,9 @@ def _of_columns(found: Columns) -> dict[str, np.ndarray]:
     if probs is not None:
         arrays["probs"] = probs
     for name in found.values:
-        if tabular.is_probability(name) or ("problem" in found.names and name in _ABOUT_ROWS):
+        if tabular.is_probability(name) or name == _ACCEPT:
+            continue
+        if "problem" in found.names and name in _ABOUT_ROWS:
             continue
         if name in ("labels", "predicted"):
             arrays[name] = found.class_numbers(name)

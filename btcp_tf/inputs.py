@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,9 @@ from btcp_tf import command, data
 _KEYS = ("x_test", "images", "x")
 _LABEL_KEYS = ("y_test", "labels", "y")
 
+UNLABELED = -1
+"""The label of an input whose true class is not known."""
+
 Batch = dict[str, np.ndarray]
 """Arrays of n rows by name."""
 
@@ -32,10 +36,10 @@ class Inputs:
     count: int
     """At least 1."""
     fingerprint: str
-    """Another one where files or arrays have changed."""
+    """Another one where files or arrays have changed; labels aside."""
     batches: Callable[[int, int], Iterator[Batch]]
     """(first input, batch size) → batches as `predict.Scorer` takes them, with `input`, the names,
-    and `labels` if they were asked for."""
+    and `labels` if they were asked for, `UNLABELED` where there is none."""
     what: str
     """Names the inputs in errors."""
     key: str = ""
@@ -44,6 +48,10 @@ class Inputs:
     """Of an array; None: image files."""
     shape: tuple[int, ...] = ()
     """Of one input of an array."""
+    label_fingerprint: str = ""
+    """Another one where labels that do not stand in the files' names have changed."""
+    note: str = ""
+    """What is to be said of them once."""
     verify: Callable[[], None] = lambda: None
     """Reads all that has a check sum, that is npz files; raises a ValueError if it is damaged."""
 
@@ -58,9 +66,9 @@ def open_inputs(
         under `x_test`, `images` or `x`; or an npy file. Arrays are `[n, ...]` in the order of C,
         and are read in pieces, compressed ones from their start.
       key: Another array of an npz file.
-      class_names: Adds the true classes: the number of the name of the folder a file is in; in an
-        npz file, whole numbers `[n]` or `[n, 1]` under the key with y for x (`x_test` → `y_test`),
-        else `y_test`, `labels` or `y`.
+      class_names: Adds the true classes: the number of the name of the folder a file is in, none
+        for a file in no sub-folder, such as a README; in an npz file, whole numbers `[n]` or
+        `[n, 1]` under the key with y for x (`x_test` → `y_test`), else `y_test`, `labels` or `y`.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
@@ -76,17 +84,24 @@ def open_inputs(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}, which is {'no file' if found.exists() else 'not there'}"
         )
-    if found.suffix.lower() not in (".npz", ".npy"):
+    check_ending(found)
+    return _arrays(found, key, class_names)
+
+
+def check_ending(path: str | os.PathLike) -> None:
+    """ValueError for a file whose name ends otherwise than those that can be read."""
+    found = Path(path).expanduser()
+    if found.is_file() and found.suffix.lower() not in (".npz", ".npy"):
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}"
         )
-    return _arrays(found, key, class_names)
 
 
 def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
     number = {name: label for label, name in enumerate(class_names or ())}
-    digest, count = hashlib.sha256(), 0
+    digest, count, stray = hashlib.sha256(), 0, 0
+    first = ""
     for name in data.files_below(root):
         with contextlib.suppress(OSError):
             stat = os.stat(root / name)
@@ -94,12 +109,13 @@ def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
         digest.update(os.fsencode(name) + b"\0")
         count += 1
         if class_names is not None and _sub_folder(name) not in number:
-            raise ValueError(
-                f"labels: expected each file in a folder named as one of the classes "
-                f"{data.some(class_names)}, received {as_text(os.fspath(root / name))!r}"
-            )
+            if "/" in name:
+                raise _unknown_class(class_names, root / name)
+            first, stray = first or name, stray + 1
     if not count:
         raise ValueError(f"{root}: expected image files, received none")
+    if class_names is not None and stray == count:
+        raise _unknown_class(class_names, root / first)
 
     def batches(start: int, size: int) -> Iterator[Batch]:
         names = itertools.islice(data.files_below(root), start, None)
@@ -109,19 +125,46 @@ def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
                 "files": np.array([os.fspath(root / name) for name in part], object),
             }
             if class_names is not None:
-                batch["labels"] = np.array([number[_sub_folder(name)] for name in part], np.int64)
+                labels = [number.get(_sub_folder(name), UNLABELED) for name in part]
+                batch["labels"] = np.array(labels, np.int64)
             yield batch
 
-    return Inputs(count, digest.hexdigest(), batches, os.fspath(root))
+    note = ""
+    if stray:
+        told = f"{as_text(first)!r}" + (f" and {stray - 1:,} more files" if stray > 1 else "")
+        note = f"{told} in no class's folder: without a label"
+    return Inputs(count, digest.hexdigest(), batches, os.fspath(root), note=note)
 
 
 def _sub_folder(name: str) -> str:
     return os.path.basename(os.path.dirname(name))
 
 
+def _unknown_class(class_names: Sequence[str], path: Path) -> ValueError:
+    return ValueError(
+        f"labels: expected each file in a folder named as one of the classes "
+        f"{data.some(class_names)}, received {as_text(os.fspath(path))!r}"
+    )
+
+
 def as_text(name: str) -> str:
-    r"""A file's name as text: bytes that are no UTF-8 become \x and two digits."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    r"""A file's name as text that no other name has; `as_name` is the way back.
+
+    Bytes that are no UTF-8 become \x and two digits, and so that this is not mistaken for a name
+    with these letters in it, a backslash becomes two.
+    """
+    doubled = os.fsencode(name).replace(b"\\", rb"\\")
+    return doubled.decode("utf-8", "backslashreplace")
+
+
+def as_name(text: str) -> str:
+    """The file's name that `as_text` turned into this text."""
+    plain = re.sub(rb"\\(\\|x[0-9a-f]{2})", _unescaped, text.encode())
+    return os.fsdecode(plain)
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return match[1] if match[1] == b"\\" else bytes.fromhex(match[1][1:].decode())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,7 +297,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
                 f"{data.some(held) or 'no array'}{hint}"
             )
         images = _array(path, f"{key}.npy")
-    marks, labels = [images.mark], None
+    labels = None
     if class_names is not None:
         beside = (f"y{key[1:]}",) if key.startswith("x") else ()
         found = next((name for name in (*beside, *_LABEL_KEYS) if name in held), "")
@@ -265,7 +308,6 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
             )
         labels = _array(path, f"{found}.npy")
         _check_labels(labels, images, len(class_names))
-        marks.append(labels.mark)
 
     def batches(start: int, size: int) -> Iterator[Batch]:
         truth = labels.pieces(start, size) if labels else itertools.repeat(None)
@@ -285,7 +327,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         if labels:
             labels.verify()
 
-    about = [*marks, images.dtype.str, *map(str, images.shape)]
+    about = [images.mark, images.dtype.str, *map(str, images.shape)]
     return Inputs(
         images.shape[0],
         hashlib.sha256("\n".join(about).encode()).hexdigest(),
@@ -294,7 +336,8 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         key,
         images.dtype,
         images.shape[1:],
-        verify,
+        label_fingerprint=labels.mark if labels else "",
+        verify=verify,
     )
 
 

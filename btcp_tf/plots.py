@@ -778,7 +778,7 @@ def draw_run(
     predictions: Mapping[str, Predictions],
     history: Iterable[Row] = (),
     *,
-    tau: float | None = None,
+    tau: float | Mapping[str, float] | None = None,
 ) -> list[Drawing]:
     """All figures of a run but the sheet of errors, which needs images.
 
@@ -787,7 +787,7 @@ def draw_run(
         predictions; each becomes a panel, as its errors are its own.
       history: Rows of the run's history on validation data; empty: no curves
         per epoch.
-      tau: Decision threshold to mark in the histograms.
+      tau: Decision threshold to mark in the histograms, or one for each method by name.
     """
     drawings = []
     found = {name: (p.is_error, curves(p.uncertainty)) for name, p in predictions.items()}
@@ -800,8 +800,9 @@ def draw_run(
         # One panel for each is no help to anyone.
         scores = [score for score in scores if score[1] in _KNOWN] or scores[:9]
     figure, axes, columns = panels(len(scores))
-    for ax, (title, _, is_error, u) in zip(axes, scores, strict=True):
-        plot_uncertainty_histogram(ax, is_error, u, tau=tau, title=title)
+    for ax, (title, method, is_error, u) in zip(axes, scores, strict=True):
+        mark = tau.get(method) if isinstance(tau, Mapping) else tau
+        plot_uncertainty_histogram(ax, is_error, u, tau=mark, title=title)
     drawings.append(
         Drawing(
             "uncertainty_histogram",

@@ -10,6 +10,7 @@ settings it is of. Importing this module does not import TensorFlow.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import importlib
 import importlib.metadata
@@ -28,9 +29,10 @@ from absl import flags
 
 import btcp_tf
 from btcp_tf import command, data, exported
+from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import atomic_path, folder_lock
-from btcp_tf.inputs import Batch, Inputs, as_text, open_inputs
+from btcp_tf.inputs import UNLABELED, Batch, Inputs, as_text, check_ending, open_inputs
 
 USAGE = (
     "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
@@ -269,6 +271,8 @@ Record = dict[str, Any]
 def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
     """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels`.
 
+    A label that is `UNLABELED` is left empty.
+
     Numbers keep the value of their single precision, digit for digit, so that whoever reads an
     uncertainty compares the same number with tau as the model did.
     """
@@ -277,6 +281,8 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
     rows = []
     for values in zip(*columns, strict=True):
         row = dict(zip(names, values, strict=True))
+        if row.get("labels") == UNLABELED:
+            row["labels"] = None
         row["problem"] = _plain(row["problem"]) or None
         if row["problem"]:
             row |= dict.fromkeys(ANSWERS)
@@ -391,12 +397,17 @@ _FORMATS: dict[str, _Writer] = {
 }
 
 
-def _writer(path: Path) -> _Writer:
+def _ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in _FORMATS:
         raise ValueError(
             f"output: expected a file that ends in {', '.join(_FORMATS)}, received {str(path)!r}"
         )
+    return ending
+
+
+def _writer(path: Path) -> _Writer:
+    ending = _ending(path)
     if ending == ".parquet":
         try:
             importlib.import_module("pyarrow.parquet")
@@ -450,6 +461,7 @@ def score(
       ValueError: If the arguments do not fit one another, or what an earlier command left at
         `output` is not of this one.
       RuntimeError: If another process is writing `output`, or the input changed meanwhile.
+      OSError: If the disk is full; what is done is kept.
     """
     if not 1 <= batch_size <= _MAX_BATCH:
         raise ValueError(f"batch_size: expected 1 to {_MAX_BATCH}, received {batch_size}")
@@ -478,6 +490,7 @@ def score(
         "inputs": inputs.count,
         "key": inputs.key,
         "labels": labels,
+        "true_classes": inputs.label_fingerprint,
         "batch_size": batch_size,
         "format": output.suffix.lower(),
         "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
@@ -490,15 +503,21 @@ def score(
     with _working_folder(output) as folder:
         if os.path.lexists(output):  # By now: whoever held the folder has finished.
             return _finished(output, settings, tau, verbose)
-        rows = folder / _ROWS
-        done = _resume(rows, settings)
-        if done < inputs.count:
-            _score_rest(directory, inputs, rows, settings, done, verbose)
-        if look().fingerprint != inputs.fingerprint:
+        rows = _Rows(folder / _ROWS, settings)
+        if rows.damaged:
+            print(
+                f"{rows.path}: expected the rows that were done whole, received damaged ones; "
+                f"the first {rows.done:,} are sound and kept, the others are scored again",
+                file=sys.stderr,
+            )
+        if rows.done < inputs.count:
+            _score_rest(directory, inputs, rows, batch_size, verbose)
+        then, now = ((x.fingerprint, x.label_fingerprint) for x in (inputs, look()))
+        if now != then:
             raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
         tally = _Tally()
         final = folder / f"{_FINAL}{output.suffix}"
-        writer(final, tally.counted(_saved_rows(rows)), len(about["class_names"]), labels)
+        writer(final, tally.counted(rows.saved()), len(about["class_names"]), labels)
         summary = tally.summary()
         with open(final, "rb") as written:
             os.fsync(written.fileno())
@@ -526,12 +545,11 @@ def score(
 def _score_rest(
     directory: Path,
     inputs: Inputs,
-    rows: Path,
-    settings: Mapping[str, Any],
-    done: int,
+    rows: "_Rows",
+    batch_size: int,
     verbose: int,
 ) -> None:
-    """Appends the rows from `done` on."""
+    """Appends the rows that are not done."""
     scorer = Scorer(directory)
     note = ""
     if inputs.dtype is None:
@@ -540,13 +558,15 @@ def _score_rest(
     elif scorer.check(inputs.what, inputs.dtype, inputs.shape):
         note = f"images of shape {_shape(inputs.shape)}"
     if verbose:
-        if done:
-            print(f"going on after {done:,} of {inputs.count:,} inputs")
+        if rows.done:
+            print(f"going on after {rows.done:,} of {inputs.count:,} inputs")
         if note:
             print(f"{inputs.what}: {note} are converted to {_shape(scorer.shape)}")
+        if inputs.note:
+            print(f"{inputs.what}: {inputs.note}")
     import keras
 
-    batches = inputs.batches(done, settings["batch_size"])
+    batches = inputs.batches(rows.done, batch_size)
 
     def following() -> Batch | None:
         batch = next(batches, None)
@@ -554,19 +574,101 @@ def _score_rest(
 
     shown = verbose == 1 and sys.stdout.isatty()  # In a log the bar would be thousands of lines.
     bar = keras.utils.Progbar(inputs.count, verbose=int(shown), unit_name="input")
-    with open(rows, "ab") as file, ThreadPoolExecutor(1) as reader:
-        head = b"" if file.tell() else _lines([{"command": settings}])
+    with ThreadPoolExecutor(1) as reader:
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
         while (batch := ahead.result()) is not None:
             ahead = reader.submit(following)
-            file.write(head + _lines(records(scorer.answer(batch))))
-            file.flush()
-            head = b""
-            done += len(batch["input"])
-            bar.update(min(done, inputs.count))
-    if done != inputs.count:
-        raise RuntimeError(f"input: expected {inputs.count:,} inputs, received {done:,} by now")
+            rows.append(records(scorer.answer(batch)))
+            bar.update(min(rows.done, inputs.count))
+    if rows.done != inputs.count:
+        raise RuntimeError(
+            f"input: expected {inputs.count:,} inputs, received {rows.done:,} by now"
+        )
+
+
+class _Rows:
+    """The rows that are done, in a file that a kill may cut and a disk may damage at any place.
+
+    Its first line is the command, then come the rows of batch after batch. Behind each of these
+    parts a line holds the number of rows and the check sum of all that stands before it: what is
+    sound ends with the last such line that is right.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        """Takes up what an earlier command left there, if any, and cuts off what is not sound.
+
+        A part without its check sum at the end is what a kill leaves. The model may round otherwise
+        in a batch of another size, so a batch counts as a whole or not at all.
+
+        Raises:
+          ValueError: If it was another command.
+        """
+        self.path = path
+        self.done = 0
+        """Rows that are sound."""
+        self.damaged = False
+        """Whether some were not, although no kill had cut them."""
+        self._head = _lines([{"command": settings}])
+        self._digest = hashlib.sha256()
+        if not path.exists():
+            return
+        head, size = self._read()
+        if size and (differences := _differences(settings, json.loads(head)["command"])):
+            raise ValueError(
+                f"output: expected the command that began {path.parent}, received one with "
+                f"{differences}; another --output begins anew, and so does this one once that "
+                "folder is deleted"
+            )
+        os.truncate(path, size)
+
+    def _read(self) -> tuple[bytes, int]:
+        """The first line, and the number of bytes that are sound."""
+        digest, rows, sound = hashlib.sha256(), -1, 0  # The first line is no row.
+        first, size = b"", 0
+        with open(self.path, "rb") as file:
+            for line in file:
+                is_check = line.startswith(_CHECK)
+                if is_check and line != _check(rows, digest):
+                    self.damaged = True
+                    break
+                first, size = first or line, size + len(line)
+                digest.update(line)
+                if is_check:
+                    self.done, self._digest, sound = rows, digest.copy(), size
+                else:
+                    rows += 1
+        self.damaged |= bool(size) and not sound
+        return first, sound
+
+    def append(self, rows: Sequence[Record]) -> None:
+        """Adds the rows of a batch."""
+        with open(self.path, "ab") as file:
+            parts = [] if file.tell() else [(0, self._head)]
+            self.done += len(rows)
+            for done, part in (*parts, (self.done, _lines(rows))):
+                self._digest.update(part)
+                check = _check(done, self._digest)
+                self._digest.update(check)
+                file.write(part)
+                file.write(check)
+
+    def saved(self) -> Iterator[list[Record]]:
+        """All rows, in pieces."""
+        with open(self.path, encoding="utf-8", newline="\n") as file:
+            next(file)
+            start = _CHECK.decode()
+            rows = (line for line in file if not line.startswith(start))
+            while chunk := list(itertools.islice(rows, 1024)):
+                yield [json.loads(line) for line in chunk]
+
+
+_CHECK = b'{"done": '
+"""How a check sum's line begins, and no row's: its first entry is `input`."""
+
+
+def _check(rows: int, digest: Any) -> bytes:
+    return _CHECK + f'{rows}, "sha256": "{digest.hexdigest()}"}}\n'.encode()
 
 
 _ROWS = "rows.jsonl"
@@ -578,11 +680,22 @@ def _working_folder(output: Path) -> Iterator[Path]:
     """Holds the folder beside `output` that has the rows that are done, for this process alone.
 
     It is removed when the file is there, or when not one row was done.
+
+    Raises:
+      OSError: If there is no room for what is written inside.
     """
     folder = output.with_name(f"{output.name}.partial")
     with folder_lock(folder, "output"):
         try:
             yield folder
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise OSError(
+                f"output: expected room on the disk for {output}, received none "
+                f"({os.strerror(error.errno)}); what is done is kept, and once there is room the "
+                "same command goes on from there"
+            ) from error
         finally:
             rows = folder / _ROWS
             with contextlib.suppress(OSError):
@@ -591,6 +704,9 @@ def _working_folder(output: Path) -> Iterator[Path]:
                     rows.unlink(missing_ok=True)
                     (folder / ".lock").unlink(missing_ok=True)
                     folder.rmdir()
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _about_path(output: Path) -> Path:
@@ -621,55 +737,30 @@ def _differences(settings: Mapping[str, Any], saved: Any) -> str:
     """In what a command differs from the one that left something; "": in nothing."""
     if not isinstance(saved, dict):
         return "something else"
-    words = {"model": "another model", "input": "another or a changed input"}
+    words = {
+        "model": "another model",
+        "input": "another or a changed input",
+        "true_classes": "other labels in the input",
+    }
     changed = [name for name in settings if settings[name] != saved.get(name)]
-    if "input" in changed and "inputs" in changed:
-        changed.remove("inputs")
-    return ", ".join(
-        words.get(name, f"{name} {settings[name]} in place of {saved.get(name)}")
-        for name in changed
-    )
+    # Whoever has the one has the other, too.
+    for name, other in (("input", "inputs"), ("labels", "true_classes")):
+        if name in changed and other in changed:
+            changed.remove(other)
 
+    def told(name: str) -> str:
+        now, then = settings[name], saved.get(name)
+        if name in words:
+            return words[name]
+        if isinstance(now, dict) and isinstance(then, dict):
+            return ", ".join(
+                f"{part} {now[part]} in place of {then.get(part)}"
+                for part in now
+                if now[part] != then.get(part)
+            )
+        return f"{name} {to_word(now)} in place of {to_word(then)}"
 
-def _resume(rows: Path, settings: Mapping[str, Any]) -> int:
-    """Cuts what a killed command left at the end of its last whole batch; returns the rows.
-
-    Raises:
-      ValueError: If it was another command.
-    """
-    if not rows.exists():
-        return 0
-    done, keep = 0, 0
-    with open(rows, "rb") as file:
-        head = file.readline()
-        if head.endswith(b"}\n"):
-            try:
-                saved = json.loads(head)["command"]
-            except (ValueError, KeyError, TypeError):
-                saved = None
-            if differences := _differences(settings, saved):
-                raise ValueError(
-                    f"output: expected the command that began {rows.parent}, received one with "
-                    f"{differences}; another --output begins anew, and so does this one once that "
-                    "folder is deleted"
-                )
-            end = keep = len(head)
-            for number, line in enumerate(file, 1):
-                if not (line.startswith(b"{") and line.endswith(b"}\n")):
-                    break
-                end += len(line)
-                # The model may round otherwise in a batch of another size.
-                if number % settings["batch_size"] == 0 or number == settings["inputs"]:
-                    done, keep = number, end
-    os.truncate(rows, keep)
-    return done
-
-
-def _saved_rows(rows: Path) -> Iterator[list[Record]]:
-    with open(rows, encoding="utf-8", newline="\n") as file:
-        next(file)
-        while chunk := list(itertools.islice(file, 1024)):
-            yield [json.loads(line) for line in chunk]
+    return ", ".join(map(told, changed))
 
 
 class _Tally:
@@ -749,7 +840,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line and scores; returns the exit status.
 
     0: all inputs have an answer. 3: the file is there, but some have none. 1: an error. 2: the
-    command line is wrong. 130: Ctrl-C.
+    command line is wrong, or names a file of a kind that is not read or written. 130: Ctrl-C.
 
     Args:
       argv: The words after the program's name; None: those of this process.
@@ -764,6 +855,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("model", "input", "output"):
             if not values[name]:
                 raise command.UsageError(f"{name}: expected --{name}=PATH, received none")
+        _ending(Path(values["output"]))
+        check_ending(values["input"])
 
     def action() -> int:
         return SOME_PROBLEMS if score(**values).problems else 0

@@ -15,6 +15,8 @@ import math
 import os
 import re
 import sys
+import textwrap
+import warnings
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +25,9 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from btcp_tf import command, evaluation, metrics, plots, tables, thresholds
+from btcp_tf import command, evaluation, metrics, plots, tables, tabular, thresholds
 from btcp_tf.data import CORRUPTIONS
-from btcp_tf.evaluation import REFERENCE, Decision, Predictions
+from btcp_tf.evaluation import REFERENCE, Answers, Decision, Predictions
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
@@ -46,6 +48,7 @@ from btcp_tf.tables import (
     Cell,
     Row,
     Table,
+    Words,
     by,
     classifiers,
     difference_cell,
@@ -56,7 +59,7 @@ from btcp_tf.tables import (
     terminal_table,
     value_cell,
 )
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import Outcome, Threshold, outcome
 
 __all__ = [
     "main",
@@ -170,7 +173,7 @@ def _thresholds(
         test, chosen = predictions[decision.predictor], decision.threshold
         u = test.uncertainty.get(decision.method)
         if u is not None:
-            blocks.append(_decision_words(chosen, thresholds.outcome(chosen, test.is_error, u)))
+            blocks.append(_decision_words(chosen, outcome(chosen, test.is_error, u)))
             stage = "finetuned" if decision.predictor.endswith("_finetuned") else "frozen"
             mine = [
                 row for row in promises if (row["method"], row["stage"]) == (decision.method, stage)
@@ -220,18 +223,24 @@ def _review_table(decision: Decision, test: Predictions) -> Table:
     )
 
 
-def _decision_words(chosen: Threshold, test: thresholds.Outcome) -> Text:
+def _decision_words(chosen: Threshold, test: Outcome) -> Text:
     if chosen.tau is None:
         return text(f"The SavedModel accepts nothing: {chosen.rule} is not achievable.")
     return text(
         f"The SavedModel accepts answers with u < {tables.printed_u(chosen.tau, 4)} "
         f"({chosen.rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test "
         "images ",
-        Cell(f"{test.coverage:.1%}", test.coverage),
-        ", and of those ",
-        Cell(f"{test.risk:.2%} [{test.low:.2%}, {test.high:.2%}]", test.risk),
-        " are wrong.",
+        *_outcome_words(test),
     )
+
+
+def _outcome_words(found: Outcome) -> list[Words]:
+    """The share that is accepted, and how much of it is wrong."""
+    words: list[Words] = [Cell(f"{found.coverage:.1%}", found.coverage)]
+    if found.accepted:
+        rate = f"{found.risk:.2%} [{found.low:.2%}, {found.high:.2%}]"
+        words += [", and of those ", Cell(rate, found.risk), " are wrong"]
+    return [*words, "."]
 
 
 def merge_notes(notes: Iterable[str]) -> list[str]:
@@ -263,15 +272,25 @@ def _remarks(rows: Iterable[Row]) -> list[str]:
     for group in classifiers(rows):
         errors, who = group[0]["errors"], f"The {stage_label(group[0]['stage'])} classifier"
         if errors == 0:
-            remarks.append(f"{who} makes no error: metrics that need errors are n/a.")
+            remarks.append(f"{who} has no wrong answers: {_undefined(group)}.")
         elif errors == group[0]["n"]:
-            remarks.append(f"{who} is always wrong: metrics that need correct answers are n/a.")
+            remarks.append(f"{who} has no right answers: {_undefined(group)}.")
         elif errors < FEW_ERRORS:
             remarks.append(
                 f"{who} makes only {errors} error{'s' * (errors > 1)}: every figure about finding "
                 "them rests on these few."
             )
     return list(dict.fromkeys(remarks))
+
+
+def _undefined(group: Sequence[Row]) -> str:
+    """The metrics that are not defined where all answers are right, or all are wrong."""
+    titles = [
+        metric.title
+        for name, metric in METRICS.items()
+        if metric.kind != "calibration" and all(math.isnan(number(row[name])) for row in group)
+    ]
+    return f"{', '.join(titles)} are not defined (n/a)"
 
 
 def _headline(group: Sequence[Row]) -> list[Block]:
@@ -423,6 +442,7 @@ def _error_blocks(
     images: np.ndarray | None = None,
     about: str = "",
     seeds: Sequence[Predictions] = (),
+    names: Sequence[str] | None = None,
 ) -> list[Block]:
     """Sheets and tables of confident errors, and of errors that no method distrusts.
 
@@ -433,6 +453,7 @@ def _error_blocks(
       images: All test images.
       about: The data set, where a report has more than one.
       seeds: The frozen classifiers of all seeds, to count who else says the same.
+      names: What each row answers; None: its number says it.
     """
     blocks: list[Block] = []
     for stem, (predictor, method, rows) in _picks(predictions).items():
@@ -474,7 +495,7 @@ def _error_blocks(
                 remarks = [f"u up to {u}" for u in values]
         listed = [
             {
-                "image": int(row),
+                "image": " ".join(tabular.shown(names[row]).split()) if names else int(row),
                 "true class": tables.class_name(labels[row], class_names),
                 "predicted class": tables.class_name(p.predicted[row], class_names),
                 key: value,
@@ -964,7 +985,7 @@ def write_predictions_report(
     path: str | os.PathLike,
     *,
     output_dir: str | os.PathLike | None = None,
-    tau: float = 0.5,
+    tau: float | None = None,
     bootstrap_draws: int = 1000,
     reverse: Sequence[str] = (),
     seed: int = 0,
@@ -972,60 +993,188 @@ def write_predictions_report(
     """The report of a predictions file from any program: tables, figures, rows.
 
     Args:
-      path: An .npz, .csv, .jsonl or .parquet file, see `evaluation.load_predictions`.
+      path: An .npz, .csv, .jsonl or .parquet file, see `evaluation.load_answers`. Its decisions
+        `accept`, if it has any, are judged as they stand.
       output_dir: Where to write; None: `<stem>_report/` beside the file.
-      tau: Decision threshold on u.
+      tau: Decision threshold on u. None: for each column one that decides as the file does, 0.5
+        where there is none.
       bootstrap_draws: Draws of the intervals.
       reverse: Columns where higher = more trusted.
       seed: Seed of the draws.
 
     Returns:
-      Path of `report.html`, and the rows, which are in `results.json` beside it.
+      Path of `report.html`, and the rows, which are in `results.json` beside it, together with
+      `decision`, what `accept` does, `left_out`, the numbers of rows without an answer or a label,
+      and `notes`.
 
     Raises:
       ValueError: If the file is none of predictions with labels; the message says why.
     """
-    path = Path(path)
-    predictions = evaluation.load_predictions(path, reverse=reverse)
-    if predictions.labels is None:
-        raise ValueError(f"{path}: expected labels, the true classes, received none")
-    rows = evaluation.rows(
-        predictions,
-        dataset=path.stem,
-        seed=seed,
-        stage=GIVEN,
-        classifier_id=path.stem,
-        split="given",
+    page, rows, _ = _write_predictions_report(
+        path,
+        output_dir=output_dir,
         tau=tau,
         bootstrap_draws=bootstrap_draws,
-        bootstrap_seed=seed,
+        reverse=reverse,
+        seed=seed,
     )
+    return page, rows
+
+
+def _write_predictions_report(
+    path: str | os.PathLike,
+    *,
+    output_dir: str | os.PathLike | None,
+    tau: float | None,
+    bootstrap_draws: int,
+    reverse: Sequence[str],
+    seed: int,
+) -> tuple[Path, list[dict[str, Any]], list[str]]:
+    """As `write_predictions_report`, and what the terminal says beside the table."""
+    path = Path(path)
+    answers = evaluation.load_answers(path, reverse=reverse)
+    predictions = answers.predictions
+    if predictions.labels is None:
+        raise ValueError(f"{path}: expected labels, the true classes, received none")
+    given = _taus(answers)
+    usual = thresholds.DEFAULT.tau if tau is None else tau
+    assert usual is not None
+    taus = given if tau is None else {}
+    with warnings.catch_warnings():
+        # What is not defined is among the notes.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rows = evaluation.rows(
+            predictions,
+            dataset=path.stem,
+            seed=seed,
+            stage=GIVEN,
+            classifier_id=path.stem,
+            split="given",
+            tau=usual,
+            taus=taus,
+            bootstrap_draws=bootstrap_draws,
+            bootstrap_seed=seed,
+        )
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.stem}_report")
     settings = {
         "file": str(path),
-        "tau": tau,
+        "tau": rows[0]["tau"],
         "bootstrap_draws": bootstrap_draws,
         "reverse": ",".join(reverse),
         "seed": seed,
     }
     check_folder("output_dir", folder)
-    given = {path.stem: predictions}
+    decision, judged = _judge(answers, given, usual)
+    notes = [*_left_out(answers), *_contradiction(answers, given), *_remarks(rows)]
+    named = {path.stem: predictions}
+    marks = {row["method"]: row["tau"] for row in rows}
     report = Report(
         f"Which answers are wrong? {path.name}",
-        _remarks(rows),
+        notes,
         [
             ("Results", _headline(rows)),
-            ("Figures", plots.draw_run(given, tau=tau)),
+            ("What the file accepts", decision),
+            ("Figures", plots.draw_run(named, tau=marks)),
             ("All metrics", [tables.metric_table(rows)]),
             ("Failures per class", [tables.class_table([predictions], None, path.stem)]),
-            ("Errors to look at", _error_blocks(folder / "figures", given, None)),
+            (
+                "Errors to look at",
+                _error_blocks(folder / "figures", named, None, names=answers.inputs),
+            ),
             *_appendix(rows, settings, {}),
         ],
     )
     page = write_report(folder, report, files=True)
+    extra: dict[str, Any] = {"settings": settings, "notes": notes}
+    extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
+    if judged:
+        extra["decision"] = judged._asdict() | {"taus": given}
     # Last: a report that cannot be drawn leaves an earlier one whole.
-    evaluation.save_rows(folder / "results.json", rows, {"settings": settings})
-    return page, rows
+    evaluation.save_rows(folder / "results.json", rows, extra)
+    told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
+    return page, rows, [*told, *notes]
+
+
+def _taus(answers: Answers) -> dict[str, float]:
+    """For each column by which the file may have decided, a tau that decides alike."""
+    if answers.accept is None:
+        return {}
+    found = {
+        name: _tau_of(answers.accept, u) for name, u in answers.predictions.uncertainty.items()
+    }
+    return {name: tau for name, tau in found.items() if tau is not None}
+
+
+def _tau_of(accept: np.ndarray, u: np.ndarray) -> float | None:
+    """A tau, of few digits, of which `accept` is u < tau; None: of no tau."""
+    low, high = _gap(accept, u)
+    if not low < high:
+        return None
+    if low == -math.inf:
+        return min(high, 0.0)
+    if high == math.inf:
+        return max(1.0, math.nextafter(low, high))
+    for digits in range(1, 17):
+        tau = float(f"{low / 2 + high / 2:.{digits}g}")
+        if low < tau <= high:
+            return tau
+    return high
+
+
+def _gap(accept: np.ndarray, u: np.ndarray) -> tuple[float, float]:
+    """The largest u that is accepted, and the smallest that is not."""
+    u = u.astype(np.float64)
+    return float(u[accept].max(initial=-math.inf)), float(u[~accept].min(initial=math.inf))
+
+
+def _judge(
+    answers: Answers, given: Mapping[str, float], tau: float
+) -> tuple[list[Block], Outcome | None]:
+    """What the file's decisions do, in words and beside those of `tau`; nothing without any."""
+    p, accept = answers.predictions, answers.accept
+    if accept is None:
+        return [], None
+    # A decision is an uncertainty of two values.
+    found = outcome(thresholds.DEFAULT, p.is_error, (~accept).astype(np.float64))
+    errors = int(p.is_error.sum())
+    by_tau = " or ".join(f"{label(name)} < {at:.6g}" for name, at in given.items())
+    rejected = found.n - found.accepted
+    words = text(
+        f"The file's column accept{f' (as {by_tau})' * bool(by_tau)} accepts {found.accepted:,} of "
+        f"{found.n:,} answers, ",
+        *_outcome_words(found),
+        f" Let through: {found.errors:,} of {errors:,} wrong answers. Rejected: {rejected:,} "
+        f"answers, {errors - found.errors:,} of them wrong.",
+    )
+    other = dataclasses.replace(thresholds.DEFAULT, tau=tau)
+    others = {
+        f"{label(name)} < {tau:.6g}": outcome(other, p.is_error, u)
+        for name, u in p.uncertainty.items()
+    }
+    table = tables.decision_table({"accept, as in the file": found, **others}, errors)
+    return [words, table], found
+
+
+def _left_out(answers: Answers) -> list[str]:
+    counts = {"without an answer": answers.unanswered, "without a label": answers.unlabeled}
+    told = [f"{count:,} {words}" for words, count in counts.items() if count]
+    total = sum(counts.values())
+    return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(told)}."] if told else []
+
+
+def _contradiction(answers: Answers, given: Mapping[str, float]) -> list[str]:
+    """Says so where no tau of any column decides as the file does."""
+    if answers.accept is None or given:
+        return []
+    gaps = {name: _gap(answers.accept, u) for name, u in answers.predictions.uncertainty.items()}
+    told = [
+        f"{label(name)} {low:.6g} is accepted and {high:.6g} is not"
+        for name, (low, high) in gaps.items()
+    ]
+    return [
+        "The file's column accept is not u < tau, whatever tau is: "
+        f"{'; '.join(told)}. It is judged as it stands; the metrics are those of another decision."
+    ]
 
 
 # Drawing again ---------------------------------------------------------------------------------
@@ -1133,9 +1282,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "results.json; the command that began it goes on with it"
             )
         if not (path.is_file() if scores else (path / "results.json").is_file()):
+            received = str(path) if path.exists() else f"none: {path} is not there"
             raise command.UsageError(
                 "expected a run's or a study's folder with results.json, or a predictions file "
-                f"({', '.join(evaluation.ENDINGS)}), received {path}"
+                f"({', '.join(evaluation.ENDINGS)}), received {received}"
             )
         given = [name for name in _SCORING if flag_values[name].present]
         if given and not scores:
@@ -1157,7 +1307,13 @@ def _define_flags() -> flags.FlagValues:
         "Where to write; empty: the folder itself, or <stem>_report beside a file.",
         flag_values=flag_values,
     )
-    flags.DEFINE_float("tau", 0.5, "Decision threshold on u.", flag_values=flag_values)
+    flags.DEFINE_float(
+        "tau",
+        thresholds.DEFAULT.tau,
+        "Decision threshold on u; without it, a file that decides itself (accept) is taken at its "
+        "word.",
+        flag_values=flag_values,
+    )
     flags.DEFINE_integer(
         "bootstrap_draws", 1000, "Draws of the bootstrap intervals.", flag_values=flag_values
     )
@@ -1171,14 +1327,18 @@ def _define_flags() -> flags.FlagValues:
 def _write(path: Path, flag_values: flags.FlagValues) -> None:
     values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
     output_dir = Path(values["output_dir"]).expanduser() if values["output_dir"] else None
+    notes: list[str] = []
     if path.is_file():
-        page, rows = write_predictions_report(
-            path, output_dir=output_dir, **{name: values[name] for name in _SCORING}
-        )
+        given = {name: values[name] for name in _SCORING}
+        if not flag_values["tau"].present:
+            given["tau"] = None
+        page, rows, notes = _write_predictions_report(path, output_dir=output_dir, **given)
         table = terminal_table(rows)
     else:
         page, table = _redraw(path, output_dir)
     print(f"{table}\n")
+    for note in notes:
+        print(textwrap.fill(note, 79), end="\n\n")
     files = {
         "report": "report.html",
         "markdown": "report.md",

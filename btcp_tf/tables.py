@@ -17,6 +17,7 @@ import numpy as np
 from btcp_tf.evaluation import DIFFERENCES, REFERENCE, Predictions
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
+from btcp_tf.thresholds import Outcome
 
 Row = Mapping[str, Any]
 """One flat result row of `btcp_tf.evaluation`, or one row of a run's history."""
@@ -516,6 +517,46 @@ def promise_table(rows: Sequence[Row]) -> Table:
             "coverage": "coverage",
             "risk": "error rate",
             "verdict": "on the test set",
+        },
+        lines,
+    )
+
+
+def decision_table(outcomes: Mapping[str, Outcome], errors: int) -> Table:
+    """Decisions about the same labeled answers, side by side.
+
+    Args:
+      outcomes: What each does to them, by its name.
+      errors: How many of the answers are wrong.
+    """
+    lines: list[list[Words]] = []
+    for name, found in outcomes.items():
+        caught = errors - found.errors
+        ends = {"low": found.low, "high": found.high} if found.accepted else {}
+        interval = f"[{found.low:.2%}, {found.high:.2%}]" if found.accepted else ""
+        lines.append(
+            [
+                name,
+                _count(found.accepted),
+                Cell(f"{found.coverage:.1%}", found.coverage),
+                _count(found.errors),
+                Cell(f"{found.risk:.2%}" if found.accepted else "n/a", found.risk, interval, ends),
+                Cell(f"{caught:,} of {errors:,}", caught),
+                _count(found.n - found.accepted - caught),
+            ]
+        )
+    return Table(
+        "decisions",
+        "Which answers are accepted, and how many of them are wrong, with exact (Clopper-Pearson) "
+        "95 % intervals of the error rate.",
+        {
+            "decision": "decision",
+            "accepted": "accepted",
+            "coverage": "coverage",
+            "errors": "wrong ones among them",
+            "risk": "error rate of accepted answers",
+            "caught": "wrong answers caught",
+            "correct_rejected": "right answers rejected",
         },
         lines,
     )

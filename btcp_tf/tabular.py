@@ -65,8 +65,12 @@ class Columns:
                 f"{self.file}: expected a row with an answer, received {len(problems)} with a "
                 f"problem: {shown(problems[0])}"
             )
-        values = {name: [column[row] for row in kept] for name, column in self.values.items()}
-        return dataclasses.replace(self, values=values, places=[self.places[row] for row in kept])
+        return self.taken(kept)
+
+    def taken(self, rows: Sequence[int]) -> "Columns":
+        """These rows alone, at least one, by their numbers from 0."""
+        values = {name: [column[row] for row in rows] for name, column in self.values.items()}
+        return dataclasses.replace(self, values=values, places=[self.places[row] for row in rows])
 
     def converted(self, name: str, convert: Callable[[Any], Any], wanted: str) -> list[Any]:
         """A column, each entry converted, `[n]`.
@@ -160,6 +164,19 @@ def class_number(value: Any) -> int:
     if type(value) is int and 0 <= value < 2**63:
         return value
     raise ValueError(f"expected a class number, received {value!r}")
+
+
+def truth(value: Any) -> bool:
+    """Whether an answer is accepted, from what stands in a file: true, false, 1 or 0.
+
+    Raises:
+      ValueError: If it is none of these.
+    """
+    words = {"true": True, "false": False, "1": True, "0": False}
+    word = str(value).strip().lower()
+    if type(value) not in (bool, int, str) or word not in words:
+        raise ValueError(f"expected true or false, received {value!r}")
+    return words[word]
 
 
 def _number(value: Any) -> float:

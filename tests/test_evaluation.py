@@ -365,7 +365,7 @@ def test_a_damaged_predictions_file_is_named(tmp_path):
         evaluation.load_predictions(tmp_path / "absent.npz")
 
 
-@pytest.mark.parametrize("name", ["labels", "probs", "predicted", "a/b", "x.npy", ""])
+@pytest.mark.parametrize("name", ["labels", "probs", "predicted", "accept", "a/b", "x.npy", ""])
 def test_a_column_cannot_take_another_array_s_name(name):
     with pytest.raises(ValueError, match="expected uncertainty columns named by letters"):
         predictions(uncertainty={name: np.zeros(60)})
@@ -931,3 +931,37 @@ def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match="pip install pyarrow"):
         evaluation.load_predictions(path)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
+def test_answers_are_read_with_the_decisions_and_what_is_left_out(tmp_path, ending):
+    p = predictions(n=20)
+    unlabeled = {
+        "input": "late",
+        "labels": None,
+        "predicted": 0,
+        "class_name": "0",
+        "probs": np.eye(p.probs.shape[1])[0].tolist(),
+        "uncertainty": 0.5,
+        "accept": True,
+        "problem": None,
+    }
+    path = scores(ending, tmp_path / f"s{ending}", p, [unlabeled])
+    found = evaluation.load_answers(path)
+    np.testing.assert_array_equal(found.predictions.labels, p.labels)
+    np.testing.assert_array_equal(found.accept, np.arange(20) % 2 == 1)
+    assert found.inputs == list(map(str, range(20)))
+    assert (found.unanswered, found.unlabeled) == (1, 1)
+    # Who does not ask what is left out is told of it.
+    with pytest.raises(ValueError, match="labels: expected a class number, received none in"):
+        evaluation.load_predictions(path)
+
+
+def test_a_file_that_decides_nothing_has_no_decisions(tmp_path):
+    p = predictions(n=20)
+    evaluation.save_predictions(tmp_path / "p.npz", p)
+    found = evaluation.load_answers(tmp_path / "p.npz")
+    assert_same(found.predictions, p)
+    assert (found.accept, found.inputs, found.unanswered, found.unlabeled) == (None, None, 0, 0)
+    (tmp_path / "p.csv").write_text("labels,predicted,u,accept\n0,0,0.5,\n0,0,0.5,\n")
+    assert evaluation.load_answers(tmp_path / "p.csv").accept is None

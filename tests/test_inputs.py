@@ -4,9 +4,11 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from btcp_tf.inputs import open_inputs
+from btcp_tf.inputs import UNLABELED, as_name, as_text, open_inputs
 
 CLASSES = ("cat", "dog", "owl")
 IMAGES = np.random.default_rng(0).integers(256, size=(100, 8, 8, 1), dtype=np.uint8)
@@ -74,8 +76,11 @@ def test_the_fingerprint_is_that_of_what_is_scored(tmp_path):
     assert print_of(tmp_path / "b.npz") == first
     np.savez(tmp_path / "c.npz", **arrays | {"y": arrays["y"][::-1]})
     assert print_of(tmp_path / "c.npz") == first
-    labeled = print_of(tmp_path / "a.npz", class_names=CLASSES)
-    assert print_of(tmp_path / "c.npz", class_names=CLASSES) != labeled
+    labeled, others = (
+        open_inputs(tmp_path / name, class_names=CLASSES) for name in ("a.npz", "c.npz")
+    )
+    assert labeled.fingerprint == others.fingerprint == first
+    assert len({"", labeled.label_fingerprint, others.label_fingerprint}) == 3
     np.savez(tmp_path / "d.npz", **arrays | {"x": IMAGES[::-1]})
     assert print_of(tmp_path / "d.npz") != first
 
@@ -86,6 +91,33 @@ def test_the_fingerprint_is_that_of_what_is_scored(tmp_path):
     touched = print_of(root)
     (root / "b.png").rename(root / "c.png")
     assert len({before, touched, print_of(root)}) == 3
+
+
+def test_files_beside_the_folders_of_classes_have_no_label(tmp_path):
+    names = ["README", "Thumbs.db", "cat/a.png", "owl/b.png"]
+    inputs = open_inputs(folder_of(tmp_path / "in", names), class_names=CLASSES)
+    (batch,) = inputs.batches(0, 9)
+    labels = dict(zip(batch["input"].tolist(), batch["labels"].tolist(), strict=True))
+    assert labels == {"README": UNLABELED, "Thumbs.db": UNLABELED, "cat/a.png": 0, "owl/b.png": 2}
+    assert inputs.note == "'README' and 1 more files in no class's folder: without a label"
+    assert not open_inputs(tmp_path / "in").note
+    with pytest.raises(ValueError, match="labels: expected each file in a folder.*cat/a.png"):
+        open_inputs(tmp_path / "in" / "cat", class_names=CLASSES)
+
+
+@given(st.binary(min_size=1).filter(lambda name: not {0, ord("/")} & set(name)))
+def test_every_name_has_a_text_of_its_own(name):
+    text = as_text(os.fsdecode(name))
+    text.encode()
+    assert os.fsencode(as_name(text)) == name
+
+
+def test_the_letters_of_a_byte_are_not_the_byte(tmp_path):
+    names = ["lit\\xff.png", os.fsdecode(b"lit\xff.png"), "caf\xe9.png"]
+    (batch,) = open_inputs(folder_of(tmp_path / "in", names)).batches(0, 9)
+    told = set(batch["input"].tolist())
+    assert told == {"lit\\\\xff.png", "lit\\xff.png", "caf\xe9.png"}
+    assert {as_name(text) for text in told} == set(names)
 
 
 def test_damage_is_found_before_the_first_answer(tmp_path):

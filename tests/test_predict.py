@@ -1,5 +1,6 @@
 """Batch scoring: what is written, what is refused, and that a killed command goes on."""
 
+import contextlib
 import csv
 import dataclasses
 import fcntl
@@ -8,6 +9,8 @@ import json
 import os
 import pathlib
 import pickle
+import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -291,6 +294,24 @@ def test_labels_of_folders_and_arrays(tiny, tmp_path, ending, undrawn, capsys):
     assert "uncertainty" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_file_beside_the_folders_of_classes_has_no_label(tiny, tmp_path, ending, capsys):
+    images = some_images(9)
+    for row, image in enumerate(images):
+        folder = tmp_path / "in" / CLASSES[row % 3] if row else tmp_path / "in"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{row}.png")
+    (tmp_path / "in" / "README").write_text("words")
+    output = tmp_path / f"s{ending}"
+    run(tiny[0], tmp_path / "in", output, "--labels", "--batch_size=2", status=3)
+    assert capsys.readouterr().out.count("'0.png' and 1 more files in no class's folder") == 1
+    labels = {row["input"]: row["labels"] for row in read(output)}
+    assert labels.pop("0.png") is None and labels.pop("README") is None
+    assert labels == {f"{CLASSES[row % 3]}/{row}.png": row % 3 for row in range(1, 9)}
+    found = evaluation.load_answers(output)
+    assert (len(found.predictions.labels), found.unanswered, found.unlabeled) == (8, 1, 1)
+
+
 def test_a_model_without_a_threshold_accepts_nothing(tmp_path, capsys):
     tiny_model.save(tmp_path / "m", tau=None)
     np.save(tmp_path / "x.npy", some_images(4))
@@ -342,7 +363,7 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("torn", [b"", b'{"input": "x[', b"\0" * 40, b'{"input": "x[20]"}\n'])
-def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending, torn):
+def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending, torn, capfd):
     np.savez_compressed(tmp_path / "x.npz", x=some_images(45))
     source = tmp_path / "x.npz"
     whole = run(tiny[0], source, tmp_path / f"whole{ending}", "--batch_size=10", "--verbose=0")
@@ -368,6 +389,193 @@ def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending,
     # Batches of 20 to 30, 30 to 40, and the last 5: none of the first 20 again.
     assert asked == [10, 10, 1, 1, 1]
     assert stopped.read_bytes() == whole.read_bytes()
+    assert capfd.readouterr().err == ""
+
+
+def cut_line(lines):
+    return [*lines[:8], lines[8][:20], *lines[9:]]
+
+
+def cut_line_with_its_end(lines):
+    return [*lines[:8], lines[8][:20] + b"\n", *lines[9:]]
+
+
+def another_number(lines):
+    return [*lines[:8], re.sub(rb'("uncertainty": 0\.)\d', rb"\g<1>9", lines[8]), *lines[9:]]
+
+
+def other_names(lines):
+    return [*lines[:8], b'{"in": 1}\n', *lines[9:]]
+
+
+def junk(lines):
+    return [*lines[:8], bytes(range(256)), *lines[9:]]
+
+
+def junk_for_the_rest(lines):
+    return [*lines[:8], b"\xff\n\0" * 99]
+
+
+def a_batch_less(lines):
+    return [*lines[:6], *lines[10:]]
+
+
+def a_batch_twice(lines):
+    return [*lines[:10], *lines[6:]]
+
+
+def another_check(lines):
+    return [*lines[:9], lines[9].replace(b"a", b"b"), *lines[10:]]
+
+
+def damaged_head(lines):
+    return [lines[0].replace(b'"batch_size": 3', b'"batch_size": 4'), *lines[1:]]
+
+
+def no_head(lines):
+    return lines[1:]
+
+
+def only_junk(lines):
+    return [b"\0\xff" * 99]
+
+
+@pytest.mark.parametrize(
+    ("damage", "sound"),
+    [
+        (cut_line, 3),
+        (cut_line_with_its_end, 3),
+        (another_number, 3),
+        (other_names, 3),
+        (junk, 3),
+        (junk_for_the_rest, 3),
+        (a_batch_less, 3),
+        (a_batch_twice, 6),
+        (another_check, 3),
+        (damaged_head, 0),
+        (no_head, 0),
+        (only_junk, 0),
+    ],
+)
+def test_damaged_rows_are_scored_again(tiny, done, tmp_path, monkeypatch, damage, sound, capfd):
+    source, lines, whole = done
+    content = b"".join(damage(lines))
+    assert content != b"".join(lines)
+    rows = tmp_path / "s.csv.partial" / "rows.jsonl"
+    rows.parent.mkdir()
+    rows.write_bytes(content)
+    asked, answer = [], predict.Scorer.answer
+    monkeypatch.setattr(
+        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+    )
+    run(tiny[0], source, tmp_path / "s.csv", "--batch_size=3", "--verbose=0")
+    told = capfd.readouterr().err
+    assert len(asked) == (12 - sound) // 3
+    if damage is not junk_for_the_rest:  # Which is as if a kill had cut the batch.
+        assert told.startswith(f"{rows}: expected the rows that were done whole, received damaged")
+        assert f"the first {sound} are sound and kept" in told and told.count("\n") == 1
+    assert (tmp_path / "s.csv").read_bytes() == whole
+    assert left(tmp_path) == ["s.csv", "s.csv.about.json"]
+
+
+@pytest.fixture(scope="module")
+def done(tiny, tmp_path_factory):
+    """An input, the lines of its rows when all are done, and the bytes of its scores."""
+    folder = tmp_path_factory.mktemp("done")
+    np.save(folder / "x.npy", some_images(12))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
+        patch.setitem(predict._FORMATS, ".csv", raising(Stop))
+        predict.score(tiny[0], folder / "x.npy", folder / "s.csv", batch_size=3, verbose=0)
+    rows = (folder / "s.csv.partial" / "rows.jsonl").read_bytes()
+    run(tiny[0], folder / "x.npy", folder / "s.csv", "--batch_size=3", "--verbose=0")
+    lines = rows.splitlines(keepends=True)
+    # The command and its check sum, then three rows and theirs four times.
+    assert len(lines) == 2 + 4 * 4
+    return folder / "x.npy", lines, (folder / "s.csv").read_bytes()
+
+
+def raising(error):
+    def raise_(*_):
+        raise error
+
+    return raise_
+
+
+def test_whatever_the_damage_what_is_kept_was_written(tmp_path):
+    random = np.random.default_rng(0)
+    settings = {"batch_size": 2, "versions": {"a": "1"}}
+    whole = predict._Rows(tmp_path / "rows", settings)
+    ends = [0]
+    for batch in range(5):
+        whole.append([{"input": f"{batch}-{row}", "problem": "é" * row} for row in range(2)])
+        ends.append(whole.path.stat().st_size)
+    content = whole.path.read_bytes()
+    head = content.index(b"\n", content.index(b'"done"')) + 1
+    for _ in range(400):
+        damaged = bytearray(content)
+        first, second = np.sort(random.integers(len(content) + 1, size=2))
+        damaged[first : random.choice([first, first + 1, second])] = random.bytes(
+            random.integers(4)
+        )
+        whole.path.write_bytes(damaged)
+        rows = predict._Rows(whole.path, settings)
+        kept = whole.path.read_bytes()
+        assert content.startswith(kept)
+        assert rows.done == (0 if len(kept) == head else 2 * ends.index(len(kept)))
+        if damaged == content:
+            assert not rows.damaged and rows.done == 10
+        for batch in range(rows.done // 2, 5):
+            rows.append([{"input": f"{batch}-{row}", "problem": "é" * row} for row in range(2)])
+        assert whole.path.read_bytes() == content
+
+
+@contextlib.contextmanager
+def room(size):
+    """Files can have so many bytes, as if the disk were full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("ending", "rows"), [*((ending, 100) for ending in FORMATS), (".csv", 600)]
+)
+def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, ending, rows, capfd):
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+    np.save(tmp_path / "x.npy", some_images(rows))
+    words = [f"--model={tiny[0]}", f"--input={tmp_path / 'x.npy'}", "--batch_size=50"]
+    words += ["--verbose=0", f"--output={tmp_path / f's{ending}'}"]
+    if rows == 100:  # In the file of scores; else in that of what is done.
+        writer = predict._FORMATS[ending]
+
+        def full(*arguments):
+            with room(100):
+                writer(*arguments)
+
+        monkeypatch.setitem(predict._FORMATS, ending, full)
+        told = refused(capfd, *words)
+        monkeypatch.setitem(predict._FORMATS, ending, writer)
+    else:
+        predict.Scorer(tiny[0])  # TensorFlow writes files of its own where it is new.
+        with room(60_000):
+            told = refused(capfd, *words)
+    assert told.startswith(f"error: output: expected room on the disk for {tmp_path}/s{ending}, ")
+    assert "goes on from there" in told
+    assert left(tmp_path) == [f"s{ending}.partial", "x.npy"]
+    assert left(tmp_path / f"s{ending}.partial") == [".lock", "rows.jsonl"]
+    asked, answer = [], predict.Scorer.answer
+    monkeypatch.setattr(
+        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+    )
+    assert predict.main(words) == 0
+    assert len(asked) < rows / 50 and capfd.readouterr().err == ""
+    scored = (tmp_path / f"s{ending}").read_bytes()
+    whole = run(tiny[0], tmp_path / "x.npy", tmp_path / f"whole{ending}", *words[2:4])
+    assert scored == whole.read_bytes()
 
 
 def test_stopped_while_the_file_is_written(tiny, tmp_path, monkeypatch):
@@ -412,7 +620,7 @@ def test_ctrl_c(tiny, tmp_path, monkeypatch, capsys):
 def begun(tiny, tmp_path, monkeypatch):
     """A model, an input and an output of which one batch of two is done."""
     shutil.copytree(tiny[0] / "10", tmp_path / "m")
-    np.save(tmp_path / "x.npy", some_images(6))
+    np.savez(tmp_path / "x.npz", x=some_images(6), y=np.arange(6) % 3)
     answer, asked = predict.Scorer.answer, []
 
     def stopping(self, batch):
@@ -424,11 +632,11 @@ def begun(tiny, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(predict.Scorer, "answer", stopping)
         predict.score(
-            tmp_path / "m", tmp_path / "x.npy", tmp_path / "s.csv", batch_size=3, verbose=0
+            tmp_path / "m", tmp_path / "x.npz", tmp_path / "s.csv", batch_size=3, verbose=0
         )
     return (
         f"--model={tmp_path / 'm'}",
-        f"--input={tmp_path / 'x.npy'}",
+        f"--input={tmp_path / 'x.npz'}",
         f"--output={tmp_path / 's.csv'}",
         "--batch_size=3",
     )
@@ -440,7 +648,7 @@ def change_model(folder):
 
 
 def change_input(folder):
-    np.save(folder / "x.npy", some_images(7))
+    np.savez(folder / "x.npz", x=some_images(7), y=np.arange(7) % 3)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -450,6 +658,7 @@ def change_input(folder):
         (change_model, "", "another model"),
         (change_input, "", "another or a changed input"),
         (None, "--batch_size=2", "batch_size 2 in place of 3"),
+        (None, "--labels", "received one with labels true in place of false;"),
     ],
 )
 def test_another_command_does_not_touch_what_one_left(
@@ -462,7 +671,10 @@ def test_another_command_does_not_touch_what_one_left(
     before = snapshot(tmp_path)
     capfd.readouterr()
     told = refused(capfd, *begun, *([word] if word else []))
+    if finished:
+        reason = reason.replace("received one with ", "now with ").rstrip(";")
     assert reason in told and "output: expected" in told
+    assert ("input" in told.split(" with ")[1]) == (change is change_input)
     assert snapshot(tmp_path) == before
 
 
@@ -541,8 +753,6 @@ def left(folder):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--output=s.txt"], "output: expected a file that ends in .csv, .jsonl, .parquet"),
-        (["--output=s"], "output: expected a file that ends in"),
         ([f"--output={'s' * 240}.csv"], "output: expected a name of at most 240 bytes"),
         (["--output=folder.csv"], "which is no file"),
         (["--output=x.npy/s.csv"], "output: expected a folder that can be written"),
@@ -554,7 +764,6 @@ def left(folder):
         (["--model=x.npy"], "which is a file"),
         (["--model=in"], "which holds neither"),
         (["--input=nowhere"], "which is not there"),
-        (["--input=words.txt"], "input: expected a folder of images, an npz or an npy file"),
         (["--input=pipe.npz"], "which is no file"),
         (["--input=empty"], "expected image files, received none"),
         (["--input=words.npz"], "expected an npz file, received what cannot be read"),
@@ -587,8 +796,7 @@ def test_bad_input(tiny, tmp_path, monkeypatch, capfd, words, reason):
     (tmp_path / "empty").mkdir()
     (tmp_path / "in").mkdir()
     Image.fromarray(images[0, ..., 0]).save("in/a.png")
-    for name in ("words.txt", "words.npz"):
-        (tmp_path / name).write_text("words")
+    (tmp_path / "words.npz").write_text("words")
     (tmp_path / "empty.npy").touch()
     os.mkfifo("pipe.npz")
     np.save("x.npy", images)
@@ -740,6 +948,9 @@ def test_models_of_numbers_take_no_files(rows_model, tmp_path, capfd):
     assert left(tmp_path) == ["in", "x.npy"]
 
 
+PATHS = ("--model=m", "--input=i", "--output=s.csv")
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -751,9 +962,14 @@ def test_models_of_numbers_take_no_files(rows_model, tmp_path, capfd):
         (["--batch_size=x"], "batch_size"),
         (["scores.csv"], "received the word 'scores.csv'"),
         (["--inputs=x"], "inputs"),
+        ([*PATHS, "--output=s.txt"], "output: expected a file that ends in .csv, .jsonl, .parquet"),
+        ([*PATHS, "--output=s"], "output: expected a file that ends in"),
+        ([*PATHS, "--input=words.txt"], "input: expected a folder of images, an npz or an npy fi"),
     ],
 )
-def test_usage(words, reason, capfd):
+def test_usage(words, reason, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("words")
     assert reason in refused(capfd, *words, status=2)
 
 

@@ -11,7 +11,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import production
 import pytest
+from scipy.stats import binomtest
 
 from btcp_tf import evaluation, report, thresholds
 from btcp_tf.evaluation import Predictions
@@ -311,8 +313,8 @@ def test_images_of_other_errors_are_not_shown(tmp_path):
 @pytest.mark.parametrize(
     ("errors", "remark"),
     [
-        (0, "makes no error: metrics that need errors are n/a"),
-        (60, "is always wrong: metrics that need correct answers are n/a"),
+        (0, "has no wrong answers: BACC, AUROC, FPR, AUPR-error, FPR95 are not defined (n/a)"),
+        (60, "has no right answers: BACC, AUROC, FNR, AUPR-success, FPR95 are not defined (n/a)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:no .* among:RuntimeWarning")
@@ -637,6 +639,186 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     assert str(folder / "report.html") in shown
 
 
+@pytest.fixture
+def answers():
+    """As of a model with the threshold 0.3 of `production`."""
+    return production.answers(80, seed=1, harder=0.1)
+
+
+def reported(path, capfd, *more):
+    """The tree of the page, what was printed, and `results.json`."""
+    assert report.main([str(path), "--bootstrap_draws=5", *more]) == 0
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    folder = path.with_name(f"{path.stem}_report")
+    tree = parse((folder / "report.html").read_text(encoding="utf-8"))
+    return tree, " ".join(printed.out.split()), *evaluation.load_rows(folder / "results.json")
+
+
+def decisions(tree):
+    """Lines of the table of decisions, by their headings."""
+    (table,) = (lines for caption, lines in tables(tree).items() if "are accepted" in caption)
+    return {name: cells for name, *cells in table[1:]}
+
+
+def counted(accept, is_error):
+    """The cells of a decision, counted row by row; the interval is scipy's."""
+    accepted, wrong = int(accept.sum()), int((accept & is_error).sum())
+    low, high = binomtest(wrong, accepted).proportion_ci(0.95, "exact")
+    return [
+        str(accepted),
+        f"{accepted / len(accept):.1%}",
+        str(wrong),
+        f"{wrong / accepted:.2%} [{low:.2%}, {high:.2%}]",
+        f"{is_error.sum() - wrong} of {is_error.sum()}",
+        str(int((~accept & ~is_error).sum())),
+    ]
+
+
+@pytest.mark.parametrize("ending", production.WRITERS)
+def test_a_file_that_decides_is_judged_by_its_own_decision(
+    undrawn, answers, tmp_path, capfd, ending
+):
+    if ending == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+    rows = production.rows_of(answers, labels=True, broken=(4, 7))
+    rows[9]["labels"] = None
+    path = production.WRITERS[ending](tmp_path / f"scores{ending}", rows)
+    tree, printed, found, extra = reported(path, capfd)
+    kept = np.delete(np.arange(80), [4, 7, 9])
+    is_error, u = answers.is_error[kept], answers.uncertainty["uncertainty"][kept].astype(float)
+    accept = u < production.TAU
+    # A tau that decides alike, and not 0.5.
+    (row,) = found
+    np.testing.assert_array_equal(u < row["tau"], accept)
+    assert row["fpr"] == (accept & is_error).sum() / is_error.sum()
+    assert extra["settings"]["tau"] == extra["decision"]["taus"]["uncertainty"] == row["tau"]
+    assert decisions(tree) == {
+        "accept, as in the file": counted(accept, is_error),
+        "uncertainty < 0.5": counted(u < 0.5, is_error),
+    }
+    wrong = int((accept & is_error).sum())
+    assert (extra["decision"]["accepted"], extra["decision"]["errors"]) == (accept.sum(), wrong)
+    told = (
+        f"The file's column accept (as uncertainty < {row['tau']:.6g}) accepts {accept.sum()} of "
+        f"77 answers, {accept.mean():.1%}, and of those {wrong / accept.sum():.2%} ["
+    )
+    rejected = f"Rejected: {(~accept).sum()} answers, {is_error.sum() - wrong} of them wrong."
+    let_through = f"Let through: {wrong} of {is_error.sum()} wrong answers. {rejected}"
+    left_out = "3 rows left out: 2 without an answer, 1 without a label."
+    for place in (printed, body(tree)):
+        assert told in place and let_through in place and left_out in place
+    assert extra["left_out"] == {"unanswered": 2, "unlabeled": 1}
+    # Errors are named as the file names them: their number is not that of the line.
+    (shown,) = (lines for caption, lines in tables(tree).items() if "confident" in caption)
+    assert set(column[0] for column in shown[1:]) <= {f"x_test[{row}]" for row in kept}
+    # A tau that is asked for is that of the metrics; the decision stays what it is.
+    tree, _, (row,), _ = reported(path, capfd, "--tau=0.4")
+    assert row["tau"] == 0.4
+    assert decisions(tree)["accept, as in the file"] == counted(accept, is_error)
+    assert decisions(tree)["uncertainty < 0.4"] == counted(u < 0.4, is_error)
+
+
+def test_a_decision_in_an_npz_may_be_about_one_of_its_columns(undrawn, answers, tmp_path, capfd):
+    u = answers.uncertainty["uncertainty"]
+    columns = {"mine": 1 - u, "noise": np.random.default_rng(0).random(80)}
+    np.savez(
+        tmp_path / "s.npz",
+        labels=answers.labels,
+        predicted=answers.predicted,
+        accept=u < np.float32(0.3),
+        **columns,
+    )
+    tree, printed, found, _ = reported(tmp_path / "s.npz", capfd, "--reverse=mine")
+    assert {row["method"]: row["tau"] for row in found} == {
+        "mine": pytest.approx(0.3, abs=0.05),
+        "noise": 0.5,
+    }
+    assert "(as mine < 0.3) accepts" in printed
+    assert len(decisions(tree)) == 3
+
+
+def test_a_decision_that_no_tau_makes_is_judged_and_said_to_be_none(
+    undrawn, answers, tmp_path, capfd
+):
+    rows = production.rows_of(answers, labels=True)
+    u = answers.uncertainty["uncertainty"]
+    rows[int(u.argmin())]["accept"] = False
+    accept = np.array([row["accept"] for row in rows])
+    path = production.write_csv(tmp_path / "scores.csv", rows)
+    tree, printed, (row,), _ = reported(path, capfd)
+    assert row["tau"] == 0.5
+    note = (
+        "The file's column accept is not u < tau, whatever tau is: uncertainty "
+        f"{u[accept].max():.6g} is accepted and {u.min():.6g} is not."
+    )
+    assert note in printed and note in body(tree)
+    assert decisions(tree)["accept, as in the file"] == counted(accept, answers.is_error)
+    assert "The file's column accept accepts" in printed
+
+
+@pytest.mark.parametrize("tau", [-1, 2])
+def test_a_file_that_accepts_nothing_or_everything(undrawn, answers, tmp_path, capfd, tau):
+    path = production.write_csv(
+        tmp_path / "scores.csv", production.rows_of(answers, labels=True, tau=tau)
+    )
+    tree, printed, (row,), _ = reported(path, capfd)
+    assert row["tau"] == (0 if tau < 0 else 1)
+    errors = answers.is_error.sum()
+    if tau < 0:
+        assert f"accepts 0 of 80 answers, 0.0%. Let through: 0 of {errors} wrong" in printed
+        assert decisions(tree)["accept, as in the file"][3] == "n/a"
+    else:
+        assert f"accepts 80 of 80 answers, 100.0%, and of those {errors / 80:.2%} [" in printed
+
+
+@pytest.mark.parametrize(
+    ("accepted", "rejected", "tau"),
+    [
+        ([0.5413, 0.2], [0.5562, 0.9], 0.55),
+        ([0.5], [np.nextafter(0.5, 1)], np.nextafter(0.5, 1)),
+        ([1e308], [1.7e308], 1e308),
+        ([1.0], [], np.nextafter(1.0, 2)),
+        ([-3.0], [], 1.0),
+        ([], [-3.0, 2.0], -3.0),
+        ([0.5], [0.5], None),
+        ([0.6], [0.5], None),
+    ],
+)
+def test_the_tau_of_a_decision_decides_alike(accepted, rejected, tau):
+    u = np.array([*accepted, *rejected], np.float64)
+    accept = np.repeat([True, False], [len(accepted), len(rejected)])
+    found = report._tau_of(accept, u)
+    if tau is None:
+        assert found is None
+    else:
+        assert found == pytest.approx(tau, rel=0.4)
+        np.testing.assert_array_equal(u < found, accept)
+        if tau == 0.55:
+            assert found == tau
+
+
+@pytest.mark.parametrize(("error", "remark"), [(0, "no wrong"), (1, "no right")])
+@pytest.mark.filterwarnings("error")
+def test_scores_without_errors_or_with_nothing_else_are_reported(
+    answers, tmp_path, capfd, error, remark
+):
+    labels = (answers.predicted + error) % 3
+    given = dataclasses.replace(answers, labels=labels)
+    path = production.write_csv(tmp_path / "scores.csv", production.rows_of(given, labels=True))
+    tree, printed, _, _ = reported(path, capfd)
+    for place in (printed, body(tree)):
+        assert f"has {remark} answers: BACC, AUROC, " in place
+        assert "are not defined (n/a)." in place
+
+
+def test_scores_of_which_no_row_has_a_label_are_refused(answers, tmp_path, capfd):
+    rows = production.rows_of(answers, labels=True)
+    path = production.write_csv(tmp_path / "s.csv", [row | {"labels": None} for row in rows])
+    assert report.main([str(path)]) == 1
+    assert "s.csv: expected labels, the true classes, received none" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words_", "status", "message"),
     [
@@ -646,8 +828,12 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
         (
             ["{folder}/none.npz"],
             2,
-            "or a predictions file (.csv, .jsonl, .parquet, .npz), received ",
+            "or a predictions file (.csv, .jsonl, .parquet, .npz), received none: "
+            "{folder}/none.npz is not there",
         ),
+        (["{folder}/none"], 2, "received none: {folder}/none is not there"),
+        (["{folder}/decided.csv"], 1, "accept: expected true or false, received 'maybe' in line 3"),
+        (["{folder}/decided.npz"], 1, "accept: expected true or false [60], received float64 (60,"),
         (["{folder}/scores.csv", "--tau=2"], 2, "tau: expected"),
         (["{folder}/scores.csv", "--tua=2"], 2, "tua"),
         (["{run}", "--tau=0.3"], 2, "tau: expected only with a predictions file"),
@@ -664,6 +850,11 @@ def test_errors_are_one_clear_line(run, tmp_path, capsys, words_, status, messag
     evaluation.save_predictions(
         tmp_path / "unlabeled.npz", dataclasses.replace(predictions, labels=None)
     )
+    (tmp_path / "decided.csv").write_text(
+        "labels,predicted,u,accept\n0,0,0.5,True\n0,0,0.5,maybe\n"
+    )
+    labels, u = predictions.labels, np.linspace(0, 1, 60)
+    np.savez(tmp_path / "decided.npz", labels=labels, predicted=labels, u=u, accept=u)
     (tmp_path / "odd").mkdir()
     evaluation.save_rows(tmp_path / "odd" / "results.json", make_rows(predictions), {})
     arguments = [word.format(folder=tmp_path, run=run[0]) for word in words_]
@@ -673,7 +864,8 @@ def test_errors_are_one_clear_line(run, tmp_path, capsys, words_, status, messag
         found = end.code
     error = capsys.readouterr().err
     assert found == status
-    assert message in error and error.startswith("error: ") and error.count("\n") == 1
+    assert message.format(folder=tmp_path) in error
+    assert error.startswith("error: ") and error.count("\n") == 1
 
 
 def test_help_lists_the_flags(capsys):

@@ -111,6 +111,20 @@ def test_what_is_no_class_number_is_refused(value):
         tabular.class_number(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "truth"),
+    [(True, True), (0, False), (" True", True), ("FALSE", False), ("1", True)],
+)
+def test_truths(value, truth):
+    assert tabular.truth(value) is truth
+
+
+@pytest.mark.parametrize("value", ["", "yes", None, 2, 1.0, "1.0", [True]])
+def test_what_is_neither_true_nor_false_is_refused(value):
+    with pytest.raises(ValueError, match="expected true or false, received"):
+        tabular.truth(value)
+
+
 def test_a_column_may_begin_late_and_end_early(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n{"b": 2, "a": 3}\n{"b": 4, "c": null}\n')
