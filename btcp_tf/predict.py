@@ -824,7 +824,7 @@ def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> No
     if verbose:
         scored = summary.inputs - summary.problems
         share = f" ({summary.accepted / scored:.1%})" if scored else ""
-        rule = "the model has no threshold" if tau is None else f"u < {tau:.6g}"
+        rule = "its threshold accepts nothing" if tau is None else f"u < {tau:.6g}"
         print(
             f"{output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
             f"{summary.problems:,} without an answer",

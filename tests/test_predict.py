@@ -316,7 +316,7 @@ def test_a_model_without_a_threshold_accepts_nothing(tmp_path, capsys):
     tiny_model.save(tmp_path / "m", tau=None)
     np.save(tmp_path / "x.npy", some_images(4))
     run(tmp_path / "m", tmp_path / "x.npy", tmp_path / "s.csv")
-    assert "0 accepted (0.0%), the model has no threshold" in capsys.readouterr().out
+    assert "0 accepted (0.0%), its threshold accepts nothing" in capsys.readouterr().out
 
 
 # Going on --------------------------------------------------------------------------------------
