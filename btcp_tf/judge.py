@@ -6,14 +6,16 @@
 
 The classifier is not trained and not changed. The estimator learns from held-out samples, where the
 classifier errs as it will err; on those it was trained with it may know every answer by heart. If
-the estimator does not find errors better than MCP, it is MCP, and says so.
+the estimator does not find errors better than MCP, it is MCP, and says so. `Judge.fit_btcp` trains
+the paper's estimator in its place.
 """
 
 import dataclasses
 import json
 import os
+import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,8 +31,10 @@ _DRAWS = 1000
 
 
 @keras.saving.register_keras_serializable("btcp_tf")
-class Card(keras.layers.Identity):
-    """Passes u on, and carries in the model's file what belongs to it.
+class Card(keras.layers.Layer):
+    """(u, MCP's logit) → u; carries in the model's file what belongs to it.
+
+    The logit is there to be found beside u, whatever u is made of.
 
     Args:
       about: JSON values by name.
@@ -39,6 +43,9 @@ class Card(keras.layers.Identity):
     def __init__(self, about: dict[str, Any], **settings: Any) -> None:
         super().__init__(**settings)
         self.about = dict(about)
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        return inputs[0]
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "about": self.about}
@@ -69,9 +76,14 @@ class Judge:
 
     @property
     def fitted(self) -> dict[str, Any] | None:
-        """How the estimator came about: the fields of
-        `estimators.Fit`. None before `fit`: u is MCP's."""
+        """How the estimator came about: the fields of `estimators.Fit`, or what `fit_btcp` says.
+        None before either: u is MCP's."""
         return self._about["fit"]
+
+    @property
+    def method(self) -> str:
+        """The name of the estimate of `predict`: "residual", or "btcp" after `fit_btcp`."""
+        return self._about["method"]
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -123,28 +135,67 @@ class Judge:
         fit, readers, weights = estimators.fit_residual(
             own, others, allowed=evidence, seed=seed, batch_size=batch_size
         )
-        self.model = _join(
-            self.model.get_layer("encoder"),
-            self.model.get_layer("ends"),
-            readers,
-            weights,
-            # As JSON has it, so that a loaded one is equal.
-            self._about
-            | {
-                "fit": json.loads(json.dumps(dataclasses.asdict(fit))),
-                "threshold": None,
-                "calibration": None,
-            },
-        )
-        self._inferences = {}
+        self._put("residual", _residual(readers, weights), dataclasses.asdict(fit))
         if fit.errors < _FEW_ERRORS:
-            warnings.warn(
-                f"the classifier is wrong on {fit.errors} of {fit.samples} held-out samples; an "
-                "estimator learns little from so few errors",
-                stacklevel=2,
-            )
+            _warn_of_few_errors(fit.errors, fit.samples, "held-out")
         if verbose:
             print(fit.words)
+        return self
+
+    def fit_btcp(
+        self, x: Any, y: Any = None, *, batch_size: int = 256, verbose: int = 1, **settings: Any
+    ) -> Self:
+        """Trains the paper's estimator (BTCP) on the classifier's features, instead of `fit`.
+
+        Four hidden layers of 400 on the features learn 1 − true class probability with the
+        distributional focal loss (SPEC's phase 2; Li, Zheng and Zhang, 2022). As in the paper it
+        learns from samples that the classifier was trained with. There is no fallback on MCP:
+        `evaluate` says whether it ranks errors better.
+
+        Args:
+          x: Inputs `[n, ...]`, or a `tf.data.Dataset` of batches (inputs, labels), then without
+            `y`.
+          y: Labels `[n]` or `[n, 1]`.
+          batch_size: Inputs at once, when features are computed.
+          verbose: 1 shows progress bars and says what came out, 0 is silent.
+          **settings: Of `btcp_tf.config.Config`, such as `gamma`, `epsilon`, `estimator_epochs`,
+            `estimator_learning_rate` and `seed`; without them the paper's.
+
+        Raises:
+          ValueError: If x or y do not fit the classifier, its answers are not finite, or a setting
+            is out of range.
+          FloatingPointError: If the loss is no longer finite.
+        """
+        from btcp_tf import training
+        from btcp_tf.config import Config
+
+        known = {field.name for field in dataclasses.fields(Config)}
+        if unknown := settings.keys() - known:
+            raise ValueError(
+                f"settings: expected some of {', '.join(sorted(known))}, received "
+                f"{', '.join(sorted(unknown))}"
+            )
+        config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
+        features, logits, labels = self._answers(
+            x, y, batch_size, "training samples" if verbose else ""
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            estimator, facts = training.fit_estimator(
+                features, special.softmax(logits, axis=1), labels, config, Path(folder)
+            )
+        words = (
+            f"BTCP: {facts['train_errors']} errors among {len(labels)} samples, "
+            f"gamma {facts['gamma']:.4g}"
+        )
+        if facts["collapse"]:
+            warnings.warn(facts["collapse"], stacklevel=2)
+            words += f"; {facts['collapse']}"
+        told = {"samples": len(labels), "errors": facts["train_errors"], **facts, "words": words}
+        self._put("btcp", lambda features, logits, z: estimator(features), told)
+        if facts["train_errors"] < _FEW_ERRORS:
+            _warn_of_few_errors(facts["train_errors"], len(labels), "training")
+        if verbose:
+            print(words)
         return self
 
     def predict(self, x: Any, *, batch_size: int = 256) -> dict[str, np.ndarray]:
@@ -163,7 +214,7 @@ class Judge:
     def predictions(
         self, x: Any, y: Any = None, *, batch_size: int = 256
     ) -> evaluation.Predictions:
-        """Answers to labeled inputs with u of "residual" and, beside it, of "mcp".
+        """Answers to labeled inputs with u of `method` and, beside it, of "mcp".
 
         `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads.
 
@@ -178,7 +229,7 @@ class Judge:
             probs,
             probs.argmax(axis=1),
             # From the logit: 1 - p in float32 has ties that the other's u does not have.
-            {"mcp": special.expit(z[:, 0]), "residual": u[:, 0]},
+            {"mcp": special.expit(z[:, 0]), self.method: u[:, 0]},
         )
 
     def evaluate(
@@ -194,7 +245,7 @@ class Judge:
           seed: Of the draws.
 
         Returns:
-          Rows of `evaluation.rows` of the methods "mcp" and "residual".
+          Rows of `evaluation.rows` of "mcp" and of `method`.
         """
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
@@ -305,11 +356,28 @@ class Judge:
             threshold=threshold or thresholds.DEFAULT,
             held_out=held_out,
             about={
-                "uncertainty": {"method": "residual", "stage": "frozen"},
+                "uncertainty": {"method": self.method, "stage": "frozen"},
                 "fit": self.fitted,
                 "metadata": metadata or {},
             },
         )
+
+    def _put(self, method: str, estimate: "_Estimate", fit: dict[str, Any]) -> None:
+        """Another estimate in the place of the present one, without a threshold."""
+        self.model = _join(
+            self.model.get_layer("encoder"),
+            self.model.get_layer("ends"),
+            estimate,
+            self._about
+            | {
+                "method": method,
+                # As JSON has it, so that a loaded one is equal.
+                "fit": json.loads(json.dumps(fit)),
+                "threshold": None,
+                "calibration": None,
+            },
+        )
+        self._inferences = {}
 
     def _held_out(
         self, samples: Any, reference: Any, batch_size: int, verbose: int
@@ -409,8 +477,9 @@ def attach(
     names = [str(name) for name in class_names] or [str(number) for number in range(classes)]
     if len(names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(names)}")
-    about = {"class_names": names, "threshold": None, "calibration": None, "fit": None}
-    return Judge(_join(encoder, classifiers.both_ends(head), {}, estimators.MCP, about))
+    about = {"class_names": names, "method": "residual", "fit": None}
+    about |= {"threshold": None, "calibration": None}
+    return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
 
 
 def load(path: str | os.PathLike) -> Judge:
@@ -426,25 +495,42 @@ def load(path: str | os.PathLike) -> Judge:
     return Judge(model)
 
 
+_Estimate = Callable[[Any, Any, Any], Any]
+"""(features `[n, d]`, logits `[n, k]`, MCP's logit `[n, 1]`) → u `[n, 1]`, of Keras tensors."""
+
+
+def _residual(readers: dict[str, keras.layers.Layer], weights: estimators.Weights) -> _Estimate:
+    def estimate(features: Any, logits: Any, z: Any) -> Any:
+        read = [
+            reader(*estimators.reads(name, features, logits)) for name, reader in readers.items()
+        ]
+        a, b, h = weights
+        layer = estimators.Residual(read=len(h), name="residual")
+        u = layer([z, *read])
+        layer.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
+        return u
+
+    return estimate
+
+
 def _join(
-    encoder: keras.Model,
-    ends: keras.Model,
-    readers: dict[str, keras.layers.Layer],
-    weights: estimators.Weights,
-    about: dict[str, Any],
+    encoder: keras.Model, ends: keras.Model, estimate: _Estimate, about: dict[str, Any]
 ) -> keras.Model:
     """Inputs → {`probs`, `uncertainty`}."""
     inputs = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     features = encoder(inputs)
     logits, probs = ends(features)
     z = estimators.McpLogit(name="mcp_logit")(logits)
-    read = [reader(*estimators.reads(name, features, logits)) for name, reader in readers.items()]
-    a, b, h = weights
-    residual = estimators.Residual(read=len(h), name="residual")
-    u = residual([z, *read])
-    residual.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
-    u = Card(about, name="card")(u)
+    u = Card(about, dtype="float32", name="card")([estimate(features, logits, z), z])
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
+
+
+def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
+    warnings.warn(
+        f"the classifier is wrong on {errors} of {samples} {kind} samples; an estimator learns "
+        "little from so few errors",
+        stacklevel=3,
+    )
 
 
 class _Inference:

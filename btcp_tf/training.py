@@ -876,13 +876,7 @@ def fit(
     validation_features = encode(validation.images)
     probs = classify(features)
     validation_probs = classify(validation_features)
-    u_true = 1.0 - losses.true_class_probability(probs, train.labels).numpy()
-    facts = {
-        "train_accuracy": float(np.mean(probs.argmax(axis=1) == train.labels)),
-        "train_errors": int(np.sum(probs.argmax(axis=1) != train.labels)),
-        "u_true_mean": float(np.mean(u_true, dtype=np.float64)),
-        "u_true_variance": float(np.var(u_true, dtype=np.float64)),
-    }
+    u_true, facts = _targets(probs, train.labels)
 
     def estimator_answers() -> Answers:
         return Answers(
@@ -954,6 +948,66 @@ def fit(
             ),
         )
     return stages
+
+
+def fit_estimator(
+    features: np.ndarray, probs: np.ndarray, labels: np.ndarray, config: Config, folder: Path
+) -> tuple[keras.Model, dict[str, Any]]:
+    """Trains BTCP's estimator alone, on what some classifier's features and answers are.
+
+    Args:
+      features: `[n, d]`.
+      probs: The classifier's, `[n, k]`.
+      labels: `[n]`.
+      config: Settings.
+      folder: Where the checkpoint goes.
+
+    Returns:
+      features → u `[n, 1]`, and `Stage.facts` with the words of `collapse`.
+
+    Raises:
+      FloatingPointError: If the loss is no longer finite.
+    """
+    start = keras.Input(features.shape[1:], name="features")
+    network = networks.assemble(
+        keras.Model(start, keras.ops.cast(start, start.dtype), name="encoder"),
+        networks.build_classifier(features.shape[1], probs.shape[1]),
+        networks.build_estimator(features.shape[1], activation=config.estimator_activation),
+    )
+    estimator = network.get_layer("estimator")
+    # Seeds of its own: the caller's random numbers stay what they were.
+    for number, layer in enumerate(estimator.layers[1:]):
+        draw = keras.initializers.GlorotUniform(config.seed + number)
+        layer.kernel.assign(draw(layer.kernel.shape))
+    u_true, facts = _targets(probs, labels)
+    settings, uncapped = loss_settings(config, Recipe(), u_true)
+    model = PhaseModel(PHASES[1], network, settings)
+    rows = fit_phase(
+        model,
+        features,
+        u_true,
+        config=config,
+        epochs=config.estimator_epochs,
+        learning_rate=config.estimator_learning_rate,
+        checkpoint=folder / "btcp.npz",
+        basis="",
+        describe=lambda row: row,
+        before_epoch=lambda: model.set_targets(u_true),
+    )
+    u = Inference(estimator, config.test_batch_size)(features)[:, 0]
+    facts |= {"gamma": settings.gamma, "gamma_uncapped": uncapped}
+    return estimator, facts | {"collapse": collapse(u, rows[-1]["effective_sample_size"])}
+
+
+def _targets(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    """U of the training samples, `[n]`, and what results say of them."""
+    u_true = 1.0 - losses.true_class_probability(probs, labels).numpy()
+    return u_true, {
+        "train_accuracy": float(np.mean(probs.argmax(axis=1) == labels)),
+        "train_errors": int(np.sum(probs.argmax(axis=1) != labels)),
+        "u_true_mean": float(np.mean(u_true, dtype=np.float64)),
+        "u_true_variance": float(np.var(u_true, dtype=np.float64)),
+    }
 
 
 def loss_settings(config: Config, recipe: Recipe, u_true: np.ndarray) -> tuple[LossSettings, float]:

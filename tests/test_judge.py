@@ -389,3 +389,62 @@ def test_readme_example(tmp_path, monkeypatch):
     assert names["residual"]["verdict"] == "better"
     assert set(names["answers"]) == {"predicted", "probs", "uncertainty", "accept"}
     assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
+
+
+def test_the_papers_estimator_in_its_place(classifier, tmp_path):
+    x, y = samples(2000, 0)
+    judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
+    before = judge.predict(x[:50])
+    settings = dict(estimator_epochs=8, estimator_learning_rate=0.1, gamma=1.0, batch_size=64)
+    state = np.random.get_state()[1].copy()
+    judge.fit_btcp(x, y, verbose=0, **settings)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+    found = judge.predict(x[:50])
+    np.testing.assert_array_equal(found["probs"], before["probs"])
+    assert judge.method == "btcp" and judge.fitted["gamma"] == 1.0
+    probs = np.asarray(classifier(x))
+    assert judge.fitted["errors"] == (probs.argmax(axis=1) != y).sum()
+
+    # It learns 1 - true class probability: better than the best constant on samples of the kind.
+    fresh, truth = samples(1500, 2)
+    u = judge.predict(fresh)["uncertainty"]
+    target = 1 - np.asarray(classifier(fresh))[np.arange(1500), truth]
+    assert np.mean((u - target) ** 2) < 0.8 * target.var()
+    rows = judge.evaluate(fresh, truth, draws=20)
+    assert [row["method"] for row in rows] == ["mcp", "btcp"]
+    assert [*judge.predictions(fresh, truth).uncertainty] == ["mcp", "btcp"]
+
+    judge.select_threshold(fresh, truth)
+    judge.save(tmp_path / "judge.keras")
+    loaded = btcp_tf.load(tmp_path / "judge.keras")
+    assert (loaded.method, loaded.fitted) == ("btcp", judge.fitted)
+    np.testing.assert_array_equal(loaded.predict(fresh)["uncertainty"], u)
+    path = judge.export(tmp_path, "btcp", fresh[:4])
+    assert exported.read_about(path)["uncertainty"] == {"method": "btcp", "stage": "frozen"}
+
+    again = btcp_tf.attach(classifier).fit_btcp(x, y, verbose=0, **settings)
+    np.testing.assert_array_equal(again.predict(fresh)["uncertainty"], u)
+    # And back: what it was makes no difference.
+    judge.fit(*samples(1500, 1), reference=(x, y), verbose=0)
+    assert judge.method == "residual" and judge.threshold is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 3}, "settings: expected some of .*estimator_epochs.*, received epochs"),
+        ({"estimator_epochs": 0}, "estimator_epochs: expected .* received 0"),
+        ({"gamma": "much"}, "gamma: expected .* received 'much'"),
+        ({"epsilon": 2.0}, "epsilon: expected .* received 2"),
+    ],
+)
+def test_the_papers_estimator_refuses_settings(classifier, settings, message):
+    with pytest.raises(ValueError, match=message):
+        btcp_tf.attach(classifier).fit_btcp(*samples(100, 0), **settings)
+
+
+def test_the_papers_estimator_says_that_it_learned_nothing(classifier):
+    judge = btcp_tf.attach(classifier)
+    with pytest.warns(UserWarning, match="the estimator learned nothing"):
+        judge.fit_btcp(*samples(2000, 0), estimator_epochs=1, gamma=1e6, verbose=0)
+    assert "learned nothing" in judge.fitted["words"]
