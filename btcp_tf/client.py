@@ -13,10 +13,17 @@ REST call.
 
 import base64
 import contextlib
+import http.client
+import io
 import json
+import numbers
+import re
+import socket
+import threading
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -55,8 +62,12 @@ _TRANSIENT = (429, 502, 503, 504)
 # Seconds between attempts: they double from the first to the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0
 _READY_SECONDS = 5.0
+# Above some weeks, the operating system's waits overflow.
+_LONGEST_TIMEOUT = 1e6
 # gRPC makes 5 attempts at most, whatever a policy says.
 _GRPC_RETRIES = 4
+# How far above 1 rounding may take a probability, as `evaluation` has it.
+_ROUNDING = 1e-3
 
 
 class _Spec(NamedTuple):
@@ -66,19 +77,27 @@ class _Spec(NamedTuple):
     shape: tuple[int | None, ...] | None
 
     @classmethod
-    def of(cls, info: Mapping[str, Any]) -> "_Spec":
-        """From a `TensorInfo` as JSON."""
-        shape = info.get("tensor_shape", {})
-        dims = [int(dim.get("size", 0)) for dim in shape.get("dim", [])]
+    def of(cls, info: Any) -> "_Spec":
+        """From a `TensorInfo` as JSON; TypeError or ValueError where it is none."""
+        dtype = _member(info, "dtype", str)
+        shape = _member(info, "tensor_shape", dict)
+        # A size is a number or its word.
+        dims = [int(str(_member(dim, "size", object, 0))) for dim in _member(shape, "dim", list)]
         return cls(
-            _DTYPES.get(info.get("dtype", ""), str(info.get("dtype"))),
-            None if shape.get("unknown_rank") else tuple(None if d < 0 else d for d in dims),
+            _DTYPES.get(dtype, dtype),
+            None
+            if _member(shape, "unknown_rank", bool)
+            else tuple(None if d < 0 else d for d in dims),
         )
 
 
 class _Signature(NamedTuple):
     inputs: dict[str, _Spec]
     outputs: dict[str, _Spec]
+
+
+class _Refused(ValueError):
+    """The server finds fault with the inputs themselves: HTTP 400, gRPC INVALID_ARGUMENT."""
 
 
 class _Deadline:
@@ -164,7 +183,7 @@ class Client:
           protocol: "rest" or "grpc".
           version: Version to ask; None: the server's choice, the latest.
           label: Version label to ask, such as "stable", in place of a version.
-          timeout: Seconds for a whole call, all its batches and retries, above 0.
+          timeout: Seconds for a whole call, all its batches and retries, above 0 and at most 1e6.
           retries: Further attempts for each request, >= 0; with gRPC at most 4, its own limit.
           batch_size: Inputs in one request at most, >= 1.
           form: REST alone: "rows" (`instances`) or "columns" (`inputs`), which is shorter.
@@ -175,34 +194,36 @@ class Client:
         """
         _check_choice("protocol", protocol, ("rest", "grpc"))
         _check_choice("form", form, ("rows", "columns"))
-        if not model or not isinstance(model, str):
-            raise ValueError(f"model: expected a name, received {model!r}")
-        if not 0 < timeout < float("inf"):
-            raise ValueError(f"timeout: expected seconds above 0, received {timeout}")
-        most = _GRPC_RETRIES if protocol == "grpc" else None
-        if retries < 0 or (most is not None and retries > most):
-            limit = f"from 0 to {most} (gRPC)" if most is not None else ">= 0"
-            raise ValueError(f"retries: expected a number {limit}, received {retries}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected a number >= 1, received {batch_size}")
+        _check_text("model", model)
+        if label is not None:
+            _check_text("label", label)
+        if not _is(numbers.Real, timeout) or not 0 < timeout <= _LONGEST_TIMEOUT:
+            raise ValueError(
+                f"timeout: expected seconds above 0, at most {_LONGEST_TIMEOUT:.0f}, "
+                f"received {timeout!r}"
+            )
+        retries = _whole("retries", retries, 0, _GRPC_RETRIES if protocol == "grpc" else None)
+        batch_size = _whole("batch_size", batch_size, 1)
+        if version is not None:
+            version = _whole("version", version, 0)
         if version is not None and label is not None:
             raise ValueError(
                 f"version, label: expected one of them, received {version} and {label!r}"
             )
-        if version is not None and version < 0:
-            raise ValueError(f"version: expected a number >= 0, received {version}")
+        headers = {} if headers is None else headers
+        _check_headers(headers)
         parts = _split_address(address, protocol)
-        self._timeout = timeout
+        self._timeout = float(timeout)
         self._batch_size = batch_size
         self._signatures: dict[str, _Signature] | None = None
         self._knows_signatures = False
         self._transport: _Transport
         if protocol == "rest":
             self._transport = _Rest(
-                parts, model, version, label, retries, dict(headers or {}), form == "rows"
+                parts, model, version, label, retries, dict(headers), form == "rows"
             )
         else:
-            self._transport = _Grpc(parts, model, version, label, retries, dict(headers or {}))
+            self._transport = _Grpc(parts, model, version, label, retries, dict(headers))
 
     def __enter__(self) -> "Client":
         return self
@@ -225,8 +246,10 @@ class Client:
           signature: `serving_float` takes the pixels of a uint8 model as floats.
 
         Returns:
-          By name `predicted` int64 `[n]`, `class_name` `[n]` strings, `probs` float32 `[n, k]`,
-          `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`.
+          By name `predicted` int64 `[n]` from 0 to k - 1, `class_name` `[n]` strings, `probs`
+          float32 `[n, k]` and `uncertainty` float32 `[n]` in [0, 1], and `accept` bool `[n]`. A
+          model of floats may overflow: `probs` and `uncertainty` can then be NaN, in rows that
+          are not accepted alone.
 
         Raises:
           See the class.
@@ -240,7 +263,8 @@ class Client:
     ) -> dict[str, np.ndarray]:
         """Answers for the contents of image files, JPEG or PNG, which the server decodes.
 
-        A file that cannot be decoded fails the request that it is in, and so this call.
+        A file that cannot be decoded fails the request that it is in, and so this call. Which one
+        it is, is asked by halves of that request, while there is time.
 
         Args:
           files: n >= 0 files.
@@ -286,14 +310,11 @@ class Client:
             ) from None
         value = outputs.get("json", outputs.get(""))
         try:
-            found = json.loads(np.asarray(value).item())
+            found = _json(np.asarray(value).item())
         except (TypeError, ValueError):
             found = None
         if not isinstance(found, dict):
-            raise RuntimeError(
-                f"{self._transport.where}: expected a JSON object from about, "
-                f"received {str(value)[:80]}"
-            )
+            raise _unexpected(self._transport.where, "a JSON object from about", value)
         return found
 
     def ready(self) -> bool:
@@ -329,16 +350,20 @@ class Client:
     def _answers(
         self, signature: str, name: str, inputs: Any, deadline: _Deadline
     ) -> dict[str, np.ndarray]:
-        parts = [
-            _columns(
-                self._transport.call(
-                    signature, name, inputs[start : start + self._batch_size], deadline
-                ),
-                len(inputs[start : start + self._batch_size]),
-                self._transport.where,
-            )
-            for start in range(0, len(inputs), self._batch_size)
-        ]
+        def ask(start: int, stop: int) -> dict[str, np.ndarray]:
+            outputs = self._transport.call(signature, name, inputs[start:stop], deadline)
+            return _columns(outputs, range(start, stop), self._transport.where)
+
+        parts = []
+        for start in range(0, len(inputs), self._batch_size):
+            stop = min(start + self._batch_size, len(inputs))
+            try:
+                parts.append(ask(start, stop))
+            except _Refused as refusal:
+                # Arrays fit the model or do not, all rows alike; a file may be the only bad one.
+                if isinstance(inputs, list):
+                    _blame(ask, start, stop, refusal)
+                raise
         if not parts:
             # Without a request: JSON cannot say how wide no image is.
             classes = 0
@@ -377,6 +402,56 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name}: expected {' or '.join(choices)}, received {value!r}")
 
 
+def _check_text(name: str, value: str) -> None:
+    if not value or not isinstance(value, str):
+        raise ValueError(f"{name}: expected a name, received {value!r}")
+
+
+def _check_headers(headers: Any) -> None:
+    known = isinstance(headers, Mapping)
+    if not known or not all(
+        isinstance(name, str)
+        and isinstance(value, str)
+        and re.fullmatch(r"[!-9;-~]+", name)
+        and re.fullmatch(r"([!-~]([ -~]*[!-~])?)?", value)
+        for name, value in headers.items()
+    ):
+        # Without the values, which may be secret.
+        received = ", ".join(map(repr, headers)) if known else type(headers).__name__
+        raise ValueError(f"headers: expected names with lines of ASCII, received {received}")
+
+
+def _is(kind: type, value: Any) -> bool:
+    """Whether it is a number of this kind, Python's or NumPy's; True is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _whole(name: str, value: int, low: int, high: int | None = None) -> int:
+    if not _is(numbers.Integral, value) or not low <= value <= (
+        2**63 - 1 if high is None else high
+    ):
+        limits = f">= {low}" if high is None else f"from {low} to {high} (gRPC)"
+        raise ValueError(f"{name}: expected a whole number {limits}, received {value!r}")
+    return int(value)
+
+
+def _blame(ask: Callable[[int, int], Any], start: int, stop: int, refusal: _Refused) -> None:
+    """Raises the refusal of a request again, with the place of the first file that is at fault.
+
+    Returns if that cannot be told: if each half is answered, or there is trouble of another kind.
+    """
+    if stop - start == 1:
+        raise ValueError(f"{refusal} (for the file in place {start})") from None
+    middle = (start + stop) // 2
+    for half in ((start, middle), (middle, stop)):
+        try:
+            ask(*half)
+        except _Refused as error:
+            return _blame(ask, *half, error)
+        except (ConnectionError, TimeoutError, RuntimeError):
+            return
+
+
 def _checked(images: ArrayLike, name: str, spec: _Spec | None) -> np.ndarray:
     """`images` in the model's type; ValueError where they do not fit what is known of it."""
     try:
@@ -393,6 +468,8 @@ def _checked(images: ArrayLike, name: str, spec: _Spec | None) -> np.ndarray:
     if spec is None:
         return array
     wanted = _words(spec)
+    if spec.dtype not in _DTYPES.values():
+        raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
     if spec.dtype == "string":
         raise ValueError(f"{name}: expected files ({wanted}), received {array.dtype}")
     if spec.shape is not None and (
@@ -426,43 +503,81 @@ def _words(spec: _Spec) -> str:
     return f"{spec.dtype} [{', '.join(dims)}]"
 
 
-def _columns(outputs: Mapping[str, Any], n: int, where: str) -> dict[str, np.ndarray]:
-    """Outputs in their types; RuntimeError where they are not n answers."""
-    columns = {}
-    for key, dtype in ANSWERS.items():
-        if key not in outputs:
-            raise RuntimeError(
-                f"{where}: expected the answers {', '.join(ANSWERS)}, "
-                f"received {', '.join(filter(None, outputs)) or 'one without a name'}"
-            )
-        try:
-            value = np.asarray(outputs[key])
-        except ValueError:
-            value = np.empty((), object)
-        kinds = {"i": "iu", "U": "UOS", "f": "fiu", "b": "b"}[dtype.kind]
-        if key == "class_name" and value.dtype.kind in "OS":
-            value = np.array(
-                [
-                    name.decode("utf-8", "replace") if isinstance(name, bytes) else name
-                    for name in value.flat
-                ]
-            ).reshape(value.shape)
-            kinds = "U"
-        if (
-            value.dtype.kind not in kinds
-            or value.ndim != (2 if key == "probs" else 1)
-            or len(value) != n
-        ):
-            kind = "str" if dtype.kind == "U" else dtype.name
-            shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
-            raise RuntimeError(
-                f"{where}: expected {key} {kind} {shape}, "
-                f"received {value.dtype} {list(value.shape)}"
-            )
-        columns[key] = value if key == "class_name" else value.astype(dtype)
-        if dtype.kind == "f" and not np.isfinite(columns[key]).all():
-            raise RuntimeError(f"{where}: expected finite {key}, received NaN or infinity")
+def _columns(outputs: Mapping[str, Any], rows: range, where: str) -> dict[str, np.ndarray]:
+    """Outputs as answers to these rows of a call; RuntimeError where they are none."""
+    if not ANSWERS.keys() <= outputs.keys():
+        received = ", ".join(filter(None, outputs)) or "one without a name"
+        raise _unexpected(where, f"the answers {', '.join(ANSWERS)}", received)
+    columns = {key: _column(key, outputs[key], len(rows), where) for key in ANSWERS}
+    limits = {"predicted": columns["probs"].shape[1] - 1, "probs": 1, "uncertainty": 1}
+    for key, most in limits.items():
+        value = columns[key].T  # rows last, as in `accept`
+        good = (value >= 0) & (value <= most + (_ROUNDING if key == "probs" else 0))
+        # A model of floats that overflows has no answer, and must not accept one.
+        good |= np.isnan(value) & ~columns["accept"]
+        if not good.all():
+            place = tuple(np.argwhere(~good)[0])
+            wanted = f"{key} from 0 to {most}"
+            if value.dtype.kind == "f":
+                wanted += ", or NaN where accept is false"
+            raise _unexpected(where, wanted, f"{value[place]:g} in row {rows[place[-1]]}")
     return columns
+
+
+def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
+    """An output in its type and shape."""
+    dtype = ANSWERS[key]
+    try:
+        # Text as it comes: NumPy would make text of other things beside it.
+        found = np.asarray(value, object if dtype.kind == "U" else None)
+    except (OverflowError, ValueError):
+        found = np.empty((), object)
+    if dtype.kind == "U":
+        texts = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in found.flat]
+        if all(isinstance(text, str) for text in texts):
+            found = np.array(texts, np.str_).reshape(found.shape)
+    kinds = {"i": "iu", "U": "U", "f": "fiu", "b": "b"}[dtype.kind]
+    if (
+        found.dtype.kind not in kinds
+        or found.ndim != (2 if key == "probs" else 1)
+        or len(found) != n
+    ):
+        kind = "str" if dtype.kind == "U" else dtype.name
+        shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
+        raise _unexpected(where, f"{key} {kind} {shape}", f"{found.dtype} {list(found.shape)}")
+    with np.errstate(over="ignore"):
+        return found if dtype.kind == "U" else found.astype(dtype)
+
+
+def _unexpected(where: str, wanted: str, received: Any) -> RuntimeError:
+    """An answer that is none of a model server, on one line."""
+    return RuntimeError(f"{where}: expected {wanted}, received {_line(received)[:80]}")
+
+
+def _line(value: Any) -> str:
+    return " ".join(str(value).split())
+
+
+def _json(text: Any) -> Any:
+    """ValueError or TypeError where it is no JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON: expected fewer lists in one another") from None
+
+
+def _member(found: Any, key: str, kind: type, missing: Any = None) -> Any:
+    """What a JSON object has under a key, which protocol buffers leave out where it is empty.
+
+    Raises:
+      TypeError: If `found` is no object, or what it has is not of this kind.
+    """
+    if not isinstance(found, dict):
+        raise TypeError(f"expected an object, received {type(found).__name__}")
+    value = found.get(key, kind() if missing is None else missing)
+    if not isinstance(value, kind):
+        raise TypeError(f"{key}: expected {kind.__name__}, received {type(value).__name__}")
+    return value
 
 
 class _Transient(Exception):
@@ -494,6 +609,8 @@ class _Rest:
         self._rows = rows
         self._session = requests.Session()
         self._session.headers.update(headers)
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, _Adapter())
 
     def signatures(self, deadline: _Deadline) -> dict[str, _Signature] | None:
         status, content = self._ask("GET", "/metadata", None, deadline, self._retries)
@@ -502,10 +619,10 @@ class _Rest:
             return None
         content = self._content(status, content, "/metadata")
         try:
-            found = content["metadata"]["signature_def"]["signature_def"]
-        except (KeyError, TypeError):
-            return None
-        return _signatures(found)
+            found = _member(content, "metadata", dict)
+            return _signatures(_member(found, "signature_def", dict))
+        except (TypeError, ValueError):
+            raise _unexpected(f"{self.where}/metadata", "signatures", content) from None
 
     def call(
         self, signature: str, name: str, value: Any, deadline: _Deadline
@@ -527,31 +644,30 @@ class _Rest:
         key = "predictions" if rows else "outputs"
         found = content.get(key) if isinstance(content, dict) else None
         if found is None:
-            raise RuntimeError(
-                f"{self.where}:predict: expected {key}, received {str(content)[:80]}"
-            )
+            raise _unexpected(f"{self.where}:predict", key, content)
         if not rows:
             return found if isinstance(found, dict) else {"": found}
         if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
             return {"": found}
-        names = found[0] if found else ()
         if any(row.keys() != found[0].keys() for row in found):
-            raise RuntimeError(
-                f"{self.where}:predict: expected the same names in each row, received other ones"
-            )
-        return {key: [row[key] for row in found] for key in names}  # type: ignore[misc]
+            raise _unexpected(f"{self.where}:predict", "the same names in each row", "other ones")
+        if len(found) != len(plain):
+            raise _unexpected(f"{self.where}:predict", f"{len(plain)} {key}", len(found))
+        return {key: [row[key] for row in found] for key in found[0]}  # type: ignore[misc]
 
     def ready(self, deadline: _Deadline) -> bool:
         status, content = self._ask("GET", "", None, deadline, 0)
         if status == 404:
             return False
         content = self._content(status, content, "")
-        if not isinstance(content, dict):
-            return False
-        if "ready" in content:  # KServe; earlier ones as text.
-            return str(content["ready"]).lower() == "true"
-        states = [item.get("state") for item in content.get("model_version_status", [])]
-        return "AVAILABLE" in states
+        try:
+            found = _member(content, "ready", object, missing=...)
+            if found is not ...:  # KServe; earlier ones as text.
+                return {"true": True, "false": False}[str(found).lower()]
+            versions = _member(content, "model_version_status", list)
+            return "AVAILABLE" in [_member(item, "state", str) for item in versions]
+        except (KeyError, TypeError):
+            raise _unexpected(self.where, "a model's status", content) from None
 
     def close(self) -> None:
         self._session.close()
@@ -559,16 +675,14 @@ class _Rest:
     def _content(self, status: int, content: bytes, path: str) -> Any:
         if status != 200:
             kind = ValueError if 400 <= status < 500 else RuntimeError
-            raise kind(
+            raise (_Refused if status == 400 else kind)(
                 f"{self.where}{path}: expected an answer, received HTTP {status}"
                 f"{_error_words(content)}"
             )
         try:
-            return json.loads(content)
+            return _json(content)
         except ValueError:
-            raise RuntimeError(
-                f"{self.where}{path}: expected JSON, received {content[:80]!r}"
-            ) from None
+            raise _unexpected(self.where + path, "JSON", content[:80]) from None
 
     def _ask(
         self, method: str, path: str, body: bytes | None, deadline: _Deadline, retries: int
@@ -614,26 +728,13 @@ class _Rest:
         left = deadline.left()
         if left <= 0:
             deadline.missed(url, last)
+        answer = _begin(lambda: self._exchange(method, url, body, left))
         try:
-            with self._session.request(
-                method,
-                url,
-                data=body,
-                headers={"Content-Type": "application/json"} if body is not None else None,
-                timeout=left,
-                stream=True,
-                allow_redirects=False,
-            ) as response:
-                content = bytearray()
-                # The library's limit is one of each wait, not of their sum.
-                for chunk in _chunks(response):
-                    content += chunk
-                    if deadline.left() <= 0:
-                        deadline.missed(url, last)
+            status, headers, content = answer.result(left)
+        except (TimeoutError, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
+            deadline.missed(url, last)
         except requests.exceptions.SSLError as error:
             raise ValueError(f"{url}: expected a TLS connection, received {error}") from None
-        except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-            deadline.missed(url, last)
         except (
             requests.exceptions.ConnectionError,
             requests.exceptions.ChunkedEncodingError,
@@ -642,19 +743,93 @@ class _Rest:
             raise _Transient(_reason(error)) from None
         except requests.exceptions.RequestException as error:
             raise ValueError(f"{url}: expected an address, received {error}") from None
-        if response.status_code in _TRANSIENT:
-            after = response.headers.get("Retry-After", "")
+        if status in _TRANSIENT:
             raise _Transient(
-                f"HTTP {response.status_code}{_error_words(content)}",
-                float(after) if after.isdigit() else 0.0,
+                f"HTTP {status}{_error_words(content)}",
+                _retry_after(headers.get("Retry-After", "")),
             )
-        return response.status_code, bytes(content)
+        return status, content
+
+    def _exchange(
+        self, method: str, url: str, body: bytes | None, seconds: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and content of one answer."""
+        with self._session.request(
+            method,
+            url,
+            data=body,
+            headers={"Content-Type": "application/json"} if body is not None else None,
+            timeout=seconds,
+            stream=True,
+            allow_redirects=False,
+        ) as response:
+            content = response.raw.read(decode_content=True)
+            return response.status_code, response.headers, content
 
 
-def _chunks(response: requests.Response) -> Iterator[bytes]:
-    """The body as it comes in."""
-    while chunk := response.raw.read1(2**20, decode_content=True):
-        yield chunk
+def _begin(work: Callable[[], Any]) -> futures.Future:
+    """Work in a thread of its own, which nobody has to wait for: nothing ends the look-up of a name
+    early, and each of its addresses may take the whole timeout of a connection."""
+    done: futures.Future = futures.Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
+
+
+class _Adapter(requests.adapters.HTTPAdapter):
+    """Connections whose answers end: threads that nobody waits for are not to stay."""
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        pool = super().get_connection_with_tls_context(*args, **kwargs)
+        kind: Any = pool.ConnectionCls
+        if not issubclass(kind, _Bounded):
+            pool.ConnectionCls = type(kind.__name__, (_Bounded, kind), {})
+        return pool
+
+
+class _Response(http.client.HTTPResponse):
+    """Comes within the timeout of the socket as a whole, which else is one of each wait."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Stream(sock, self.fp.detach()))
+
+
+class _Bounded:
+    response_class = _Response
+
+
+class _Stream(io.RawIOBase):
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
+        self._sock, self._raw = sock, raw
+        self._deadline = _Deadline(sock.gettimeout() or _LONGEST_TIMEOUT)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline.left()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _retry_after(value: str) -> float:
+    """Seconds, of a number of them or a date; 0 where it is neither."""
+    with contextlib.suppress(urllib3.exceptions.HTTPError, OverflowError, ValueError):
+        return min(urllib3.Retry().parse_retry_after(value), _LONGEST_TIMEOUT)
+    return 0.0
 
 
 def _reason(error: BaseException) -> str:
@@ -665,31 +840,34 @@ def _reason(error: BaseException) -> str:
             return seen.strerror.lower()
         inner = [*seen.args, getattr(seen, "reason", None), seen.__cause__, seen.__context__]
         seen = next((item for item in inner if isinstance(item, BaseException)), None)
-    return " ".join(str(error).split())
+    return _line(error)
 
 
 def _error_words(content: bytes | bytearray) -> str:
     """What a server says of an error, on one line."""
     text = content.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
-        found = json.loads(text)
+        found = _json(text)
         if isinstance(found, dict):
             text = str(found.get("error") or found.get("detail") or text)
-    text = " ".join(text.split())
+    text = _line(text)
     return f": {text[:500]}" if text else ""
 
 
-def _signatures(found: Mapping[str, Any]) -> dict[str, _Signature]:
-    """From a map of `SignatureDef` as JSON."""
+def _signatures(told: Any) -> dict[str, _Signature] | None:
+    """From a `SignatureDefMap` as JSON, None if empty; TypeError or ValueError where it is none."""
+    found = _member(told, "signature_def", dict)
     return {
         signature: _Signature(
-            {name: _Spec.of(info) for name, info in about.get("inputs", {}).items()},
-            {name: _Spec.of(info) for name, info in about.get("outputs", {}).items()},
+            *(
+                {name: _Spec.of(info) for name, info in _member(about, key, dict).items()}
+                for key in ("inputs", "outputs")
+            )
         )
         for signature, about in found.items()
         # What Keras and TensorFlow add for themselves.
         if not signature.startswith("__")
-    }
+    } or None
 
 
 class _Grpc:
@@ -757,6 +935,7 @@ class _Grpc:
     def signatures(self, deadline: _Deadline) -> dict[str, _Signature] | None:
         import grpc
         from google.protobuf import json_format
+        from google.protobuf.message import DecodeError
         from tensorflow_serving.apis import get_model_metadata_pb2
 
         request = get_model_metadata_pb2.GetModelMetadataRequest(
@@ -769,11 +948,15 @@ class _Grpc:
             if isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return None
             raise
-        found = get_model_metadata_pb2.SignatureDefMap()
-        if not answer.metadata["signature_def"].Unpack(found):
+        if "signature_def" not in answer.metadata:
             return None
-        plain = json_format.MessageToDict(found, preserving_proto_field_name=True)
-        return _signatures(plain.get("signature_def", {}))
+        found, told = get_model_metadata_pb2.SignatureDefMap(), answer.metadata["signature_def"]
+        try:
+            if not told.Unpack(found):
+                raise TypeError(f"expected a SignatureDefMap, received {told.type_url}")
+            return _signatures(json_format.MessageToDict(found, preserving_proto_field_name=True))
+        except (DecodeError, TypeError, ValueError):
+            raise _unexpected(self.where, "signatures", told) from None
 
     def call(
         self, signature: str, name: str, value: Any, deadline: _Deadline
@@ -787,7 +970,10 @@ class _Grpc:
             dtype = None if isinstance(value, np.ndarray) else tf.string
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value, dtype))
         answer = self._ask(self._predictions.Predict, request, deadline)
-        return {name: tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}
+        try:
+            return {name: tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}
+        except (TypeError, ValueError) as error:
+            raise _unexpected(self.where, "tensors", error) from None
 
     def ready(self, deadline: _Deadline) -> bool:
         import grpc
@@ -816,7 +1002,7 @@ class _Grpc:
         try:
             return method(request, timeout=left, metadata=self._headers)
         except grpc.RpcError as error:
-            code, details = error.code(), " ".join((error.details() or "").split())
+            code, details = error.code(), _line(error.details() or "")
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 deadline.missed(self.where, details)
             words = f"{self.where}: expected an answer, received {code.name}: {details[:500]}"
@@ -830,4 +1016,6 @@ class _Grpc:
                 grpc.StatusCode.CANCELLED,
                 grpc.StatusCode.ABORTED,
             )
+            if code is grpc.StatusCode.INVALID_ARGUMENT:
+                raise _Refused(words) from error
             raise (RuntimeError if code in failed else ValueError)(words) from error

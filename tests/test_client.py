@@ -7,6 +7,7 @@ ones.
 import base64
 import gzip
 import http.server
+import io
 import json
 import socket
 import subprocess
@@ -14,12 +15,15 @@ import sys
 import threading
 import time
 from concurrent import futures
+from fractions import Fraction
 from pathlib import Path
 
 import grpc
 import numpy as np
+import PIL.Image
 import pytest
 import tiny_model
+from google.protobuf import any_pb2, wrappers_pb2
 
 from btcp_tf.client import ANSWERS, Client
 
@@ -84,7 +88,7 @@ class Double:
     """An HTTP server on a free port; `script` overrides its next answers, one each."""
 
     def __init__(self, port=0):
-        self.script, self.seen = [], []
+        self.script, self.seen, self.respond = [], [], respond
         double = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -113,7 +117,7 @@ class Double:
         if callable(step):
             step(handler)
             return
-        status, content, *headers = step or respond(handler.command, handler.path, body)
+        status, content, *headers = step or self.respond(handler.command, handler.path, body)
         text = content if isinstance(content, bytes) else json.dumps(content).encode()
         handler.send_response(status)
         for name, value in headers:
@@ -291,17 +295,44 @@ def test_files_that_are_none(double, files, message):
         ({"model": ""}, "model: expected a name, received ''"),
         ({"protocol": "soap"}, "protocol: expected rest or grpc, received 'soap'"),
         ({"form": "piles"}, "form: expected rows or columns, received 'piles'"),
-        ({"timeout": 0}, "timeout: expected seconds above 0, received 0"),
-        ({"retries": -1}, "retries: expected a number >= 0, received -1"),
+        ({"address": 8501}, "address: expected host:port, received 8501"),
+        ({"model": 3}, "model: expected a name, received 3"),
+        ({"label": ""}, "label: expected a name, received ''"),
+        ({"label": 3}, "label: expected a name, received 3"),
+        *(
+            ({"timeout": value}, "timeout: expected seconds above 0, at most 1000000, received ")
+            for value in (0, -1.5, 1e10, np.inf, np.nan, "3", True, None)
+        ),
+        *(
+            ({"retries": value}, "retries: expected a whole number >= 0, received ")
+            for value in (-1, 1.5, 2.0, "3", True, None)
+        ),
         ({"retries": 5, "protocol": "grpc"}, r"from 0 to 4 \(gRPC\), received 5"),
-        ({"batch_size": 0}, "batch_size: expected a number >= 1, received 0"),
-        ({"version": -1}, "version: expected a number >= 0, received -1"),
+        *(
+            ({"batch_size": value}, "batch_size: expected a whole number >= 1, received ")
+            for value in (0, 8.0, "8", True, None)
+        ),
+        *(
+            ({"version": value}, "version: expected a whole number >= 0, received ")
+            for value in (-1, 1.5, "1", True, 2**63)
+        ),
+        ({"headers": ["a"]}, "headers: expected names with lines of ASCII, received list"),
+        ({"headers": {"a": 1}}, "headers: expected names with lines of ASCII, received 'a'"),
+        ({"headers": {"a b": "c"}}, "headers: expected names with lines of ASCII, received 'a b'"),
+        ({"headers": {"a": "b\nc"}}, "headers: expected names with lines of ASCII, received 'a'"),
         ({"version": 1, "label": "a"}, "version, label: expected one of them"),
     ],
 )
 def test_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         Client(**{"address": "127.0.0.1:1", "model": "tiny", **arguments})
+
+
+@pytest.mark.parametrize("timeout", [1e6, np.float32(30), Fraction(99, 2)])
+def test_numbers_of_other_kinds_are_arguments_too(double, timeout):
+    options = {"retries": np.int64(3), "batch_size": np.uint8(2), "version": np.int32(1)}
+    with Client(double.address, "tiny", timeout=timeout, **options) as client:
+        check_equal(client.predict(IMAGES), IMAGES)
 
 
 def cut_short(handler):
@@ -382,6 +413,28 @@ def test_the_server_says_when_to_come_again(double):
     assert len(double.seen) == 1
 
 
+@pytest.mark.parametrize("after", ["9" * 30, "Thu, 31 Dec 2999 23:59:59 GMT"])
+def test_the_server_says_to_come_again_in_ages(double, after):
+    double.script = [(503, {}, ("Retry-After", after))]
+    with (
+        Client(double.address, "tiny", timeout=20) as client,
+        pytest.raises(TimeoutError, match="within 20 s, received none; last: HTTP 503"),
+    ):
+        client.predict(IMAGES)
+    assert len(double.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["0", "\N{SUPERSCRIPT TWO}", "-1", "1.5", "1, 2", "soon", "Sun, 06 Nov 1994 08:49:37 GMT"]
+    + ["Sun, 06 Nov 99999 08:49:37 GMT", "9" * 5000],
+)
+def test_the_server_says_nothing_of_use(double, after):
+    double.script = [(503, {}, ("Retry-After", after))]
+    with Client(double.address, "tiny") as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
 def drip(handler):
     """Never stops to answer, and never ends."""
     handler.send_response(200)
@@ -404,6 +457,44 @@ def test_the_deadline_is_one_of_the_whole_call(double):
         double.script = [lambda handler: silent.wait(10)]
         with pytest.raises(TimeoutError, match="within 0.5 s, received none"):
             client.predict(IMAGES)
+        silent.set()
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nX-Trickle: "])
+def test_the_deadline_is_one_of_status_and_headers_too(double, start):
+    gone = threading.Event()
+
+    def trickle(handler):
+        try:
+            handler.wfile.write(start)
+            for _ in range(600):
+                handler.wfile.write(b"H")
+                time.sleep(0.05)
+        except OSError:
+            gone.set()
+
+    with Client(double.address, "tiny", timeout=0.5) as client:
+        double.script = [None, trickle]
+        with pytest.raises(TimeoutError, match="tiny:predict: expected an answer within 0.5 s"):
+            client.predict(IMAGES)
+        # Nor does anything of the client go on listening.
+        assert gone.wait(60)
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+def test_the_deadline_is_one_of_the_look_up_of_a_name_too(monkeypatch):
+    silent, ended = threading.Event(), threading.Event()
+
+    def look_up(*arguments, **options):
+        silent.wait(20)
+        ended.set()
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody answered")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with Client("nowhere.invalid:8501", "tiny", timeout=0.5) as client:
+        with pytest.raises(TimeoutError, match="expected an answer within 0.5 s, received none"):
+            client.predict(IMAGES)
+        assert not ended.is_set()
         silent.set()
 
 
@@ -444,6 +535,11 @@ def without(name):
         ([1], "expected predictions, received"),
         ({"predictions": [1, 2]}, "received one without a name"),
         ({"predictions": [{"a": 1}, {}]}, "expected the same names in each row"),
+        ({"predictions": []}, "expected 5 predictions, received 0"),
+        ({"predictions": [{"a": 1}] * 6}, "expected 5 predictions, received 6"),
+        ({"predictions": {"a": [1] * 5}}, "expected the answers .* received one without a name"),
+        (b"[" * 100_000, "expected JSON, received"),
+        (json.dumps("two\nlines").encode(), "expected predictions, received two lines$"),
         ({"predictions": [{"a": 1}] * 5}, "expected the answers predicted, .* received a"),
     ],
 )
@@ -460,10 +556,15 @@ def test_answers_that_are_none(double, content, message):
         ({"predicted": [0.5] * 5}, r"expected predicted int64 \[5\], received float64"),
         ({"uncertainty": [0.1] * 4}, r"expected uncertainty float32 \[5\], received float64 \[4\]"),
         ({"uncertainty": [None] * 5}, "expected uncertainty float32"),
-        ({"uncertainty": [float("nan")] * 5}, "expected finite uncertainty"),
         ({"probs": [0.1] * 5}, r"expected probs float32 \[5, k\], received float64 \[5\]"),
         ({"probs": [[0.1], [0.1, 0.2]] * 2}, r"expected probs float32 \[5, k\]"),
-        ({"class_name": [1] * 5}, r"expected class_name str \[5\], received int64"),
+        ({"probs": [[0.1]] * 6}, r"expected probs float32 \[5, k\], received float64 \[6, 1\]"),
+        ({"probs": {"a": 1}}, r"expected probs float32 \[5, k\]"),
+        ({"predicted": [10**400, 0.5, 0, 0, 0]}, r"expected predicted int64 \[5\]"),
+        ({"accept": None}, r"expected accept bool \[5\]"),
+        ({"class_name": [1] * 5}, r"expected class_name str \[5\], received object"),
+        ({"class_name": ["cat"] * 4 + [1]}, r"expected class_name str \[5\], received object"),
+        ({"class_name": ["cat"] * 4 + [["dog"]]}, r"expected class_name str \[5\]"),
     ],
 )
 def test_answers_of_another_kind(double, change, message):
@@ -473,6 +574,202 @@ def test_answers_of_another_kind(double, change, message):
         pytest.raises(RuntimeError, match=message),
     ):
         client.predict(IMAGES)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("predicted", -5, "predicted from 0 to 2, received -5 in row 3$"),
+        ("predicted", 3, "predicted from 0 to 2, received 3 in row 3$"),
+        ("predicted", 2**63, "predicted (from 0 to 2|int64 .*), received "),
+        ("uncertainty", 5, "uncertainty from 0 to 1, .* received 5 in row 3$"),
+        ("uncertainty", -0.1, "uncertainty from 0 to 1, .* received -0.1 in row 3$"),
+        ("uncertainty", 1e300, "uncertainty from 0 to 1, .* received inf in row 3$"),
+        ("uncertainty", -INF, "uncertainty from 0 to 1, .* received -inf in row 3$"),
+        ("uncertainty", NAN, ".*, or NaN where accept is false, received nan in row 3$"),
+        ("probs", [0.5, 0.6, -0.1], "probs from 0 to 1, .* received -0.1"),
+        ("probs", [0, 0, 1.5], "probs from 0 to 1, .* received 1.5"),
+        ("probs", [NAN, 0, 0], ".*, or NaN where accept is false, received nan in row 3$"),
+    ],
+)
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_answers_out_of_range(double, form, name, value, message):
+    images = np.zeros((5, 2, 2, 1), np.uint8)
+    columns = answers(images) | {"accept": [True] * 5}
+    columns[name] = list(columns[name])
+    columns[name][3] = value
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    double.script = [None] + [
+        (
+            200,
+            {"predictions": rows[i : i + 2]}
+            if form == "rows"
+            else {"outputs": {key: column[i : i + 2] for key, column in columns.items()}},
+        )
+        for i in (0, 2, 4)
+    ]
+    with (
+        Client(double.address, "tiny", form=form, batch_size=2) as client,
+        pytest.raises(RuntimeError, match=f"tiny: expected {message}") as info,
+    ):
+        client.predict(images)
+    assert "\n" not in str(info.value)
+
+
+def test_no_answer_is_taken_where_it_is_not_accepted(double):
+    """As of a model whose floats overflow."""
+    columns = answers(IMAGES)
+    columns["accept"] = [True, False, True, True, True]
+    columns["uncertainty"][1] = NAN
+    columns["probs"][1] = [NAN] * 3
+    columns["probs"][0] = [1.0000002, 0, 0]
+    double.script = [None, (200, {"outputs": columns})]
+    with Client(double.address, "tiny", form="columns") as client:
+        found = client.predict(IMAGES)
+    assert np.isnan(found["uncertainty"]).tolist() == [False, True, False, False, False]
+    assert np.isnan(found["probs"]).all(axis=1).tolist() == [False, True, False, False, False]
+
+
+def changed(part, value):
+    """Metadata with something else in one place, named by the keys to it."""
+    content = json.loads(json.dumps(METADATA))
+    found = content
+    for key in part[:-1]:
+        found = found[key]
+    found[part[-1]] = value
+    return content
+
+
+MAP = ("metadata", "signature_def", "signature_def")
+IMAGE_INFO = (*MAP, "serving_default", "inputs", "images")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *([], None, 5, "signatures", [METADATA]),
+        *(changed(MAP[:length], value) for length in (1, 2, 3) for value in (None, [], 5, "a")),
+        *(changed((*MAP, "serving_default"), value) for value in (None, [], 5)),
+        *(changed((*MAP, "serving_default", "inputs"), value) for value in (None, [1], "a")),
+        *(changed(IMAGE_INFO, value) for value in (None, [], 5, "DT_UINT8")),
+        *(changed((*IMAGE_INFO, "dtype"), value) for value in (None, 4, ["DT_UINT8"])),
+        *(changed((*IMAGE_INFO, "tensor_shape"), value) for value in (None, [2, 2], 5)),
+        *(changed((*IMAGE_INFO, "tensor_shape", "dim"), value) for value in (None, {}, [2], [[]])),
+        *(
+            changed((*IMAGE_INFO, "tensor_shape", "dim", 1, "size"), value)
+            for value in (None, "many", 1.5, True, [2])
+        ),
+        changed((*IMAGE_INFO, "tensor_shape", "unknown_rank"), "no"),
+    ],
+)
+def test_metadata_that_are_none(double, content):
+    double.script = [(200, content)]
+    message = "tiny/metadata: expected signatures, received"
+    with Client(double.address, "tiny") as client:
+        with pytest.raises(RuntimeError, match=message) as info:
+            client.predict(IMAGES)
+        assert "\n" not in str(info.value)
+        # It may know better now.
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+@pytest.mark.parametrize("content", [{}, {"metadata": {}}, changed(MAP, {})])
+def test_metadata_that_say_nothing(double, content):
+    double.script = [(200, content)]
+    with Client(double.address, "tiny") as client:
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+def test_a_type_that_numpy_does_not_have(double):
+    double.script = [(200, changed((*IMAGE_INFO, "dtype"), "DT_QUINT8"))]
+    message = r"images: expected DT_QUINT8 \[n, 2, 2, 1\], received uint8"
+    with Client(double.address, "tiny") as client, pytest.raises(ValueError, match=message):
+        client.predict(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *([], None, 5, "AVAILABLE"),
+        *({"model_version_status": value} for value in (None, {}, 5, "AVAILABLE", [None], [[]])),
+        {"model_version_status": [{"state": 30}]},
+        *({"ready": value} for value in (None, 1, [], "perhaps")),
+    ],
+)
+def test_a_status_that_is_none(double, content):
+    double.script = [(200, content)]
+    with (
+        Client(double.address, "tiny") as client,
+        pytest.raises(RuntimeError, match="tiny: expected a model's status, received"),
+    ):
+        client.ready()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], None, {"outputs": None}, {"outputs": 5}, {"outputs": [1, [2]]}, {"outputs": {"json": {}}}],
+)
+def test_about_that_is_none(double, content):
+    double.script = [(200, content)]
+    with Client(double.address, "tiny") as client, pytest.raises(RuntimeError, match="expected"):
+        client.about()
+
+
+FILES_OF_TEN = [bytes([i, 250]) for i in range(10)]
+
+
+def refusing(*places, status=400):
+    """Answers but for requests with one of these of `FILES_OF_TEN`."""
+    bad = {base64.b64encode(FILES_OF_TEN[place]).decode() for place in places}
+
+    def answer(method, path, body):
+        if method == "POST" and bad & {item["b64"] for item in body["instances"]}:
+            return status, {"error": "no image"}
+        return respond(method, path, body)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "places, first", [([0], 0), ([3], 3), ([9], 9), ([7, 4], 4), (range(10), 0)]
+)
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_a_broken_file_is_named(double, places, first, batch_size):
+    double.respond = refusing(*places)
+    message = rf"tiny:predict: expected an answer, received HTTP 400: no image \(for .* {first}\)$"
+    with Client(double.address, "tiny", batch_size=batch_size) as client:
+        with pytest.raises(ValueError, match=message):
+            client.predict_bytes(FILES_OF_TEN)
+    # By halves.
+    assert len(double.seen) <= 1 + -(-10 // batch_size) + 2 * 4
+
+
+def test_files_are_only_looked_at_when_they_are_refused(double):
+    double.respond = refusing(3, status=404)
+    with Client(double.address, "tiny") as client:
+        with pytest.raises(ValueError, match="received HTTP 404: no image$"):
+            client.predict_bytes(FILES_OF_TEN)
+    assert len(double.seen) == 2
+
+
+def test_a_request_of_sound_files_that_is_refused(double):
+    double.script = [None, (400, {"error": "too many"})]
+    with Client(double.address, "tiny") as client:
+        with pytest.raises(ValueError, match="received HTTP 400: too many$"):
+            client.predict_bytes(FILES_OF_TEN)
+    assert len(double.seen) == 2 + 2
+
+
+@pytest.mark.parametrize("trouble", [(500, {}), (200, []), drip], ids=["500", "nothing", "drip"])
+def test_the_refusal_counts_when_the_file_cannot_be_found(double, trouble):
+    double.script = [None, (400, {"error": "no image"}), trouble]
+    with Client(double.address, "tiny", timeout=2) as client:
+        with pytest.raises(ValueError, match="received HTTP 400: no image$"):
+            client.predict_bytes(FILES_OF_TEN)
+    assert len(double.seen) == 3
 
 
 @pytest.mark.parametrize(
@@ -522,6 +819,7 @@ class Servicer:
 
     def __init__(self, model):
         self.model, self.trouble, self.seen = model, [], []
+        self.metadata = self.outputs = None  # to answer in place of the right ones
 
     def start(self, port=0):
         from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
@@ -547,7 +845,12 @@ class Servicer:
         answer = predict_pb2.PredictResponse()
         signature = self.model.signatures[request.model_spec.signature_name]
         inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
-        outputs = signature(**{name: tf.constant(value) for name, value in inputs.items()})
+        try:
+            outputs = signature(**{name: tf.constant(value) for name, value in inputs.items()})
+        except tf.errors.InvalidArgumentError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.message)
+        if self.outputs:
+            return predict_pb2.PredictResponse(outputs=self.outputs)
         for name, value in outputs.items():
             answer.outputs[name].CopyFrom(tf.make_tensor_proto(value))
         return answer
@@ -559,6 +862,8 @@ class Servicer:
         self.enter(request, context)
         found = get_model_metadata_pb2.SignatureDefMap()
         json_format.ParseDict({"signature_def": SIGNATURES}, found)
+        if self.metadata:
+            return get_model_metadata_pb2.GetModelMetadataResponse(metadata=self.metadata)
         answer = get_model_metadata_pb2.GetModelMetadataResponse()
         answer.metadata["signature_def"].Pack(found)
         return answer
@@ -578,6 +883,12 @@ class Servicer:
         return None
 
 
+def png():
+    file = io.BytesIO()
+    PIL.Image.fromarray(IMAGES[0, ..., 0]).save(file, "PNG")
+    return file.getvalue()
+
+
 @pytest.fixture(scope="module")
 def servicer(tmp_path_factory):
     import tensorflow as tf
@@ -594,6 +905,7 @@ def servicer(tmp_path_factory):
 def over_grpc(servicer):
     servicer.seen.clear()
     servicer.trouble.clear()
+    servicer.metadata = servicer.outputs = None
     with Client(
         f"127.0.0.1:{servicer.port}",
         "tiny",
@@ -670,6 +982,46 @@ def test_a_grpc_server_without_metadata_judges_for_itself(servicer, over_grpc):
     assert len(over_grpc.predict(IMAGES)["accept"]) == 5
     servicer.trouble = [grpc.StatusCode.NOT_FOUND]
     assert not over_grpc.ready()
+
+
+@pytest.mark.parametrize("value", [b"\xff", None])
+def test_grpc_metadata_that_are_none(servicer, over_grpc, value):
+    """No message at all, or one of another kind."""
+    told = any_pb2.Any(type_url="type.googleapis.com/tensorflow.serving.SignatureDefMap")
+    if value is None:
+        told.Pack(wrappers_pb2.Int64Value(value=3))
+    else:
+        told.value = value
+    servicer.metadata = {"signature_def": told}
+    with pytest.raises(RuntimeError, match="/tiny/stable: expected signatures, received") as info:
+        over_grpc.predict(IMAGES)
+    assert "\n" not in str(info.value)
+    servicer.metadata = {"else": told}
+    assert len(over_grpc.predict(IMAGES)["accept"]) == 5
+
+
+@pytest.mark.parametrize("fields", [{"dtype": 1}, {"dtype": 99}, {"dtype": 3, "shape": 7}])
+def test_grpc_answers_that_are_none(servicer, over_grpc, fields):
+    """Without values, of an unknown type, of too few values."""
+    from tensorflow.core.framework import tensor_pb2, tensor_shape_pb2
+
+    shape = tensor_shape_pb2.TensorShapeProto(
+        dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=fields.get("shape", 2))]
+    )
+    tensor = tensor_pb2.TensorProto(
+        dtype=fields["dtype"], tensor_shape=shape, tensor_content=b"123"
+    )
+    servicer.outputs = dict.fromkeys(ANSWERS, tensor)
+    with pytest.raises(RuntimeError, match="expected tensors, received"):
+        over_grpc.predict(IMAGES)
+
+
+def test_grpc_names_a_broken_file(servicer, over_grpc):
+    files = [png(), png(), png(), b"no image", png()]
+    assert len(over_grpc.predict_bytes(files[:3])["accept"]) == 3
+    message = r"received INVALID_ARGUMENT: .* \(for the file in place 3\)$"
+    with pytest.raises(ValueError, match=message):
+        over_grpc.predict_bytes(files)
 
 
 def test_a_grpc_server_that_comes_back(servicer):

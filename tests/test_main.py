@@ -19,7 +19,8 @@ def test_mirrored_from_the_command_line(tmp_path):
     command += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
     command += ["--bootstrap_draws=50"]
     command += ["--strategy=mirrored", "--logical_devices=2", "--method=mcp,btcp"]
-    command += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=1"]
+    # Tracing takes the time, and tests/test_training.py has fine-tuning under this strategy.
+    command += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=0"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
     _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
@@ -29,7 +30,7 @@ def test_mirrored_from_the_command_line(tmp_path):
 
 
 @pytest.mark.prepared_data("fashion_mnist")
-def test_real_images(tmp_path, prepared_data_dir, capsys):
+def test_real_images(undrawn, tmp_path, prepared_data_dir, capsys):
     arguments = ["--dataset=fashion_mnist", "--preset=smoke", f"--data_dir={prepared_data_dir}"]
     arguments += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
     assert main(arguments) == 0

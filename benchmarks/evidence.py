@@ -1,0 +1,185 @@
+"""What each kind of evidence gives the residual estimator.
+
+    python -m benchmarks.evidence RUN [RUN ...] [--folds=0]
+
+For each run's frozen classifier, the estimator is fitted on its validation samples with a part of
+the evidence at a time, and judged on its calibration samples, on which nothing was fitted or
+chosen: no test sample is read. `--folds=5` also fits it on what five further classifiers, each
+trained without a fifth of the training samples, answer to that fifth; they take five times as long
+as the run's own classifier, and are kept in the run's folder under `folds/`.
+
+The last column says for how many of the runs the estimator was taken to be better than MCP; for the
+others it is MCP, and the difference is that of the calibration alone: none.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from btcp_tf import evaluation
+
+EVIDENCE = {
+    "the answer": ("answer",),
+    "and a second head": ("answer", "head"),
+    "and the neighbors": ("answer", "neighbors"),
+    "and both": ("answer", "head", "neighbors"),
+}
+CROSS_FITTED = "and both, cross-fitted"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.evidence",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--folds", type=int, default=0)
+    arguments = parser.parse_args()
+    common.start_tensorflow(common.cores())
+    common.print_environment("tensorflow", "keras", "scikit-learn")
+    rows: list[dict[str, Any]] = []
+    used: dict[str, int] = {}
+    for number, run in enumerate(arguments.runs):
+        print(f"{run} ...", flush=True)
+        found, taken = rows_of(run, number, arguments.folds)
+        rows += found
+        for name, is_used in taken.items():
+            used[name] = used.get(name, 0) + is_used
+    common.print_table(
+        ("evidence", "AUROC %", "AUPR-error %", "AURC x 1000", "AURC", "used"),
+        list(lines_of(evaluation.across_seeds(rows), used, len(arguments.runs))),
+    )
+
+
+def lines_of(
+    rows: list[dict[str, Any]], used: dict[str, int], runs: int
+) -> Iterator[tuple[str, ...]]:
+    mcp = next(row for row in rows if row["method"] == "mcp")
+    yield (
+        "none: MCP",
+        f"{100 * mcp['auroc']:.2f}",
+        f"{100 * mcp['aupr_error']:.2f}",
+        f"{1000 * mcp['aurc']:.2f}",
+        "",
+        "",
+    )
+    for row in rows:
+        if row["method"] == "mcp":
+            continue
+
+        def difference(metric: str, unit: int, row: dict[str, Any] = row) -> str:
+            value, low, high = (
+                unit * row[f"{metric}_minus_mcp{end}"] for end in ("", "_low", "_high")
+            )
+            return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+        yield (
+            row["method"],
+            difference("auroc", 100),
+            difference("aupr_error", 100),
+            difference("aurc", 1000),
+            f"{row['aurc_minus_mcp'] / mcp['aurc']:+.1%}",
+            f"{used[row['method']]} of {runs}",
+        )
+
+
+def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], dict[str, bool]]:
+    """Rows of the calibration samples, and which estimators were taken to be better than MCP."""
+    import keras
+
+    from btcp_tf import classifiers, command, estimators, methods, networks, runs, training
+    from btcp_tf.data import load
+
+    # What an earlier run left in memory.
+    keras.backend.clear_session()
+    config = command.parse([f"--flagfile={run / 'flags.cfg'}"])
+    config = dataclasses.replace(
+        config, method=("mcp", "residual"), finetune_method=(), residual_folds=folds, verbose=2
+    )
+    dataset = load(
+        config.dataset,
+        config.data_dir,
+        config.seed,
+        config.max_train_images,
+        config.max_test_images,
+        size=config.size,
+        bad_files=config.bad_files,
+    )
+    strategy = training.make_strategy("none", 0)
+
+    def build(seed: int) -> keras.Model:
+        keras.utils.set_random_seed(seed)
+        return networks.build_model(
+            config.encoder,
+            dataset.train.images.shape[1:],
+            len(dataset.class_names),
+            feature_dim=config.feature_dim,
+            estimator_activation=config.estimator_activation,
+        )
+
+    apart = runs.train_folds(build, dataset, config, run / "folds", strategy)
+    network = build(config.seed)
+    stages = training.fit(
+        network,
+        dataset,
+        config,
+        {},
+        folder=run / "checkpoints",
+        strategy=strategy,
+        describe=lambda stage, row, answers: row,
+        after_epoch=lambda stage, rows: None,
+    )
+    infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
+
+    def outputs(split: Any) -> methods.Outputs:
+        return methods.Outputs(**infer(split.images), labels=split.labels)
+
+    pairs = []
+    for values, unseen in apart:
+        training.restore(network, values)
+        whole = outputs(dataset.train)
+        pairs.append((whole[~unseen], whole[unseen]))
+    training.restore(network, stages["classifier"].values)
+    kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
+    reference = methods.Reference(
+        train=outputs(dataset.train),
+        validation=outputs(dataset.validation),
+        kernel=kernel,
+        bias=bias,
+        seed=config.seed,
+        folds=tuple(pairs),
+    )
+    own, *others = reference.held_out
+    judged = outputs(dataset.calibration)
+    columns = {"mcp": methods.mcp_of(judged.logits)}
+    used = {}
+    variants = [(name, allowed, []) for name, allowed in EVIDENCE.items()]
+    if others:
+        variants.append((CROSS_FITTED, estimators.EVIDENCE, others))
+    for name, allowed, further in variants:
+        fit, readers, weights = estimators.fit_residual(
+            own, further, allowed=allowed, seed=config.seed
+        )
+        print(f"  {name}: {fit.words}", flush=True)
+        columns[name] = estimators.score_residual(readers, weights, judged.features, judged.logits)
+        used[name] = bool(fit.evidence)
+    found = evaluation.rows(
+        evaluation.Predictions(judged.labels, judged.probs, judged.predicted, columns),
+        dataset=dataset.name,
+        seed=number,
+        stage="frozen",
+        classifier_id=str(run),
+        split="calibration",
+        tau=config.tau,
+        bootstrap_draws=config.bootstrap_draws,
+        bootstrap_seed=config.seed,
+    )
+    return found, used
+
+
+if __name__ == "__main__":
+    main()
