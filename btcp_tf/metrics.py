@@ -127,7 +127,7 @@ def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) ->
       good: Whether a number is accepted; False for NaN.
     """
     found = math.nan
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
         with contextlib.suppress(OverflowError):
             found = float(value)
     if not good(found):
@@ -145,7 +145,7 @@ def whole_number(name: str, value: Any, wanted: str, low: int, high: float = mat
       low: The least that is accepted.
       high: The greatest.
     """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
     if not (whole and low <= value <= high):
         raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
     return int(value)

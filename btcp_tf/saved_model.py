@@ -204,9 +204,10 @@ def _copy(source: Path, directory: Path) -> None:
         shutil.copytree(source, directory, dirs_exist_ok=True)
     except shutil.Error as error:
         _, target, reason = error.args[0][0]
+        # Without the paths, of which one is gone by then.
         raise OSError(
-            f"export: expected room for a copy of {source}, received for "
-            f"{os.path.relpath(target, directory)}: {reason}"
+            f"export: expected room for a copy of {source} in {directory.parent}, received for "
+            f"{os.path.relpath(target, directory)}: {reason.partition(': ')[0]}"
         ) from None
 
 
@@ -391,12 +392,18 @@ def _assign(directory: Path, values: Mapping[str, Any]) -> None:
     }
     for old in (directory / "variables").iterdir():
         old.unlink()
-    tf.raw_ops.SaveV2(
-        prefix=path,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
-    )
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=path,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"export: expected room for variables in {directory.parent}, received: "
+            f"{error.message.rpartition('; ')[2]}"
+        ) from None
 
 
 def _json_text(content: Mapping[str, Any]) -> str:
