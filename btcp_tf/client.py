@@ -293,15 +293,17 @@ class Client:
     def about(self) -> dict[str, Any]:
         """What the model says of itself: the content of its `assets.extra/btcp_tf.json`.
 
-        TensorFlow Serving refuses a signature without an input over REST, and wherever it batches
-        requests: then read that file.
+        Of a version that an earlier release exported, whose `about` takes nothing, TensorFlow
+        Serving refuses it over REST, and wherever it batches requests: then read that file.
 
         Raises:
           See the class.
         """
         deadline = _Deadline(self._timeout)
+        known = self._signature("about", deadline)
+        name = "ask" if known is None else next(iter(known.inputs), "")
         try:
-            outputs = self._transport.call("about", "", None, deadline)
+            outputs = self._transport.call("about", name, [b"?"] if name else None, deadline)
         except ValueError as error:
             if "input" not in str(error):
                 raise
@@ -330,22 +332,29 @@ class Client:
 
     def _input(self, signature: str, default: str, deadline: _Deadline) -> tuple[str, _Spec | None]:
         """Name of a signature's input, and what is known of it."""
+        known = self._signature(signature, deadline)
+        if known is None:
+            return default, None
+        if len(known.inputs) != 1:
+            raise ValueError(
+                "signature: expected one with one input, received "
+                f"{signature!r} with {len(known.inputs)}"
+            )
+        return next(iter(known.inputs.items()))
+
+    def _signature(self, signature: str, deadline: _Deadline) -> _Signature | None:
+        """What is known of a signature; None where the server tells of none."""
         if not self._knows_signatures:
             self._signatures = self._transport.signatures(deadline)
             self._knows_signatures = True
         if self._signatures is None:
-            return default, None
+            return None
         if signature not in self._signatures:
             raise ValueError(
                 f"signature: expected one of {', '.join(sorted(self._signatures))}, which "
                 f"{self._transport.where} has, received {signature!r}"
             )
-        inputs = self._signatures[signature].inputs
-        if len(inputs) != 1:
-            raise ValueError(
-                f"signature: expected one with one input, received {signature!r} with {len(inputs)}"
-            )
-        return next(iter(inputs.items()))
+        return self._signatures[signature]
 
     def _answers(
         self, signature: str, name: str, inputs: Any, deadline: _Deadline

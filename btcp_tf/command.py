@@ -151,6 +151,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     from btcp_tf.data import DATASETS, check_name, short_name
     from btcp_tf.methods import METHODS
 
+    given = words
     # Which files stand before the words is known only from the words, which may
     # themselves name flag files: read, look, read again with more in front.
     leftovers = read(flag_values, words)
@@ -188,6 +189,8 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         values["data_dir"] = os.path.normpath(values["data_dir"])
     values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
     config = Config(**values)
+    # The promises that a run's report makes have these, whatever its own threshold.
+    check_decision(given, flag_values, used=("delta", "min_coverage"))
     if not config.output_dir:
         data_name = short_name(dataset, config.data_dir)
         parts = filter(None, [data_name, preset, f"seed{config.seed}"])
@@ -302,6 +305,45 @@ def reading(
         show_help(flag_values, usage)
     with exit_on_error():
         yield read(flag_values, words)
+
+
+def check_file(name: str, path: str | os.PathLike, endings: Sequence[str]) -> None:
+    """UsageError unless a flag names a file that is there, with one of these endings."""
+    path = Path(path)
+    if not (path.is_file() and path.suffix.lower() in endings):
+        raise UsageError(
+            f"{name}: expected a file ({', '.join(endings)}), received {path}"
+            + ("" if path.exists() else ", which is not there")
+        )
+
+
+def check_decision(
+    words: Sequence[str], flag_values: flags.FlagValues, used: Iterable[str] = ()
+) -> None:
+    """UsageError for a word that sets what the chosen `threshold` would ignore.
+
+    A setting in a flag file may be unused: the file of a run holds them all.
+
+    Args:
+      words: The words after the program's name.
+      flag_values: What was read from them, `threshold` among it.
+      used: Settings that the command has a use for whatever the threshold.
+    """
+    from btcp_tf.thresholds import RULES, settings_of
+
+    threshold: Any = flag_values["threshold"].value
+    known = {rule: settings_of(rule) for rule in RULES}
+    own = known.get(threshold, known["given"])
+    before = words[: list(words).index("--")] if "--" in words else words
+    for word in before:
+        match = re.match(r"--?(\w+)", word)
+        name = match[1] if match else ""
+        rules = [rule for rule in known if name in known[rule]]
+        if name in _FIELDS and name != "tau" and rules and name not in {*own, *used}:
+            raise UsageError(
+                f"{name}: expected only with --threshold={' or '.join(rules)}, received it with "
+                f"--threshold={threshold}"
+            )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ SciPy's special functions alone. What the answers mean for a threshold is said i
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -52,8 +52,7 @@ def quantile_edges(values: ArrayLike, bins: int = 10) -> np.ndarray:
     Raises:
       ValueError: If an argument is not as described.
     """
-    if bins < 2:
-        raise ValueError(f"bins: expected a number >= 2, received {bins}")
+    bins = metrics.whole_number("bins", bins, "a whole number >= 2", 2)
     values = _sample("values", values)
     edges, times = np.unique(
         np.quantile(values, np.arange(1, bins) / bins, method="inverted_cdf"), return_counts=True
@@ -145,7 +144,7 @@ def ks(baseline: ArrayLike, production: ArrayLike, *, level: float = 0.95) -> Ks
     Source: Smirnov, Table for Estimating the Goodness of Fit of Empirical Distributions, 1948;
     Massart, The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality, 1990.
     """
-    _check_probability("level", level)
+    check_probability("level", level)
     baseline, production = _sample("baseline", baseline), _sample("production", production)
     values = np.union1d(baseline, production)
     gaps = np.abs(_cdf(baseline, values) - _cdf(production, values))
@@ -276,11 +275,9 @@ def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[floa
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
     """
-    _check_probability("level", level)
-    if not 0 <= count <= rows or rows < 1:
-        raise ValueError(
-            f"count and rows: expected 0 <= count <= rows, rows > 0, received {count} and {rows}"
-        )
+    check_probability("level", level)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
     tail = (1 - level) / 2
     low = special.betaincinv(count, rows - count + 1, tail) if count else 0.0
     high = special.betaincinv(count + 1, rows - count, 1 - tail) if count < rows else 1.0
@@ -340,8 +337,8 @@ def evidence(is_error: ArrayLike, risk: float) -> np.ndarray:
     E-detectors, 2024; Ramdas, Grünwald, Vovk and Shafer, Game-Theoretic Statistics and Safe
     Anytime-Valid Inference, 2023.
     """
-    _check_probability("risk", risk)
-    wrong = np.asarray(is_error)
+    check_probability("risk", risk)
+    wrong = metrics.array("is_error", is_error)
     if wrong.dtype != bool or not wrong.ndim:
         raise ValueError(
             f"is_error: expected bool, shape [..., n], received {wrong.dtype} {wrong.shape}"
@@ -389,8 +386,8 @@ def first_break(is_error: ArrayLike, risk: float, *, delta: float) -> Break | No
     Raises:
       ValueError: If an argument is not as described.
     """
-    _check_probability("delta", delta)
-    wrong = np.asarray(is_error)
+    check_probability("delta", delta)
+    wrong = metrics.array("is_error", is_error)
     if wrong.ndim != 1:
         raise ValueError(f"is_error: expected shape [n], received {wrong.shape}")
     enough = evidence(wrong, risk) >= 1 / delta
@@ -428,8 +425,8 @@ def anytime_interval(
     Ramdas, McAuliffe and Sekhon, Time-Uniform, Nonparametric, Nonasymptotic Confidence Sequences,
     2021.
     """
-    _check_probability("delta", delta)
-    _check_probability("scale", scale)
+    check_probability("delta", delta)
+    check_probability("scale", scale)
     k, n = np.broadcast_arrays(np.asarray(errors), np.asarray(rows))
     if k.dtype.kind not in "iu" or n.dtype.kind not in "iu" or not np.all((k >= 0) & (k <= n)):
         raise ValueError("errors and rows: expected whole numbers, 0 <= errors <= rows")
@@ -456,7 +453,7 @@ def anytime_interval(
 
 
 def _sample(name: str, values: ArrayLike) -> np.ndarray:
-    found = np.asarray(values)
+    found = metrics.array(name, values)
     if found.dtype.kind not in "iuf" or found.ndim != 1 or not found.size:
         raise ValueError(
             f"{name}: expected numbers [n], n > 0, received {found.dtype} {found.shape}"
@@ -467,7 +464,7 @@ def _sample(name: str, values: ArrayLike) -> np.ndarray:
 
 def _counts(baseline: ArrayLike, production: ArrayLike) -> np.ndarray:
     """[2, k] int64."""
-    found = [np.asarray(baseline), np.asarray(production)]
+    found = [metrics.array("baseline", baseline), metrics.array("production", production)]
     for name, counts in zip(("baseline", "production"), found, strict=True):
         if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 0).any():
             raise ValueError(f"{name}: expected whole numbers >= 0, shape [k], received other ones")
@@ -481,6 +478,6 @@ def _counts(baseline: ArrayLike, production: ArrayLike) -> np.ndarray:
     return np.stack(found).astype(np.int64)
 
 
-def _check_probability(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
+def check_probability(name: str, value: Any) -> None:
+    """ValueError, which names it, unless an argument is a number between 0 and 1."""
+    metrics.number(name, value, "a number between 0 and 1", lambda x: 0 < x < 1)

@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise command.UsageError("threshold: expected a rule or a number, received none")
         values = command.settings(flag_values)
         thresholds.check_word(values["threshold"])
-    path, scores, root = paths[0], flag_values.scores, flag_values.export_dir
+        command.check_decision(sys.argv[1:] if argv is None else argv, flag_values)
+        scores = os.path.expanduser(flag_values.scores)
+        if scores:
+            command.check_file("scores", scores, evaluation.ENDINGS)
+    path, root = paths[0], flag_values.export_dir
     return command.carry_out(lambda: _export(path, values, scores, root), values["verbose"])
 
 
@@ -114,7 +118,7 @@ def _name_of(source: Path) -> str:
 
 def _labeled(path: str, class_names: Sequence[str]) -> evaluation.Predictions:
     """Labeled scores of a model of these classes."""
-    found = load_scores(os.path.expanduser(path), (exported.COLUMN,))
+    found = load_scores(path, (exported.COLUMN,))
     if found.labels is None or (found.labels < 0).any():
         received = "none" if found.labels is None else "rows without one"
         raise ValueError(f"{path}: expected a label in every row, received {received}")

@@ -15,8 +15,10 @@ Its metrics, `OOD_METRICS`, are functions of `(is_ood, uncertainty)` and of the 
 OOD samples in the place of errors and in-distribution samples in that of correct answers.
 """
 
+import contextlib
 import dataclasses
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -85,7 +87,7 @@ def _columns(
     """The two columns as [n] bool and [n] float64."""
     if np.ma.isMaskedArray(is_error) or np.ma.isMaskedArray(uncertainty):
         raise ValueError("expected plain arrays, received a masked one; leave its rows out first")
-    errors, u = np.asarray(is_error), np.asarray(uncertainty)
+    errors, u = array(task.argument, is_error), array("uncertainty", uncertainty)
     for name, column in ((task.argument, errors), ("uncertainty", u)):
         if column.dtype.kind not in "biuf":
             raise ValueError(f"{name}: expected numbers, received dtype {column.dtype}")
@@ -101,6 +103,58 @@ def _columns(
     u = u.astype(np.float64, copy=False)
     check_rows(np.isfinite(u), u, "uncertainty: expected finite numbers")
     return errors.astype(bool, copy=False), u
+
+
+def array(name: str, values: ArrayLike) -> np.ndarray:
+    """An argument as an array; ValueError, which names it, for rows of different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"{name}: expected numbers, shape [n], received rows of different lengths"
+        ) from None
+
+
+def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) -> float:
+    """A plain real number as a float; ValueError, which names it, unless it is one and good.
+
+    Text, bool, complex numbers and arrays are none, nor is a number that no float can hold.
+
+    Args:
+      name: Of the argument.
+      value: What it is given.
+      wanted: What is expected, for the message.
+      good: Whether a number is accepted; False for NaN.
+    """
+    found = math.nan
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        with contextlib.suppress(OverflowError):
+            found = float(value)
+    if not good(found):
+        raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
+    return found
+
+
+def whole_number(name: str, value: Any, wanted: str, low: int, high: float = math.inf) -> int:
+    """A whole number from `low` to `high` as an int; ValueError, which names it, unless it is one.
+
+    Args:
+      name: Of the argument.
+      value: What it is given; a float is none, whatever its value.
+      wanted: What is expected, for the message.
+      low: The least that is accepted.
+      high: The greatest.
+    """
+    whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
+    if not (whole and low <= value <= high):
+        raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
+    return int(value)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: text in quotes, numbers bare, all of it short and on one line."""
+    words = str(value) if isinstance(value, numbers.Real) else repr(value)
+    return " ".join(words.split())[:80]
 
 
 class RowError(ValueError):

@@ -23,7 +23,17 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, drift, evaluation, pages, plots, tables, tabular, thresholds
+from btcp_tf import (
+    command,
+    drift,
+    evaluation,
+    metrics,
+    pages,
+    plots,
+    tables,
+    tabular,
+    thresholds,
+)
 from btcp_tf.files import atomic_path, check_folder
 from btcp_tf.pages import Block, Report, text
 from btcp_tf.plots import Drawing, panels
@@ -169,8 +179,7 @@ def monitor(
                 f"tau: expected only with a predictions file, received it with {baseline.name}, "
                 "which has a threshold of its own"
             )
-        if not math.isfinite(tau):
-            raise ValueError(f"tau: expected a finite number, received {tau}")
+        tau = metrics.number("tau", tau, "a finite number", math.isfinite)
         threshold = dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
     known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
@@ -252,8 +261,7 @@ def judge_assumption(
         the baseline does no harm: a share of rows above one of their own quantiles varies no more.
       alpha: Probability of a false alarm of all checks together, in (0, 1).
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha: expected a number between 0 and 1, received {alpha}")
+    drift.check_probability("alpha", alpha)
     (then, old), (now, new) = baseline, production
     n, m = len(then), len(now)
     if min(n, m) < FEWEST:
@@ -371,9 +379,9 @@ def judge_promise(
       risk: Limit to test in the place of the promised one.
       delta: Probability of a false alarm over the whole stream, in (0, 1).
     """
-    for name, value in (("risk", risk), ("delta", delta)):
-        if value is not None and not 0 < value < 1:
-            raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
+    drift.check_probability("delta", delta)
+    if risk is not None:
+        drift.check_probability("risk", risk)
     limit = risk if risk is not None else threshold.target if threshold else None
     if labels is None or not len(labels[0]):
         return Promise("none", "There are no labels.", limit)
@@ -489,11 +497,17 @@ def _notes(
             "predicted classes change, nothing here can tell."
         )
     elif threshold is not None and tau is not None:
-        yield (
-            f"{promise.accepted:,} of {int(accepted.sum()):,} accepted answers have a label. What "
-            "they say holds for all of them only if it does not depend on the answer which ones "
-            "got one, as in a random sample."
-        )
+        count = int(accepted.sum())
+        if promise.accepted:
+            yield (
+                f"{promise.accepted:,} of {count:,} accepted answers have a label. What they say "
+                "holds for all of them only if it does not depend on the answer which ones got "
+                "one, as in a random sample."
+            )
+        elif count:
+            yield f"None of the {count:,} accepted answers has a label: nothing tests the promise."
+        else:
+            yield "No answer was accepted: there is nothing that the promise would be about."
         if rest := promise.labeled - promise.accepted:
             yield (
                 f"{rest:,} labels belong to answers that were not accepted; the promise is not "
@@ -843,10 +857,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
         paths = _paths(values)
         for name in ("risk", "alpha", "delta"):
-            if values[name] is not None and not 0 < values[name] < 1:
-                raise command.UsageError(
-                    f"{name}: expected a number between 0 and 1, received {values[name]}"
-                )
+            if values[name] is not None:
+                drift.check_probability(name, values[name])
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 
@@ -870,7 +882,7 @@ def _define_flags() -> flags.FlagValues:
         "Labels that came later: a CSV file of input,labels in the order in which they came, for "
         "any of the inputs. Or a column labels in the scores.",
     )
-    text_flag("output_dir", "Where to write; empty: <stem>-monitor beside the scores.")
+    text_flag("output_dir", "Where to write; empty: <scores>-monitor beside the scores.")
     text_flag("column", "Name of the uncertainty in a predictions file that has several.")
     number_flag("tau", None, "Threshold, for a predictions file as the baseline.")
     number_flag("risk", None, "Error rate of accepted answers to test; else the promised one.")
@@ -899,13 +911,9 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
             f"received {paths['baseline']}, which is not there"
         )
     for name, endings in (("scores", evaluation.ENDINGS), ("labels", tabular.ENDINGS)):
-        path = paths.get(name)
-        if path and not (path.is_file() and path.suffix.lower() in endings):
-            raise command.UsageError(
-                f"{name}: expected a file ({', '.join(endings)}), received {path}"
-                + ("" if path.exists() else ", which is not there")
-            )
-    paths.setdefault("output_dir", paths["scores"].with_name(f"{paths['scores'].stem}-monitor"))
+        if name in paths:
+            command.check_file(name, paths[name], endings)
+    paths.setdefault("output_dir", paths["scores"].with_name(f"{paths['scores'].name}-monitor"))
     return paths
 
 

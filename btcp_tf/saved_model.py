@@ -55,7 +55,8 @@ import numpy as np
 import tensorflow as tf
 signatures = tf.saved_model.load(sys.argv[2]).signatures
 images = np.load(sys.argv[3])
-found = {"0/about/json": signatures["about"]()["json"].numpy()}
+asked = tf.constant(["", "?"])
+found = {"2/about/json": signatures["about"](ask=asked)["json"].numpy().astype("S")}
 def files(images):
     # An empty list would be one of floats.
     return tf.constant([tf.io.encode_png(image).numpy() for image in images], tf.string)
@@ -96,7 +97,9 @@ def export(
     - `serving_bytes`, of uint8 models of gray or color images: `image_bytes` `[n]`, JPEG or PNG
       files, made gray or color and brought to size as `data.convert` does, without a look at
       Exif's orientation. A file that is none fails the request;
-    - `about` takes nothing and answers `json`, the content of `assets.extra/btcp_tf.json`.
+    - `about` takes `ask` `[n]`, any text, and answers `json` `[n]`, each the content of
+      `assets.extra/btcp_tf.json`. A server's REST refuses what has no input, and a server that puts
+      requests together what does not answer one row for each.
 
     The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
     `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u, as a float64, is below
@@ -185,7 +188,7 @@ def with_threshold(
     held_out = read_held_out(source) | dict(held_out or {})
     folder = source.parent if folder is None else Path(folder)
     with _temporary_directory(folder) as temporary:
-        shutil.copytree(source, temporary, dirs_exist_ok=True)
+        _copy(source, temporary)
         # It would tell the hash of the weights as they were.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
         text = _json_text({**content, **_decision(threshold, held_out)})
@@ -193,6 +196,19 @@ def with_threshold(
         _write_extra(temporary, text, held_out)
         _compare(source, temporary, threshold, text)
         return _publish(temporary, folder)
+
+
+def _copy(source: Path, directory: Path) -> None:
+    """Copies a directory's content; OSError with the reason of the first file that fails."""
+    try:
+        shutil.copytree(source, directory, dirs_exist_ok=True)
+    except shutil.Error as error:
+        _, target, reason = error.args[0][0]
+        # Without the paths, of which one is gone by then.
+        raise OSError(
+            f"export: expected room for a copy of {source} in {directory.parent}, received for "
+            f"{os.path.relpath(target, directory)}: {reason.partition(': ')[0]}"
+        ) from None
 
 
 def _validate(
@@ -343,10 +359,11 @@ def _write(
     for name, (spec, prepare) in _signatures(model).items():
         archive.add_endpoint(name, endpoint(spec, prepare))
 
-    def tell() -> dict[str, tf.Tensor]:
-        return {"json": text.read_value()}
+    def tell(ask: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"json": tf.fill(tf.shape(ask), text.read_value())}
 
-    told = tf.function(tell, autograph=False)
+    spec = tf.TensorSpec((None,), tf.string, name="ask")
+    told = tf.function(tell, input_signature=[spec], autograph=False)
     told.get_concrete_function()
     archive.add_endpoint("about", told)
     archive.write_out(str(directory), verbose=False)
@@ -375,12 +392,18 @@ def _assign(directory: Path, values: Mapping[str, Any]) -> None:
     }
     for old in (directory / "variables").iterdir():
         old.unlink()
-    tf.raw_ops.SaveV2(
-        prefix=path,
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=list(tensors.values()),
-    )
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=path,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"export: expected room for variables in {directory.parent}, received: "
+            f"{error.message.rpartition('; ')[2]}"
+        ) from None
 
 
 def _json_text(content: Mapping[str, Any]) -> str:
@@ -479,7 +502,7 @@ def _check(
             ) from error
         with np.load(answers) as loaded:
             found = dict(loaded)
-    wanted = {"0/about/json": np.array(about.encode())}
+    wanted = {"2/about/json": np.array(2 * [about.encode()])}
     for size, answer in _keras_answers(model, class_names, sample_images, sizes).items():
         for signature in _signatures(model):
             # Whether it decided by its own u, which may differ in the last digits.
@@ -550,7 +573,10 @@ def _differences(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) ->
 def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:
     """Raises RuntimeError unless two versions answer alike but for their decision."""
     old, new = (tf.saved_model.load(str(path)).signatures for path in (source, changed))
-    if new["about"]()["json"].numpy().decode() != about:
+    # The graph is a copy: where `about` of the source takes nothing, as it once did, it does here.
+    told = new["about"]
+    asked = {name: tf.constant(["?"]) for name in told.structured_input_signature[1]}
+    if np.ravel(told(**asked)["json"].numpy())[0].decode() != about:
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
     # Whatever the inputs are: the same for both.
     spec = old[SIGNATURE].structured_input_signature[1]["images"]

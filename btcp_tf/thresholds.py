@@ -8,6 +8,7 @@ the rows that they are given. `calibration_size` says how many rows a promise ta
 """
 
 import dataclasses
+import fractions
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -67,21 +68,50 @@ def from_json(value: Any) -> Threshold:
     """
     if not isinstance(value, dict) or "tau" not in value:
         raise ValueError("expected a threshold with tau, received none")
-    limits = {"tau": (-math.inf, math.inf), "target": (0.0, 1.0), "delta": (0.0, 1.0)}
-    for name, (low, high) in limits.items():
-        number = value.get(name)
-        if number is None:
-            continue
-        if type(number) not in (int, float) or not low < number < high:
-            wanted = "a finite number" if name == "tau" else "a number between 0 and 1"
-            raise ValueError(f"{name}: expected {wanted} or null, received {number!r}")
-    try:
-        return Threshold(**value)
-    except TypeError:
-        names = [field.name for field in dataclasses.fields(Threshold)]
-        raise ValueError(
-            f"expected a threshold of {', '.join(names)}, received {', '.join(value)}"
-        ) from None
+    fields = {field.name: field for field in dataclasses.fields(Threshold)}
+    for name in value:
+        if name not in fields:
+            raise ValueError(
+                f"{name}: expected one of {', '.join(fields)}, received this field of a threshold"
+            )
+    found: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in value:
+            found[name] = _field(name, value[name], found)
+        elif field.default is dataclasses.MISSING:
+            raise ValueError(f"{name}: expected this field of a threshold, received none")
+    return Threshold(**found)
+
+
+# What a field of a threshold may be beside null: in words, and whether a number is.
+_LIMITS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "tau": ("a finite number", math.isfinite),
+    **dict.fromkeys(("target", "delta"), ("a number between 0 and 1", lambda x: 0 < x < 1)),
+    **dict.fromkeys(
+        ("coverage", "risk", "risk_bound", "least_risk"),
+        ("a number from 0 to 1", lambda x: 0 <= x <= 1),
+    ),
+}
+
+
+def _field(name: str, value: Any, before: Mapping[str, Any]) -> Any:
+    """One field of a threshold, checked; `before` holds the fields that stand before it."""
+    if name == "rule":
+        if not isinstance(value, str):
+            raise ValueError(f"rule: expected text, received {value!r}")
+        return value
+    if name in _LIMITS:
+        wanted, good = _LIMITS[name]
+        return None if value is None else metrics.number(name, value, f"{wanted} or null", good)
+    if value is None and name == "errors":
+        return None
+    # Each counts some of the rows that the one before counts.
+    above = {"n": None, "accepted": "n", "errors": "accepted"}[name]
+    high = math.inf if above is None else before[above]
+    wanted = (
+        "a whole number >= 0" if above is None else f"a whole number from 0 to {above} = {high}"
+    )
+    return metrics.whole_number(name, value, wanted + " or null" * (name == "errors"), 0, high)
 
 
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
@@ -127,13 +157,19 @@ def least_cost(
     Raises:
       ValueError: As `metrics.tie_groups`, and if a cost is negative or not finite, or both are 0.
     """
-    for name, cost in (("error_cost", error_cost), ("abstention_cost", abstention_cost)):
-        if not 0 <= cost < math.inf:
-            raise ValueError(f"{name}: expected a finite number >= 0, received {cost}")
+    costs = {"error_cost": error_cost, "abstention_cost": abstention_cost}
+    error_cost, abstention_cost = (
+        metrics.number(name, cost, "a finite number >= 0", lambda x: 0 <= x < math.inf)
+        for name, cost in costs.items()
+    )
     if not (error_cost or abstention_cost):
         raise ValueError("error_cost and abstention_cost: expected one above 0, received 0 and 0")
     groups = metrics.tie_groups(is_error, uncertainty)
-    cost = groups.errors * error_cost + (groups.rows[-1] - groups.rows) * abstention_cost
+    # In a unit of about the larger one, so that no sum overflows; by a power of two, which rounds
+    # nothing.
+    _, exponent = math.frexp(max(error_cost, abstention_cost))
+    unit = [math.ldexp(cost, -exponent) for cost in (error_cost, abstention_cost)]
+    cost = groups.errors * unit[0] + (groups.rows[-1] - groups.rows) * unit[1]
     rule = f"least cost: {error_cost:g} for an error, {abstention_cost:g} for an abstention"
     return _at_cut(groups, _last(cost == cost.min()), rule)
 
@@ -148,7 +184,7 @@ def target_coverage(uncertainty: ArrayLike, *, coverage: float) -> Threshold:
     Raises:
       ValueError: If an argument is not as described.
     """
-    _check_share("coverage", coverage)
+    coverage = _share("coverage", coverage)
     groups = _unlabeled(uncertainty)
     # A quotient of counts is rounded as the literal is, so that 19 of 20 is 0.95.
     cut = int(np.argmax(groups.rows / groups.rows[-1] >= coverage))
@@ -203,6 +239,7 @@ def target_risk(
     Source: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test, 2021; Clopper and Pearson,
     1934.
     """
+    risk, delta = _probability("risk", risk), _probability("delta", delta)
     rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
     groups = metrics.tie_groups(is_error, uncertainty)
     return _walk(groups, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
@@ -219,12 +256,11 @@ def given(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> Thresho
     Raises:
       ValueError: As `metrics.tie_groups`, and if tau is not finite.
     """
-    if not math.isfinite(tau):
-        raise ValueError(f"tau: expected a finite number, received {tau}")
+    tau = metrics.number("tau", tau, "a finite number", math.isfinite)
     groups = metrics.tie_groups(is_error, uncertainty)
     cut = np.searchsorted(groups.u, tau)
     rows, errors = int(groups.rows[cut]), int(groups.errors[cut])
-    return _threshold(float(tau), "given", int(groups.rows[-1]), rows, errors)
+    return _threshold(tau, "given", int(groups.rows[-1]), rows, errors)
 
 
 RULES: dict[str, Callable[..., Threshold]] = {
@@ -239,7 +275,7 @@ def settings_of(rule: str) -> dict[str, bool]:
     Raises:
       ValueError: If the rule is not in `RULES`.
     """
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
     known = inspect.signature(RULES[rule]).parameters.values()
     return {p.name: p.default is p.empty for p in known if p.kind is p.KEYWORD_ONLY}
@@ -284,7 +320,7 @@ def check_word(word: str) -> None:
     """ValueError unless a word is a rule of `RULES` that a command line has, or a finite number."""
     rules = [name for name in RULES if name != "given"]
     try:
-        good = word in rules or math.isfinite(float(word))
+        good = isinstance(word, str) and (word in rules or math.isfinite(float(word)))
     except ValueError:
         good = False
     if not good:
@@ -346,9 +382,10 @@ def target_risk_by_group(
     Raises:
       ValueError: As `target_risk`, and if groups are not as described.
     """
+    risk, delta = _probability("risk", risk), _probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
-    names = np.asarray(groups)
+    names = metrics.array("groups", groups)
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         names = names.astype(str)
     if names.dtype.kind not in "biuU":
@@ -385,19 +422,21 @@ def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:
 
     Returns:
       `[<= size]`, ascending. Half-way between two distinct values each, but for the last, which
-      accepts everything: it is above 1 for u in [0, 1], else the largest single-precision number.
+      accepts everything: it is above 1 for u in [0, 1], else the largest single-precision number,
+      or what is above u.
 
     Raises:
       ValueError: If an argument is not as described.
     """
-    if size < 1:
-        raise ValueError(f"size: expected a number >= 1, received {size}")
+    size = metrics.whole_number("size", size, "a whole number >= 1", 1)
     groups = _unlabeled(uncertainty)
+    # Shares that are no further apart than those of single rows find every cut.
+    size = min(size, int(groups.rows[-1]))
     # In whole numbers: the first cut of at least i / size of all rows.
     wanted = np.arange(1, size + 1) * groups.rows[-1]
     grid = _cuts(groups.u)[np.unique(np.searchsorted(groups.rows * size, wanted))]
     in_unit_interval = groups.u[0] >= 0 and groups.u[-1] <= 1
-    grid[-1] = _ABOVE_ONE if in_unit_interval else np.finfo(np.float32).max
+    grid[-1] = _ABOVE_ONE if in_unit_interval else max(grid[-1], np.finfo(np.float32).max)
     return grid
 
 
@@ -427,27 +466,35 @@ def calibration_size(
       ceil(log(delta) / log(1 - risk)).
 
     Raises:
-      ValueError: If an argument is not as described, or `expected_risk` is so near to `risk` that
-        more than 4,096 errors would have to be seen.
+      ValueError: If an argument is not as described, if more than 2^53 rows would be needed, which
+        is where floats no longer count, or if `expected_risk` is so near to `risk` that more than
+        4,096 errors would have to be seen.
     """
-    _check_probability("risk", risk)
-    _check_probability("delta", delta)
-    _check_probability("power", power)
-    _check_share("coverage", coverage)
-    if not 0 <= expected_risk < risk:
-        raise ValueError(
-            f"expected_risk: expected 0 or more, below {risk}, received {expected_risk}"
-        )
+    risk, delta = _probability("risk", risk), _probability("delta", delta)
+    power, coverage = _probability("power", power), _share("coverage", coverage)
+    expected_risk = metrics.number(
+        "expected_risk", expected_risk, f"0 or more, below {risk}", lambda x: 0 <= x < risk
+    )
+    too_many = ValueError(
+        f"risk, delta and coverage: expected a promise that at most {_MOST_ROWS:,} rows can "
+        f"support, received {risk}, {delta} and {coverage}"
+    )
     limit = 64
     while limit <= 2**13:
         # Entry c of `first` is where c errors are allowed. From there to the next one's, each row
         # makes passing less probable.
         first = _least_rows(np.arange(limit + 1), risk, delta)
+        if expected_risk and first[-1] > _MOST_ROWS:
+            raise too_many
         failing = np.flatnonzero(_tail(np.arange(limit), first[1:] - 1, expected_risk) < power)
         start = failing[-1] + 1 if len(failing) else 0
         # The teeth get smaller and the way up is long: what holds for so many holds for all.
         if start <= limit // 2:
-            return math.ceil(first[start] / coverage)
+            # The share as it is written: 7 rows of 7 % are 100, not 101.
+            rows = math.ceil(int(first[start]) / fractions.Fraction(repr(coverage)))
+            if rows > _MOST_ROWS:
+                raise too_many
+            return rows
         limit *= 2
     raise ValueError(
         f"expected_risk: expected a number further below {risk}, received {expected_risk}"
@@ -486,7 +533,7 @@ def outcome(
     Raises:
       ValueError: As `metrics.tie_groups`, or if delta is not as described.
     """
-    _check_probability("delta", delta)
+    delta = _probability("delta", delta)
     groups = metrics.tie_groups(is_error, uncertainty)
     cut = 0 if threshold.tau is None else np.searchsorted(groups.u, threshold.tau)
     n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
@@ -536,10 +583,14 @@ def review_queue(
     Raises:
       ValueError: As `metrics.tie_groups`, or if an argument is not as described.
     """
-    _check_probability("delta", delta)
-    n = _unlabeled(uncertainty).rows[-1]
-    if not 1 <= k <= n:
-        raise ValueError(f"k: expected a number from 1 to {n}, received {k}")
+    delta = _probability("delta", delta)
+    n = int(_unlabeled(uncertainty).rows[-1])
+    k = metrics.whole_number("k", k, f"a whole number from 1 to {n}", 1, n)
+    if not isinstance(calibration, tuple | list) or len(calibration) != 2:
+        raise ValueError(
+            "calibration: expected the pair (is_error, uncertainty), received "
+            f"{type(calibration).__name__}"
+        )
     u = np.asarray(uncertainty, np.float64)
     queue = np.argsort(-u, kind="stable")[:k]
     last = u[queue[-1]]
@@ -561,6 +612,9 @@ def review_queue(
     )
 
 
+_MOST_ROWS = 2**53
+"""Up to here a float tells every number of rows from the next."""
+
 _ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
 """Accepts u = 1, in single precision as well."""
 
@@ -571,8 +625,11 @@ _FIXED_GRID = np.append(np.unique(special.expit(np.arange(-4000, 3701) / 100)), 
 
 def _cuts(u: np.ndarray) -> np.ndarray:
     """Entry i, [g + 1], accepts i of the g distinct values of u, ascending."""
+    if u[-1] == np.finfo(np.float64).max:
+        raise ValueError(f"uncertainty: expected numbers below {u[-1]}, received it")
     low, high = np.append(u[:1], u), np.append(u, np.nextafter(u[-1], np.inf))
-    middle = (low + high) / 2
+    # Not half of their sum, which may overflow.
+    middle = low / 2 + high / 2
     # The middle of neighboring floats is one of them: it must not be the lower one.
     return np.where(middle > low, middle, high)
 
@@ -605,10 +662,9 @@ def _walk(
     promises: int = 1,
 ) -> Threshold:
     """Fixed-sequence testing, see `target_risk`; `delta` is shared by so many promises."""
-    _check_probability("risk", risk)
-    _check_probability("delta", delta)
-    if not 0 <= min_coverage <= 1:
-        raise ValueError(f"min_coverage: expected a number in [0, 1], received {min_coverage}")
+    min_coverage = metrics.number(
+        "min_coverage", min_coverage, "a number in [0, 1]", lambda x: 0 <= x <= 1
+    )
     delta /= promises
     if min_coverage:
         rule += f", coverage >= {min_coverage:g}"
@@ -649,7 +705,8 @@ def _tail(errors: ArrayLike, rows: ArrayLike, risk: float) -> np.ndarray:
     """Probability of at most so many errors among so many rows if each is wrong with p = risk."""
     errors, rows = np.asarray(errors), np.asarray(rows)
     correct = np.maximum(rows - errors, 1)
-    return np.where(errors < rows, special.betainc(correct, errors + 1.0, 1 - risk), 1.0)
+    # Of the risk itself: 1 - risk has lost digits, and that of a small one all of them.
+    return np.where(errors < rows, special.betaincc(errors + 1.0, correct, risk), 1.0)
 
 
 def _upper_bound(errors: ArrayLike, rows: ArrayLike, delta: float) -> np.ndarray:
@@ -660,9 +717,11 @@ def _upper_bound(errors: ArrayLike, rows: ArrayLike, delta: float) -> np.ndarray
 
 
 def _least_rows(errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
-    """Fewest rows among which so many errors still pass the test."""
-    # By Chernoff's bound, `high` passes.
-    low, high = errors, np.ceil(2 * (errors - math.log(delta)) / risk).astype(np.int64) + 1
+    """Fewest rows among which so many errors still pass the test; where those are more than
+    `_MOST_ROWS`, that and one more."""
+    with np.errstate(over="ignore"):
+        enough = np.ceil(2 * (errors - math.log(delta)) / risk)  # By Chernoff's bound.
+    low, high = errors, np.minimum(enough, _MOST_ROWS).astype(np.int64) + 1
     while (high - low > 1).any():
         middle = (low + high) // 2
         passes = _tail(errors, middle, risk) <= delta
@@ -687,7 +746,7 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
             ~((u < 0) | (u > 1)), u, "uncertainty: expected values in [0, 1], or a grid"
         )
         return _FIXED_GRID
-    taus = np.asarray(grid)
+    taus = metrics.array("grid", grid)
     if taus.dtype.kind not in "iuf" or taus.ndim != 1 or not taus.size:
         raise ValueError(f"grid: expected numbers [m], m > 0, received {taus.dtype} {taus.shape}")
     taus = taus.astype(np.float64)
@@ -698,14 +757,13 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
 
 def _unlabeled(uncertainty: ArrayLike) -> metrics.TieGroups:
     """`metrics.tie_groups` of u alone."""
-    return metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
+    rows = metrics.array("uncertainty", uncertainty).size
+    return metrics.tie_groups(np.zeros(max(rows, 1), bool), uncertainty)
 
 
-def _check_probability(name: str, value: float) -> None:
-    if not 0 < value < 1:
-        raise ValueError(f"{name}: expected a number between 0 and 1, received {value}")
+def _probability(name: str, value: Any) -> float:
+    return metrics.number(name, value, "a number between 0 and 1", lambda x: 0 < x < 1)
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ValueError(f"{name}: expected a number above 0, at most 1, received {value}")
+def _share(name: str, value: Any) -> float:
+    return metrics.number(name, value, "a number above 0, at most 1", lambda x: 0 < x <= 1)

@@ -42,6 +42,7 @@ SIGNATURES = {
     "serving_default": {"inputs": {"images": INFO}, "outputs": {"probs": PROBS}},
     "serving_float": {"inputs": {"images": FLOATS}, "outputs": {"probs": PROBS}},
     "serving_bytes": {"inputs": {"image_bytes": FILES}, "outputs": {"probs": PROBS}},
+    "about": {"inputs": {"ask": FILES}, "outputs": {"json": FILES}},
     "__saved_model_init_op": {"outputs": {}},
 }
 METADATA = {"metadata": {"signature_def": {"signature_def": SIGNATURES}}}
@@ -69,7 +70,11 @@ def respond(method, path, body):
     if method == "GET":
         return 200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
     if body["signature_name"] == "about":
-        return 200, {"outputs": '{"class_names": ["été"]}'}
+        told = '{"class_names": ["été"]}'
+        if "instances" in body:
+            return 200, {"predictions": [told for _ in body["instances"]]}
+        asked = body["inputs"].get("ask")
+        return 200, {"outputs": told if asked is None else [told for _ in asked]}
     rows = "instances" in body
     values = body["instances"] if rows else next(iter(body["inputs"].values()))
     if body["signature_name"] == "serving_bytes":
@@ -202,12 +207,32 @@ def test_the_paths_of_tensorflow_serving(double, options, path):
     assert all(headers["X-Key"] == "k" for *_, headers in double.seen)
 
 
-def test_about(double):
-    with Client(double.address, "tiny") as client:
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_about(double, form):
+    with Client(double.address, "tiny", form=form) as client:
         assert client.about() == {"class_names": ["été"]}
-        double.script = [(200, {"outputs": "no JSON"})]
+        body = double.seen[-1][2]
+        asked = body["instances"] if form == "rows" else body["inputs"]["ask"]
+        assert asked == [{"b64": "Pw=="}]
+        double.script = [(200, {"predictions" if form == "rows" else "outputs": "no JSON"})]
         with pytest.raises(RuntimeError, match="expected a JSON object from about, received no J"):
             client.about()
+
+
+def test_about_of_a_version_that_takes_nothing(double):
+    of_old = {name: dict(told) for name, told in SIGNATURES.items()}
+    del of_old["about"]["inputs"]
+    double.script = [(200, {"metadata": {"signature_def": {"signature_def": of_old}}})]
+    with Client(double.address, "tiny") as client:
+        assert client.about() == {"class_names": ["été"]}
+    assert double.seen[-1][2] == {"signature_name": "about", "inputs": {}}
+
+
+def test_about_where_the_server_tells_of_no_signatures(double):
+    double.script = [(404, {})]
+    with Client(double.address, "tiny") as client:
+        assert client.about() == {"class_names": ["été"]}
+    assert double.seen[-1][2]["instances"] == [{"b64": "Pw=="}]
 
 
 def test_no_images_are_no_request(double):
@@ -245,7 +270,7 @@ def test_no_images_are_no_request(double):
         ([[1, 2], [3]], "serving_default", "expected images of one shape, received"),
         ("cat", "serving_default", r"images: expected numbers \[n, ...\], received <U3 \[\]"),
         (IMAGES, "serving_bytes", r"expected files \(string \[n\]\), received uint8"),
-        (IMAGES, "serving", "expected one of serving_bytes, serving_default, serving_float, "),
+        (IMAGES, "serving", "expected one of about, serving_bytes, serving_default, serv"),
     ],
 )
 def test_what_does_not_fit_the_model_is_not_sent(double, images, signature, message):
@@ -713,8 +738,11 @@ def test_a_status_that_is_none(double, content):
     [[], None, {"outputs": None}, {"outputs": 5}, {"outputs": [1, [2]]}, {"outputs": {"json": {}}}],
 )
 def test_about_that_is_none(double, content):
-    double.script = [(200, content)]
-    with Client(double.address, "tiny") as client, pytest.raises(RuntimeError, match="expected"):
+    double.script = [None, (200, content)]
+    with (
+        Client(double.address, "tiny", form="columns") as client,
+        pytest.raises(RuntimeError, match="expected"),
+    ):
         client.about()
 
 

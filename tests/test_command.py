@@ -92,6 +92,29 @@ def test_later_words_win_over_preset_over_data_set_over_defaults(tmp_path):
     assert (config.finetune_epochs, config.max_train_images) == (1, 600)
 
 
+def test_a_setting_of_another_way_to_a_threshold_is_refused(tmp_path, capsys):
+    words = ["--dataset=digits", "--threshold=target_coverage"]
+    message = refused(capsys, *words, "--risk=0.05")
+    assert "risk: expected only with --threshold=target_risk, received it with" in message
+    assert "error_cost: expected only with" in refused(
+        capsys, "--dataset=digits", "--threshold=0.3", "--error_cost", "2"
+    )
+    # By default it is best_bacc.
+    assert "--threshold=best_bacc" in refused(capsys, "--dataset=digits", "--coverage=0.9")
+    assert command.parse([*words, "--coverage=0.8"]).coverage == 0.8
+    # The promises in a run's report have these two.
+    assert command.parse([*words, "--delta=0.1", "--min_coverage=0.5"]).delta == 0.1
+    # The file of a run holds all settings, those of other ways among them.
+    command.save_flagfile(
+        command.parse(["--dataset=digits", "--threshold=target_risk", "--risk=0.02"]),
+        tmp_path / "flags.cfg",
+    )
+    config = command.parse([f"--flagfile={tmp_path}/flags.cfg", "--threshold=best_bacc"])
+    assert (config.threshold, config.risk) == ("best_bacc", 0.02)
+    file = write(tmp_path / "mine.cfg", "--threshold=target_risk")
+    assert command.parse(["--dataset=digits", "--risk=0.02", file]).risk == 0.02
+
+
 def test_a_flag_file_may_name_the_data_set_and_the_preset(tmp_path):
     inner = write(tmp_path / "inner.cfg", "--preset=smoke", "--seed=3")
     outer = write(

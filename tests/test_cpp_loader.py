@@ -56,7 +56,7 @@ GOOD = {
     "none": ("serving_default", {"images": IMAGES[:0]}),
     "float": ("serving_float", {"images": IMAGES.astype(np.float32) + np.float32(0.3)}),
     "bytes": ("serving_bytes", {"image_bytes": FILES}),
-    "about": ("about", {}),
+    "about": ("about", {"ask": [b"?", b"what is it"]}),
 }
 BAD = {
     "lower": ("serving_default", {"images": IMAGES[:, :6]}, "not compatible with expected shape"),
@@ -148,4 +148,5 @@ def test_the_warm_up_requests_are_answered(path, signatures):
 
 def test_about_is_the_file_beside_the_model(path, signatures):
     text = (path / "assets.extra" / "btcp_tf.json").read_text(encoding="utf-8")
-    assert json.loads(signatures["about"]()["json"].numpy()) == json.loads(text)
+    (told,) = signatures["about"](ask=tf.constant(["?"]))["json"].numpy()
+    assert json.loads(told) == json.loads(text)

@@ -110,7 +110,27 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
         (["{source}", "--threshold=0.5", "--scores={tmp}/s.csv"], 1, "the class name 'maybe': the"),
         (["{source}", "--threshold=target_risk", "--risk=2"], 2, "risk: expected a finite number"),
         (["{tmp}", "--threshold=0.5"], 1, "its numbered versions, received .* holds neither"),
-        (["{source}", "--threshold=0.5", "--scores={tmp}/x.csv"], 1, "No such file"),
+        (
+            ["{source}", "--threshold=0.5", "--scores={tmp}/x.csv"],
+            2,
+            r"scores: expected a file \(.*\), received .*x.csv, which is not there",
+        ),
+        (["{source}", "--threshold=0.5", "--scores={tmp}"], 2, r"scores: expected a file \(.csv"),
+        (
+            ["{source}", "--threshold=target_coverage", "--risk=0.05"],
+            2,
+            "risk: expected only with --threshold=target_risk, received it with --threshold=target",
+        ),
+        (
+            ["{source}", "--delta", "0.1", "--threshold=0.5"],
+            2,
+            "delta: expected only with --threshold=target_risk, received it with --threshold=0.5",
+        ),
+        (
+            ["--coverage=0.9", "{source}", "--threshold=best_bacc"],
+            2,
+            "coverage: expected only with --threshold=target_coverage, received",
+        ),
         (
             ["{source}", "--threshold=0.5", "--scores={tmp}/other.npz"],
             1,

@@ -188,6 +188,17 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     assert found.promise.verdict == "none" and found.status == 0
     assert f"None of the {len(reviewed)} answers with a label was accepted" in found.promise.words
     assert any(f"{len(reviewed)} labels belong to answers" in note for note in found.notes)
+    accepted = 400 - len(reviewed)
+    assert any(f"None of the {accepted} accepted answers has a label" in x for x in found.notes)
+
+
+def test_where_nothing_is_accepted_the_notes_say_so_in_words():
+    p = answers(400, 4)
+    p.uncertainty["uncertainty"][:] = 0.9
+    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=all_labels(p))
+    assert any("No answer was accepted" in note for note in found.notes)
+    words = monitor.terminal_text(found) + json.dumps(monitor.to_json(found, {}))
+    assert "0 of 0" not in words and not re.search(r"\b0 of", words)
 
 
 def test_rows_without_a_label_are_not_taken_for_wrong_ones():
@@ -278,16 +289,19 @@ def test_classes_that_the_baseline_does_not_know_are_refused():
         )
 
 
-@pytest.mark.parametrize("tau", [float("nan"), float("inf")])
+@pytest.mark.parametrize("tau", [float("nan"), float("inf"), "0.5", True, 10**400])
 def test_a_threshold_of_ones_own_is_a_number(tau):
     with pytest.raises(ValueError, match="tau: expected a finite number, received"):
         monitor.monitor(baseline_of(answers(200, 0)), scores_of(answers(200, 1)), tau=tau)
 
 
+@pytest.mark.parametrize("value", [1, "0.1", True, [0.1], np.array([0.1, 0.2]), float("nan")])
 @pytest.mark.parametrize("name", ["alpha", "delta", "risk"])
-def test_probabilities_out_of_range_are_refused(name):
+def test_probabilities_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}: expected a number between 0 and 1"):
-        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1)), **{name: 1})
+        monitor.monitor(
+            baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1)), **{name: value}
+        )
 
 
 # The command -----------------------------------------------------------------------------------
@@ -307,7 +321,7 @@ def test_status_files_and_words_of_the_command(run, tmp_path, capsys):
     # No character that a terminal or a log may not know, and lines that fit.
     assert shown.isascii()
     assert all(len(line) < 80 for line in shown.splitlines() if str(tmp_path) not in line)
-    folder = tmp_path / "today-monitor"
+    folder = tmp_path / "today.csv-monitor"
     assert sorted(file.name for file in folder.iterdir()) == ["monitor.html", "monitor.json"]
     content = json.loads((folder / "monitor.json").read_text())
     assert content["status"] == 0 and content["assumption"]["verdict"] == "holds"
@@ -318,6 +332,15 @@ def test_status_files_and_words_of_the_command(run, tmp_path, capsys):
         "problems": 2,
     }
     assert content["threshold"]["tau"] == TAU and content["settings"]["alpha"] == 0.01
+
+
+def test_scores_of_one_name_in_two_formats_have_a_folder_each(run, tmp_path):
+    for write, path, n in ((write_csv, "s.csv", 150), (write_jsonl, "s.jsonl", 160)):
+        write(tmp_path / path, rows_of(answers(n, 1)))
+        assert monitor.main([f"--baseline={run}", f"--scores={tmp_path / path}"]) == 0
+    for path, n in (("s.csv", 150), ("s.jsonl", 160)):
+        content = json.loads((tmp_path / f"{path}-monitor" / "monitor.json").read_text())
+        assert content["scores"]["path"] == str(tmp_path / path) and content["scores"]["n"] == n
 
 
 def test_the_page_shows_what_was_found(run, tmp_path):
@@ -357,7 +380,7 @@ def test_labels_from_a_file_of_their_own(run, tmp_path, capsys):
     pairs = [(f"x_test[{row}]", p.labels[row]) for row in order]
     labels = write_labels(tmp_path / "l.csv", pairs)
     assert monitor.main([f"--baseline={run}", f"--scores={path}", f"--labels={labels}"]) == 4
-    content = json.loads((tmp_path / "s-monitor" / "monitor.json").read_text())
+    content = json.loads((tmp_path / "s.csv-monitor" / "monitor.json").read_text())
     found = content["promise"]
     assert found["labeled"] == 300 and found["input"] == f"x_test[{found['row']}]"
     accepted = [row for row in order if p.uncertainty["uncertainty"][row] < TAU]
@@ -440,7 +463,7 @@ def test_half_a_report_is_never_left(run, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(monitor, "to_report", fail)
     assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 1
-    assert not (tmp_path / "s-monitor").exists()
+    assert not (tmp_path / "s.csv-monitor").exists()
 
 
 def test_the_same_command_writes_the_same_bytes(run, tmp_path):
@@ -448,7 +471,9 @@ def test_the_same_command_writes_the_same_bytes(run, tmp_path):
     contents = []
     for _ in range(2):
         monitor.main([f"--baseline={run}", f"--scores={path}"])
-        contents.append([file.read_bytes() for file in sorted((tmp_path / "s-monitor").iterdir())])
+        contents.append(
+            [file.read_bytes() for file in sorted((tmp_path / "s.csv-monitor").iterdir())]
+        )
     assert contents[0] == contents[1]
 
 

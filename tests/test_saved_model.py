@@ -1,6 +1,7 @@
 """Tests of the SavedModel: what it answers, what its directory holds, and how it fails."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -71,6 +72,14 @@ def write(model, root, threshold=TAU, **more):
 def answers(path, signature="serving_default", **inputs):
     found = tf.saved_model.load(str(path)).signatures[signature](**inputs)
     return {name: value.numpy() for name, value in found.items()}
+
+
+def told(path):
+    """What `about` says, once for each that asks."""
+    found = answers(path, "about", ask=tf.constant(["", "what", "?"]))["json"]
+    assert found.shape == (3,) and len(set(found)) == 1
+    assert answers(path, "about", ask=tf.constant([], tf.string))["json"].shape == (0,)
+    return json.loads(found[0])
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +183,7 @@ def write_small(model, root, sample):
 def test_what_is_known_of_it_lies_beside_the_model_and_in_it(written):
     path = written[1]
     content = json.loads((path / "assets.extra" / "btcp_tf.json").read_text())
-    assert json.loads(answers(path, "about")["json"]) == content
+    assert told(path) == content
     assert exported.read_about(path) == content
     calibration = content.pop("calibration")
     assert (calibration["n"], calibration["errors"], calibration["auroc"]) == (2, 1, 1.0)
@@ -246,11 +255,59 @@ def test_another_threshold_is_another_version_of_the_same_model(written, tmp_pat
             np.testing.assert_array_equal(found[name], wanted[name])
         content = exported.read_about(path)
         assert content["threshold"] == dataclasses.asdict(threshold)
-        assert json.loads(answers(path, "about")["json"]) == content
+        assert told(path) == content
         assert content["calibration"]["n"] == 2
         assert exported.versions(source.parent)[-1] == int(path.name)
         assert (path / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
     assert {path: path.read_bytes() for path in files_below(source)} == before
+
+
+def test_a_version_whose_about_takes_nothing_gets_a_threshold_too(written, tmp_path):
+    """As earlier releases exported it."""
+    source = tmp_path / "shapes" / "1"
+    loaded = tf.saved_model.load(str(written[1]))
+    signatures = dict(loaded.signatures)
+    asked = signatures["about"]
+    signatures["about"] = tf.function(
+        lambda: {"json": asked(ask=tf.constant(["?"]))["json"][0]}, input_signature=[]
+    )
+    tf.saved_model.save(loaded, str(source), signatures)
+    shutil.copytree(written[1] / "assets.extra", source / "assets.extra")
+    assert json.loads(answers(source, "about")["json"]) == exported.read_about(source)
+    path = saved_model.with_threshold(source, dataclasses.replace(TAU, tau=0.25))
+    content = exported.read_about(path)
+    assert content["threshold"]["tau"] == 0.25
+    assert json.loads(answers(path, "about")["json"]) == content
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_versions_as_they_were(
+    written, tmp_path, monkeypatch
+):
+    source = tmp_path / "shapes" / "1"
+    shutil.copytree(written[1], source)
+    before = {path: path.read_bytes() for path in files_below(tmp_path)}
+    reason = os.strerror(errno.ENOSPC)
+
+    def full(*arguments, **named):
+        raise OSError(errno.ENOSPC, reason, "somewhere")
+
+    def full_in_the_graph(*arguments, **named):
+        raise tf.errors.ResourceExhaustedError(None, None, f"{{function}} /data-0; {reason}")
+
+    for place, name, fault, words in (
+        (shutil, "copyfile", full, f"room for a copy of {source} in {source.parent}, received for"),
+        (tf.raw_ops, "SaveV2", full_in_the_graph, "room for variables in .*, received: No space"),
+        (evaluation, "save_predictions", full, "No space left"),
+        (os, "fsync", full, "No space left"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, fault)
+            with pytest.raises(OSError, match=words) as caught:
+                saved_model.with_threshold(source, TAU, {"calibration": HELD_OUT})
+        # One reason, and not a list of every file.
+        assert str(caught.value).count(reason) == 1 and "[(" not in str(caught.value)
+        assert {path: path.read_bytes() for path in files_below(tmp_path)} == before
+        assert [path.name for path in source.parent.iterdir()] == ["1"]
 
 
 def test_what_is_no_version_of_ours_is_refused(written, tmp_path):

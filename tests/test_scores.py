@@ -94,7 +94,7 @@ def change_decision(folder, **changes):
         (lambda run: change_decision(run, threshold={"risk": 1}), "expected a threshold with tau"),
         (lambda run: change_decision(run, threshold={"tau": "x"}), "tau: expected a finite number"),
         (
-            lambda run: change_decision(run, threshold={"tau": 0.1, "target": 5}),
+            lambda run: change_decision(run, threshold=threshold(target=5)),
             "target: expected a number between 0 and 1 or null, received 5",
         ),
         (lambda run: change_decision(run, column="gone"), "expected the names predictions and"),

@@ -4,6 +4,8 @@ A simulation draws thousands of calibration sets from a world whose true error r
 """
 
 import dataclasses
+import decimal
+import fractions
 import json
 import math
 import time
@@ -480,7 +482,108 @@ def test_calibration_size_by_hand():
         thresholds.calibration_size(0.1, 0.1, expected_risk=0.0999)
 
 
+def exact_tail(errors, rows, risk):
+    """Of the floats as they are, without rounding."""
+    risk = fractions.Fraction(risk)
+    return sum(math.comb(rows, k) * risk**k * (1 - risk) ** (rows - k) for k in range(errors + 1))
+
+
+@UNHURRIED
+@given(st.floats(0.02, 0.999), st.floats(1e-6, 0.999))
+def test_the_least_rows_are_exact(risk, delta):
+    for errors, rows in enumerate(thresholds._least_rows(np.arange(3), risk, delta).tolist()):
+        # A tail may be within a rounding error of delta itself.
+        assert exact_tail(errors, rows, risk) <= fractions.Fraction(delta * (1 + 1e-12))
+        if rows > errors + 1:
+            assert exact_tail(errors, rows - 1, risk) > fractions.Fraction(delta * (1 - 1e-12))
+
+
+@pytest.mark.parametrize("risk", [1e-6, 1e-8, 1e-9, 1e-10, 3e-12, 1e-13, 1e-15])
+@pytest.mark.parametrize("delta", [0.5, 0.05, 1e-12, 1e-300])
+def test_calibration_size_of_small_risks_is_exact(risk, delta):
+    # Without errors: (1 - risk)^n <= delta, in 60 digits.
+    with decimal.localcontext(prec=60):
+        exact = decimal.Decimal(delta).ln() / (1 - decimal.Decimal(risk)).ln()
+        wanted = int(exact.to_integral_value(decimal.ROUND_CEILING))
+    if wanted > 2**53:
+        with pytest.raises(ValueError, match=f"can support, received {risk}, {delta} and 1.0"):
+            thresholds.calibration_size(risk, delta)
+    else:
+        # A float has 53 bits, of which a logarithm loses a few.
+        assert thresholds.calibration_size(risk, delta) == pytest.approx(wanted, rel=1e-15)
+        assert wanted > 1e12 or thresholds.calibration_size(risk, delta) == wanted
+
+
+def test_calibration_size_scales_with_a_small_risk():
+    # Poisson's limit: what counts is the number of errors expected.
+    sizes = [
+        risk * thresholds.calibration_size(risk, 0.05, expected_risk=risk / 2)
+        for risk in (1e-5, 1e-8, 1e-11, 1e-13)
+    ]
+    assert sizes == pytest.approx([sizes[0]] * 4, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "risk, delta, settings, message",
+    [
+        (1e-17, 0.05, {}, "expected a promise that at most 9,007,199,254,740,992 rows can support"),
+        (5e-324, 0.5, {}, "risk, delta and coverage: expected"),
+        (1e-16, 0.1, {"expected_risk": 1e-17}, "risk, delta and coverage: expected"),
+        (0.1, 0.1, {"coverage": 1e-300}, "received 0.1, 0.1 and 1e-300"),
+        (0.1, 0.1, {"expected_risk": math.nextafter(0.1, 0)}, "a number further below 0.1"),
+    ],
+)
+def test_what_no_number_of_rows_supports_is_said(risk, delta, settings, message):
+    with pytest.raises(ValueError, match=message):
+        thresholds.calibration_size(risk, delta, **settings)
+
+
+def test_calibration_size_at_the_limits():
+    assert thresholds.calibration_size(1 - 2**-53, 0.1) == 1
+    assert thresholds.calibration_size(0.5, 1 - 1e-12) == 1
+    # 29 rows; the share is the one that is written, though its float is a little less or more.
+    assert thresholds.calibration_size(0.1, 0.05) == 29
+    for share, rows in ((0.29, 100), (0.58, 50), (0.145, 200), (0.1, 290), (1e-9, 29 * 10**9)):
+        assert thresholds.calibration_size(0.1, 0.05, coverage=share) == rows
+
+
+def test_a_grid_of_more_candidates_than_rows_is_that_of_the_rows():
+    u = np.random.default_rng(0).integers(0, 40, 100) / 40
+    wanted = thresholds.quantile_grid(u, size=100)
+    for size in (101, 250, 10**9, 10**30):
+        np.testing.assert_array_equal(thresholds.quantile_grid(u, size=size), wanted)
+    assert len(wanted) == len(np.unique(u))
+
+
 # The other rules.
+
+
+def test_numbers_near_the_end_of_their_range():
+    u = np.array([-1.7e308, 1e308, 1.7e308])
+    found = thresholds.best_bacc([0, 0, 1], u)
+    assert (found.accepted, found.tau) == (2, pytest.approx(1.35e308))
+    assert thresholds.target_coverage(u, coverage=1).accepted == 3
+    grid = thresholds.quantile_grid(u)
+    assert np.isfinite(grid).all() and (np.diff(grid) > 0).all() and grid[-1] > u[-1]
+    tiny = np.array([5e-324, 1e-323, 1.5e-323])
+    cuts = [thresholds.target_coverage(tiny, coverage=share / 3).tau for share in (1, 2, 3)]
+    assert [np.sum(tiny < tau) for tau in cuts] == [1, 2, 3]
+    most = np.finfo(np.float64).max
+    with pytest.raises(ValueError, match=r"expected numbers below 1.797\S+e\+308, received it"):
+        thresholds.target_coverage([0.5, most], coverage=0.5)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1.0, 1e300])
+def test_least_cost_depends_on_the_proportion_alone(scale):
+    rng = np.random.default_rng(0)
+    u = rng.random(5000)
+    is_error = rng.random(5000) < u**2
+    wanted = thresholds.least_cost(is_error, u, error_cost=8, abstention_cost=1)
+    found = thresholds.least_cost(is_error, u, error_cost=8 * scale, abstention_cost=1 * scale)
+    assert (found.tau, found.accepted) == (wanted.tau, wanted.accepted)
+    # One cost so large that the other counts only between equals.
+    found = thresholds.least_cost(is_error, u, error_cost=1e308, abstention_cost=5e-324)
+    assert found.errors == 0 and 0 < found.accepted < np.argmax(is_error[np.argsort(u)]) + 1
 
 
 @UNHURRIED
@@ -604,7 +707,8 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: by_group([None, "a"]), "groups: expected whole numbers or strings, .* object"),
         (lambda: thresholds.quantile_grid([]), r"uncertainty: expected shape|is_error: expected"),
         (lambda: thresholds.quantile_grid([[0.1]]), r"uncertainty: expected shape \[n\]"),
-        (lambda: thresholds.quantile_grid([0.1], size=0), "size: expected a number >= 1"),
+        (lambda: thresholds.quantile_grid([0.1], size=0), "size: expected a whole number >= 1"),
+        (lambda: thresholds.quantile_grid([0.1], size=1e9), "size: expected .* 1000000000.0"),
         (lambda: thresholds.target_coverage([0.1], coverage=0), "coverage: expected .* above 0"),
         (lambda: thresholds.target_coverage([0.1, math.inf], coverage=1), "inf in row 1"),
         (lambda: cost(-1, 1), "error_cost: expected a finite number >= 0, received -1"),
@@ -615,8 +719,10 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: thresholds.calibration_size(0.1, 0.1, power=1), "power: expected"),
         (lambda: thresholds.calibration_size(0.1, 0.1, coverage=0), "coverage: expected"),
         (lambda: thresholds.calibration_size(0.1, 0.1, expected_risk=0.1), "below 0.1, received"),
-        (lambda: queue(k=0), "k: expected a number from 1 to 2, received 0"),
-        (lambda: queue(k=3), "k: expected a number from 1 to 2, received 3"),
+        (lambda: queue(k=0), "k: expected a whole number from 1 to 2, received 0"),
+        (lambda: queue(k=3), "k: expected a whole number from 1 to 2, received 3"),
+        (lambda: queue(k=1.0), "k: expected a whole number from 1 to 2, received 1.0"),
+        (lambda: queue(calibration=None), "calibration: expected the pair .* received NoneType"),
         (lambda: queue(delta=0), "delta: expected"),
         (lambda: queue(calibration=([True], [math.nan])), "nan in row 0"),
     ],
@@ -624,6 +730,63 @@ GOOD = [False, True], [0.2, 0.4]
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+HUGE = 10**400
+NO_NUMBERS = ["0.1", None, True, 0.1 + 0j, np.array([0.1]), [0.1], HUGE, math.nan]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+@pytest.mark.parametrize(
+    "name, call",
+    [
+        ("risk", lambda x: choose(risk=x)),
+        ("delta", lambda x: choose(delta=x)),
+        ("min_coverage", lambda x: choose(min_coverage=x)),
+        ("risk", lambda x: thresholds.target_risk_by_group(*GOOD, [0, 1], risk=x, delta=0.1)),
+        ("coverage", lambda x: thresholds.target_coverage([0.1], coverage=x)),
+        ("error_cost", lambda x: cost(x, 1)),
+        ("abstention_cost", lambda x: cost(1, x)),
+        ("tau", lambda x: thresholds.given(*GOOD, tau=x)),
+        ("size", lambda x: thresholds.quantile_grid([0.1], size=x)),
+        ("k", lambda x: queue(k=x)),
+        ("delta", lambda x: queue(delta=x)),
+        ("delta", lambda x: thresholds.outcome(thresholds.DEFAULT, *GOOD, delta=x)),
+        ("risk", lambda x: thresholds.calibration_size(x, 0.1)),
+        ("delta", lambda x: thresholds.calibration_size(0.1, x)),
+        ("coverage", lambda x: thresholds.calibration_size(0.1, 0.1, coverage=x)),
+        ("expected_risk", lambda x: thresholds.calibration_size(0.1, 0.1, expected_risk=x)),
+        ("power", lambda x: thresholds.calibration_size(0.1, 0.1, power=x)),
+    ],
+)
+def test_what_is_no_number_is_one_clear_error(name, call, value):
+    if name == "size" and value is HUGE:
+        return  # As many candidates as there are.
+    with pytest.raises(ValueError, match=f"^{name}: expected .*, received ") as caught:
+        call(value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "column", ["u", None, [None, 1], ["a", "b"], [0.1j, 1], [[0.1], [0.2]], [[0.1], [0.2, 0.3]]]
+)
+def test_what_is_no_column_is_one_clear_error(column):
+    for call in (
+        lambda: thresholds.best_bacc([0, 1], column),
+        lambda: thresholds.best_bacc(column, [0.1, 0.2]),
+        lambda: choose(u=column),
+        lambda: choose(grid=[[0.1], [0.2, 0.3]]),
+        lambda: thresholds.target_coverage(column, coverage=0.5),
+        lambda: thresholds.quantile_grid(column),
+        lambda: by_group([[1], [1, 2]]),
+        lambda: thresholds.review_queue(column, 1, calibration=GOOD),
+        lambda: queue(calibration=(GOOD[0], column)),
+    ):
+        with pytest.raises(ValueError, match="expected .*, received "):
+            call()
+    masked = np.ma.masked_array([0.1, 0.2], [False, True])
+    with pytest.raises(ValueError, match="received a masked one"):
+        thresholds.quantile_grid(masked)
 
 
 def choose(errors=GOOD[0], u=GOOD[1], **settings):
@@ -706,7 +869,22 @@ def test_a_threshold_comes_back_from_json():
         ({"tau": True}, "tau: expected a finite number or null, received True"),
         ({"target": 1}, "target: expected a number between 0 and 1 or null, received 1"),
         ({"delta": "0.1"}, "delta: expected a number between 0 and 1 or null, received '0.1'"),
-        ({"color": "red"}, "expected a threshold of tau, coverage, .*, received .*color"),
+        ({"color": "red"}, "color: expected one of tau, coverage, .*, received this field"),
+        ({"tau": "0.5"}, "tau: expected a finite number or null, received '0.5'"),
+        ({"tau": -math.inf}, "tau: expected a finite number or null, received -inf"),
+        ({"tau": 10**400}, "tau: expected a finite number or null, received 1000"),
+        ({"tau": [0.5]}, r"tau: expected a finite number or null, received \[0.5\]"),
+        ({"coverage": 3}, "coverage: expected a number from 0 to 1 or null, received 3"),
+        ({"coverage": False}, "coverage: expected a number from 0 to 1 or null, received False"),
+        ({"risk": -0.1}, "risk: expected a number from 0 to 1 or null, received -0.1"),
+        ({"risk_bound": {}}, "risk_bound: expected a number from 0 to 1 or null, received {}"),
+        ({"least_risk": "1"}, "least_risk: expected a number from 0 to 1 or null, received '1'"),
+        ({"rule": None}, "rule: expected text, received None"),
+        ({"n": 4.0}, "n: expected a whole number >= 0, received 4.0"),
+        ({"n": True}, "n: expected a whole number >= 0, received True"),
+        ({"n": None}, "n: expected a whole number >= 0, received None"),
+        ({"accepted": 1}, "accepted: expected a whole number from 0 to n = 0, received 1"),
+        ({"errors": -1}, "errors: expected a whole number from 0 to accepted = 0 or null, rec"),
     ],
 )
 def test_what_is_no_threshold_is_refused(changes, message):
@@ -715,3 +893,8 @@ def test_what_is_no_threshold_is_refused(changes, message):
     for value in (None, [0.5], {"rule": "given"}):
         with pytest.raises(ValueError, match="expected a threshold with tau, received none"):
             thresholds.from_json(value)
+    for name in ("coverage", "rule", "n", "accepted"):
+        lacking = dataclasses.asdict(thresholds.DEFAULT)
+        del lacking[name]
+        with pytest.raises(ValueError, match=f"{name}: expected this field of a threshold, rec"):
+            thresholds.from_json(lacking)

@@ -50,9 +50,9 @@ def save(
             "accept": tf.cast(u, tf.float64) < limit,
         }
 
-    @tf.function(input_signature=[])
-    def describe():
-        return {"json": tf.constant(json.dumps(about))}
+    @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="ask")])
+    def describe(ask):
+        return {"json": tf.fill(tf.shape(ask), json.dumps(about))}
 
     signatures = {"serving_default": serving_default, "about": describe}
     if dtype == "uint8":
