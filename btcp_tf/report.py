@@ -995,7 +995,8 @@ def write_predictions_report(
     Args:
       path: An .npz, .csv, .jsonl or .parquet file, see `evaluation.load_answers`. Its decisions
         `accept`, if it has any, are judged as they stand.
-      output_dir: Where to write; None: `<stem>_report/` beside the file.
+      output_dir: Where to write; None: `<name>-report/` beside the file, as
+        scores.csv-report.
       tau: Decision threshold on u. None: for each column one that decides as the file does, 0.5
         where there is none.
       bootstrap_draws: Draws of the intervals.
@@ -1055,7 +1056,7 @@ def _write_predictions_report(
             bootstrap_draws=bootstrap_draws,
             bootstrap_seed=seed,
         )
-    folder = Path(output_dir) if output_dir else path.with_name(f"{path.stem}_report")
+    folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
     settings = {
         "file": str(path),
         "tau": rows[0]["tau"],
@@ -1304,7 +1305,7 @@ def _define_flags() -> flags.FlagValues:
     flags.DEFINE_string(
         "output_dir",
         "",
-        "Where to write; empty: the folder itself, or <stem>_report beside a file.",
+        "Where to write; empty: the folder itself, or <name>-report beside a file.",
         flag_values=flag_values,
     )
     flags.DEFINE_float(

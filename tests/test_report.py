@@ -623,7 +623,7 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
         evaluation.save_predictions(path, given)
     options = ["--reverse=confidence", "--tau=0.4", "--bootstrap_draws=30", "--seed=5"]
     assert report.main([str(path), *options]) == 0
-    folder = tmp_path / "scores_report"
+    folder = tmp_path / f"scores.{ending}-report"
     rows, extra = evaluation.load_rows(folder / "results.json")
     assert [row["method"] for row in rows] == ["theirs", "mcp", "confidence"]
     assert rows[1]["auroc"] == pytest.approx(rows[2]["auroc"])
@@ -650,7 +650,7 @@ def reported(path, capfd, *more):
     assert report.main([str(path), "--bootstrap_draws=5", *more]) == 0
     printed = capfd.readouterr()
     assert printed.err == ""
-    folder = path.with_name(f"{path.stem}_report")
+    folder = path.with_name(f"{path.name}-report")
     tree = parse((folder / "report.html").read_text(encoding="utf-8"))
     return tree, " ".join(printed.out.split()), *evaluation.load_rows(folder / "results.json")
 
@@ -890,7 +890,7 @@ def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path,
     path = tmp_path / "scores.npz"
     evaluation.save_predictions(path, make_predictions())
     assert report.main([str(path), "--bootstrap_draws=5"]) == 0
-    before = {p: p.read_bytes() for p in (tmp_path / "scores_report").rglob("*") if p.is_file()}
+    before = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
     evaluation.save_predictions(path, make_predictions(seed=1))
 
     def fail(*arguments, **named):
@@ -898,7 +898,7 @@ def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path,
 
     monkeypatch.setattr(report, "write_report", fail)
     assert report.main([str(path), "--bootstrap_draws=5"]) == 1
-    after = {p: p.read_bytes() for p in (tmp_path / "scores_report").rglob("*") if p.is_file()}
+    after = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
     assert after == before
 
 

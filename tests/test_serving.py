@@ -538,7 +538,18 @@ def test_a_server_that_stops_and_comes_back(server, models):
             futures.ThreadPoolExecutor() as pool,
             server.client("rest", timeout=300, retries=1000) as patient,
         ):
-            waiting = pool.submit(patient.predict, IMAGES)
+
+            def ask(until=time.monotonic() + 300):
+                while True:
+                    try:
+                        return patient.predict(IMAGES)
+                    except ValueError as error:
+                        # Ray answers before it knows its own routes.
+                        if "HTTP 404" not in str(error) or time.monotonic() > until:
+                            raise
+                    time.sleep(0.2)
+
+            waiting = pool.submit(ask)
             server.start()
             check_equal(waiting.result(), wanted)
         # The same channel finds the server again.
