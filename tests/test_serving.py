@@ -538,8 +538,9 @@ def test_a_server_that_stops_and_comes_back(server, models):
             futures.ThreadPoolExecutor() as pool,
             server.client("rest", timeout=300, retries=1000) as patient,
         ):
+            until = time.monotonic() + 300
 
-            def ask(until=time.monotonic() + 300):
+            def ask():
                 while True:
                     try:
                         return patient.predict(IMAGES)
