@@ -240,6 +240,8 @@ def _inputs(model: keras.Model, example: np.ndarray | None) -> Any:
 def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     """A few inputs to compare answers on."""
     if example is not None:
+        if not np.size(example):
+            raise ValueError("example: expected at least one input, received none")
         return ops.convert_to_tensor(np.asarray(example)[:16])
     if inputs.dtype == "string":
         raise ValueError("example: expected a few inputs of a model that reads text, received none")
@@ -251,7 +253,10 @@ def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     random = np.random.default_rng(0)
     shape = (8, *inputs.shape[1:])
     if "float" in inputs.dtype:
-        return ops.convert_to_tensor(random.normal(size=shape), inputs.dtype)
+        # Standardized numbers for some models, pixels for others: what sets an answer apart from
+        # its parts, a limit say, may not show on the other kind.
+        numbers = np.concatenate([random.normal(size=shape), random.uniform(0, 255, shape)])
+        return ops.convert_to_tensor(numbers, inputs.dtype)
     # Pixels, or tokens: any vocabulary has two.
     top = 256 if inputs.dtype == "uint8" else 2
     return ops.convert_to_tensor(random.integers(0, top, shape), inputs.dtype)

@@ -450,7 +450,9 @@ def _blame(ask: Callable[[int, int], Any], start: int, stop: int, refusal: _Refu
     Returns if that cannot be told: if each half is answered, or there is trouble of another kind.
     """
     if stop - start == 1:
-        raise ValueError(f"{refusal} (for the file in place {start})") from None
+        raise ValueError(
+            f"files: expected JPEG or PNG, received in place {start} one that is refused; {refusal}"
+        ) from None
     middle = (start + stop) // 2
     for half in ((start, middle), (middle, stop)):
         try:

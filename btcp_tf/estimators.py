@@ -497,7 +497,8 @@ def choose(
     n, errors = len(is_error), int(is_error.sum())
     same = dict(samples=n, errors=errors)
     if min(errors, n - errors) < _FOLDS:
-        words = f"{errors} wrong answers among {n} are too few to learn from: u is MCP"
+        rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
+        words = f"{rare} answers among {n} are too few to learn from: u is MCP"
         return Fit(**same, evidence=(), strength=0.0, difference={}, words=words), MCP
 
     def model(strength: float) -> Any:

@@ -47,6 +47,8 @@ ENDINGS = (*tabular.ENDINGS, ".npz")
 
 _CLASS_FIELDS = ("labels", "probs", "predicted")
 
+_LARGEST = 1e100  # Of an uncertainty.
+
 _ACCEPT = "accept"
 """What a file itself decides about each answer; never an uncertainty."""
 
@@ -148,7 +150,14 @@ def _column(name: str, values: ArrayLike, rows: int) -> np.ndarray:
         raise ValueError(f"{name}: expected floats, received dtype {values.dtype}")
     _check_shape(name, values, rows)
     metrics.check_rows(np.isfinite(values), values, f"{name}: expected finite numbers")
+    check_size(name, values)
     return values
+
+
+def check_size(name: str, u: np.ndarray) -> None:
+    """ValueError for an uncertainty so large that no figure has an axis for it."""
+    good = np.abs(np.asarray(u, np.float64)) <= _LARGEST
+    metrics.check_rows(good, u, f"{name}: expected numbers from {-_LARGEST:g} to {_LARGEST:g}")
 
 
 def _check_shape(name: str, values: np.ndarray, rows: int | None) -> None:
@@ -217,6 +226,8 @@ class Answers:
     """Rows that are left out because they have a `problem`."""
     unlabeled: int = 0
     """Rows of a file of scores that are left out because they alone have no label."""
+    tau: float | None = None
+    """What `btcp_tf.predict` wrote beside the file of the threshold; None: nothing."""
 
 
 def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Answers:
@@ -247,7 +258,21 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     if "problem" in whole.names and "input" in whole.names:
         inputs = [str(name) for name in columns.values["input"]]
     left_out = len(whole) - len(answered), len(answered) - len(columns)
-    return Answers(found, accept, inputs, *left_out)
+    return Answers(found, accept, inputs, *left_out, _tau_beside(path))
+
+
+def _tau_beside(path: str | os.PathLike) -> float | None:
+    try:
+        with open(about_file(path), encoding="utf-8") as file:
+            tau = json.load(file)["tau"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # It is no more than a help.
+    return float(tau) if type(tau) in (int, float) and math.isfinite(tau) else None
+
+
+def about_file(path: str | os.PathLike) -> Path:
+    """Where `btcp_tf.predict` says what a file of scores comes from."""
+    return Path(f"{os.fspath(path)}.about.json")
 
 
 def _labeled(found: Columns) -> Columns:

@@ -148,6 +148,8 @@ def _words(threshold: thresholds.Threshold) -> str:
         words += f", accepts {threshold.accepted} of {threshold.n}"
     if threshold.errors is not None:
         words += f", {threshold.errors} of them wrong"
+    if threshold.n and threshold.accepted == threshold.n:
+        words += ": it rejects nothing"
     return words
 
 

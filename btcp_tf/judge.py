@@ -23,7 +23,7 @@ import keras
 import numpy as np
 from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, thresholds
+from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
 from btcp_tf.files import atomic_path
 
 _FEW_ERRORS = 100
@@ -385,7 +385,12 @@ class Judge:
         """What `fit` learns from: samples, and around them the reference, as `fit` takes them."""
 
         def answers(pair: Any, title: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            x, y = pair if isinstance(pair, tuple) else (pair, None)
+            is_pair = isinstance(pair, tuple | list)
+            if is_pair and len(pair) != 2:
+                raise ValueError(
+                    f"{title}: expected a pair (inputs, labels), received {len(pair)} parts"
+                )
+            x, y = pair if is_pair else (pair, None)
             return self._answers(x, y, batch_size, title if verbose else "")
 
         features, logits, labels = answers(samples, "held-out samples")
@@ -490,8 +495,19 @@ def load(path: str | os.PathLike) -> Judge:
       ValueError: If it is no such file.
     """
     model = classifiers.load(path)
-    if "card" not in [layer.name for layer in model.layers]:
-        raise ValueError(f"path: expected a file that Judge.save wrote, received {path}")
+    card = next((layer for layer in model.layers if layer.name == "card"), None)
+    try:
+        if not isinstance(card, Card):
+            raise ValueError("no card")
+        missing = {"class_names", "method", "fit", "threshold", "calibration"} - card.about.keys()
+        if missing:
+            raise ValueError(f"none of {', '.join(sorted(missing))}")
+        if card.about["threshold"] is not None:
+            thresholds.from_json(card.about["threshold"])
+    except ValueError as error:
+        raise ValueError(
+            f"path: expected a file that Judge.save wrote, received {path} ({error})"
+        ) from None
     return Judge(model)
 
 
@@ -539,6 +555,7 @@ class _Inference:
     def __init__(self, model: keras.Model, batch_size: int) -> None:
         from btcp_tf.training import Inference
 
+        metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
         self._infer = Inference(model, batch_size)
         self._shape = tuple(model.inputs[0].shape[1:])
         self._dtype = model.inputs[0].dtype
@@ -550,6 +567,10 @@ class _Inference:
         next time.
         """
         is_dataset = hasattr(x, "element_spec")
+        if is_dataset and y is not None:
+            raise ValueError("y: expected none beside a dataset, received labels")
+        if is_dataset and int(x.cardinality()) == -1:
+            raise ValueError("x: expected a dataset that ends, received an infinite one")
         parts: list[list[np.ndarray]] = []
         labels = []
         for item in x if is_dataset else [x]:
@@ -557,6 +578,8 @@ class _Inference:
                 labels.append(np.asarray(item[1]))
                 item = item[0]
             parts.append(self._infer(self._checked(item), "" if is_dataset else title))
+        if not parts:
+            raise ValueError("x: expected a dataset of batches, received one without any")
         outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
         for output in outputs:
             if not np.isfinite(output).all():
@@ -568,10 +591,19 @@ class _Inference:
         return outputs, np.concatenate(labels) if labels and y is None else y
 
     def _checked(self, batch: Any) -> np.ndarray:
-        batch = np.asarray(batch)
+        batch = metrics.array("x", batch)
         if self._dtype != "string":
             if batch.dtype.kind not in "biuf":
                 raise ValueError(f"x: expected numbers, received {batch.dtype}")
+            if "int" in self._dtype and batch.dtype != self._dtype:
+                limits = np.iinfo(self._dtype)
+                with np.errstate(invalid="ignore"):
+                    fits = (batch >= limits.min) & (batch <= limits.max) & (batch % 1 == 0)
+                if not fits.all():
+                    raise ValueError(
+                        f"x: expected {self._dtype}, received {batch.dtype} with "
+                        f"{batch[~fits].flat[0]}"
+                    )
             batch = batch.astype(self._dtype, copy=False)
         fits = len(batch.shape) == len(self._shape) + 1 and all(
             wanted in (None, size)

@@ -426,7 +426,7 @@ def judge_promise(
             words=f"That at most {rate} of the accepted answers are wrong is refuted at "
             f"accepted answer {found.row + 1:,} with a label, {_name_of(scores, row)} "
             f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). "
-            f"It shows most clearly from number {found.since + 1:,} on, "
+            f"The errors are densest from accepted answer {found.since + 1:,} on, "
             f"{_name_of(scores, since)}: {int(part.sum()):,} wrong of {len(part):,} up to here. "
             f"Altogether {observed}.",
             broken_at=found.row + 1,
@@ -443,8 +443,15 @@ def judge_promise(
         return dataclasses.replace(result, verdict="kept", words=words)
     words = (
         f"{observed}; so many labels neither refute nor show that at most {rate} are, at whatever "
-        "time one looks. (The interval is for a single look.)"
+        "time one looks."
     )
+    if interval[0] > limit:
+        words += (
+            " A single look at these rows would refute it: the interval is for that. More labels "
+            "will tell."
+        )
+    else:
+        words += " (The interval is for a single look.)"
     return dataclasses.replace(result, verdict="open", words=words)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data, exported
+from btcp_tf import command, data, evaluation, exported
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import atomic_path, folder_lock
@@ -523,7 +523,7 @@ def score(
             os.fsync(written.fileno())
             sha256 = hashlib.file_digest(written, "sha256").hexdigest()
         # Before the file itself, which must not be there without it: it is known by it.
-        with atomic_path(_about_path(output)) as temporary:
+        with atomic_path(evaluation.about_file(output)) as temporary:
             content = {
                 "command": settings,
                 "paths": {
@@ -709,10 +709,6 @@ def _working_folder(output: Path) -> Iterator[Path]:
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _about_path(output: Path) -> Path:
-    return output.with_name(f"{output.name}.about.json")
-
-
 def _version(package: str) -> str:
     if package == "btcp_tf":
         return btcp_tf.__version__
@@ -796,7 +792,7 @@ def _finished(
     if not output.is_file():
         raise ValueError(f"{told} is no file")
     try:
-        content = json.loads(_about_path(output).read_text(encoding="utf-8"))
+        content = json.loads(evaluation.about_file(output).read_text(encoding="utf-8"))
         saved, sha256, found = content["command"], content["sha256"], content["summary"]
         summary = Summary(**(found | {"first_problems": tuple(found["first_problems"])}))
     except (OSError, ValueError, KeyError, TypeError):

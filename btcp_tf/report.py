@@ -1101,16 +1101,20 @@ def _taus(answers: Answers) -> dict[str, float]:
     if answers.accept is None:
         return {}
     found = {
-        name: _tau_of(answers.accept, u) for name, u in answers.predictions.uncertainty.items()
+        name: _tau_of(answers.accept, u, answers.tau)
+        for name, u in answers.predictions.uncertainty.items()
     }
     return {name: tau for name, tau in found.items() if tau is not None}
 
 
-def _tau_of(accept: np.ndarray, u: np.ndarray) -> float | None:
-    """A tau, of few digits, of which `accept` is u < tau; None: of no tau."""
+def _tau_of(accept: np.ndarray, u: np.ndarray, told: float | None) -> float | None:
+    """A tau of which `accept` is u < tau: the one that is told, if it is one, else one of few
+    digits; None: of no tau."""
     low, high = _gap(accept, u)
     if not low < high:
         return None
+    if told is not None and low < told <= high:
+        return told
     if low == -math.inf:
         return min(high, 0.0)
     if high == math.inf:

@@ -172,12 +172,14 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
     if "labels" in found.values:
         labels = np.array(found.converted("labels", _label, "a class number or nothing"), np.int64)
     if any(value is not None for value in found.values.get("accept", ())):
-        accept = np.array(found.converted("accept", _truth, "true or false"), bool)
+        accept = np.array(found.converted("accept", tabular.truth, "true or false"), bool)
+    u = found.numbers(column)
+    evaluation.check_size(f"{path}: {column}", u)
     pairs = zip(predicted.tolist(), found.values.get("class_name", ()), strict=False)
     class_names = {number: str(name) for number, name in pairs if name is not None}
     return Scores(
         str(path),
-        found.numbers(column),
+        u,
         predicted,
         column,
         inputs,
@@ -210,15 +212,6 @@ def _class(value: Any) -> int:
 def _label(value: Any) -> int:
     missing = value is None or (isinstance(value, float) and math.isnan(value))
     return -1 if missing else _class(value)
-
-
-def _truth(value: Any) -> bool:
-    words = {"true": True, "false": False}
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str) or value.strip().lower() not in words:
-        raise ValueError
-    return words[value.strip().lower()]
 
 
 def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:

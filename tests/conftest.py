@@ -22,7 +22,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 
-_LONGEST = ("test_runs", "test_training", "test_main", "test_study")
+_LONGEST = ("test_runs", "test_training", "test_judge", "test_main", "test_study")
 
 # Each needs an environment of its own.
 _OTHERS = {

@@ -767,7 +767,7 @@ def refusing(*places, status=400):
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_a_broken_file_is_named(double, places, first, batch_size):
     double.respond = refusing(*places)
-    message = rf"tiny:predict: expected an answer, received HTTP 400: no image \(for .* {first}\)$"
+    message = rf"^files: .* in place {first} one that is refused; .*:predict: .* 400: no image$"
     with Client(double.address, "tiny", batch_size=batch_size) as client:
         with pytest.raises(ValueError, match=message):
             client.predict_bytes(FILES_OF_TEN)
@@ -1047,7 +1047,7 @@ def test_grpc_answers_that_are_none(servicer, over_grpc, fields):
 def test_grpc_names_a_broken_file(servicer, over_grpc):
     files = [png(), png(), png(), b"no image", png()]
     assert len(over_grpc.predict_bytes(files[:3])["accept"]) == 3
-    message = r"received INVALID_ARGUMENT: .* \(for the file in place 3\)$"
+    message = r"^files: .* in place 3 one that is refused; .* received INVALID_ARGUMENT: "
     with pytest.raises(ValueError, match=message):
         over_grpc.predict_bytes(files)
 

@@ -373,7 +373,7 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
         btcp_tf.load(tmp_path / "classifier.keras")
 
 
-def test_readme_example(tmp_path, monkeypatch):
+def test_readme_example(unchecked, tmp_path, monkeypatch):
     readme = pathlib.Path(__file__).resolve().parents[1] / "README.md"
     [code] = [
         block
@@ -391,7 +391,7 @@ def test_readme_example(tmp_path, monkeypatch):
     assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
 
 
-def test_the_papers_estimator_in_its_place(classifier, tmp_path):
+def test_the_papers_estimator_in_its_place(unchecked, classifier, tmp_path):
     x, y = samples(2000, 0)
     judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
     before = judge.predict(x[:50])
@@ -448,3 +448,60 @@ def test_the_papers_estimator_says_that_it_learned_nothing(classifier):
     with pytest.warns(UserWarning, match="the estimator learned nothing"):
         judge.fit_btcp(*samples(2000, 0), estimator_epochs=1, gamma=1e6, verbose=0)
     assert "learned nothing" in judge.fitted["words"]
+
+
+def test_what_is_no_set_of_inputs_is_refused_in_words(classifier):
+    judge = btcp_tf.attach(classifier)
+    x, y = samples(60, 0)
+    labeled = tf.data.Dataset.from_tensor_slices((x, y)).batch(20)
+    cases = [
+        (lambda: judge.evaluate(labeled, y), "y: expected none beside a dataset"),
+        (lambda: judge.predict(labeled.repeat()), "a dataset that ends, received an infinite one"),
+        (lambda: judge.predict(labeled.take(0)), "received one without any"),
+        (lambda: judge.predict([[1.0, 2.0], [3.0]]), "x: .* rows of different lengths"),
+        (lambda: judge.predict(x, batch_size=0), "batch_size: expected a whole number >= 1"),
+        (lambda: judge.fit(x, y, reference=(x,)), "expected a pair .* received 1 parts"),
+        (lambda: btcp_tf.attach(classifier, example=x[:0]), "example: expected at least one"),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_whole_numbers_are_not_cut_to_fit():
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Dense(3, "softmax"),
+        ]
+    )
+    judge = btcp_tf.attach(model)
+    for value in (np.nan, 300, -1, 0.5):
+        with pytest.raises(ValueError, match=f"x: expected uint8, received float64 with {value}"):
+            judge.predict(np.full((2, 4), value, np.float64))
+    assert len(judge.predict(np.full((2, 4), 255.0))["predicted"]) == 2
+
+
+def test_a_limit_that_only_pixels_reach_is_seen():
+    """Its answers are not the softmax of its last Dense layer, but for small inputs they are."""
+    inputs = keras.Input((16,))
+    logits = keras.layers.Dense(3)(keras.layers.Rescaling(1 / 255)(inputs))
+    model = keras.Model(inputs, keras.layers.Softmax()(keras.ops.clip(logits, -0.2, 0.2)))
+    with pytest.raises(ValueError, match="expected answers that are the softmax"):
+        btcp_tf.attach(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: about.pop("class_names"), "none of class_names"),
+        (lambda about: about.__setitem__("threshold", {"tau": "x"}), "tau"),
+    ],
+)
+def test_a_card_that_is_damaged_is_refused(classifier, tmp_path, change, message):
+    judge = btcp_tf.attach(classifier)
+    change(judge.model.get_layer("card").about)
+    judge.save(tmp_path / "j.keras")
+    with pytest.raises(ValueError, match=f"a file that Judge.save wrote, received .*{message}"):
+        btcp_tf.load(tmp_path / "j.keras")

@@ -30,7 +30,7 @@ def test_mirrored_from_the_command_line(tmp_path):
 
 
 @pytest.mark.prepared_data("fashion_mnist")
-def test_real_images(undrawn, tmp_path, prepared_data_dir, capsys):
+def test_real_images(undrawn, unchecked, tmp_path, prepared_data_dir, capsys):
     arguments = ["--dataset=fashion_mnist", "--preset=smoke", f"--data_dir={prepared_data_dir}"]
     arguments += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
     assert main(arguments) == 0

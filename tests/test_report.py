@@ -757,6 +757,20 @@ def test_a_decision_that_no_tau_makes_is_judged_and_said_to_be_none(
     assert "The file's column accept accepts" in printed
 
 
+@pytest.mark.parametrize(("text", "is_told"), [('{"tau": 0.4125}', True), ('{"tau": 9}', False)])
+def test_the_tau_that_stands_beside_a_file_is_told(
+    undrawn, answers, tmp_path, capfd, text, is_told
+):
+    u = answers.uncertainty["uncertainty"]
+    rows = production.rows_of(answers, labels=True, tau=0.4125)
+    path = production.write_csv(tmp_path / "scores.csv", rows)
+    (tmp_path / "scores.csv.about.json").write_text(text)
+    _, printed, (row,), _ = reported(path, capfd)
+    assert (row["tau"] == 0.4125) is is_told
+    np.testing.assert_array_equal(u < row["tau"], u < 0.4125)
+    assert ("(as uncertainty < 0.4125)" in printed) is is_told
+
+
 @pytest.mark.parametrize("tau", [-1, 2])
 def test_a_file_that_accepts_nothing_or_everything(undrawn, answers, tmp_path, capfd, tau):
     path = production.write_csv(
@@ -788,7 +802,7 @@ def test_a_file_that_accepts_nothing_or_everything(undrawn, answers, tmp_path, c
 def test_the_tau_of_a_decision_decides_alike(accepted, rejected, tau):
     u = np.array([*accepted, *rejected], np.float64)
     accept = np.repeat([True, False], [len(accepted), len(rejected)])
-    found = report._tau_of(accept, u)
+    found = report._tau_of(accept, u, None)
     if tau is None:
         assert found is None
     else:

@@ -298,22 +298,20 @@ def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
     assert message.count("\n") == 1
 
 
-def test_a_run_killed_twice_ends_like_one_that_was_not(whole, tmp_path):
+def test_a_killed_run_ends_like_one_that_was_not(whole, tmp_path):
     command = [sys.executable, "-m", "btcp_tf.main", *words(tmp_path, "--verbose=2")]
     checkpoints = tmp_path / "run" / "checkpoints"
     # Each kill costs a process; tests/test_training.py has one in every phase without.
-    for stage in ("classifier", "btcp_finetuned"):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while not (checkpoints / f"{stage}.npz").exists():
-            assert process.poll() is None, process.stderr.read().decode()[-2000:]
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        with np.load(checkpoints / f"{stage}.npz") as saved:
-            assert len(json.loads(str(saved["about"]))["rows"]) < 6, (
-                "killed too late to show anything"
-            )
-        assert not (tmp_path / "run" / "results.json").exists()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while not (checkpoints / "btcp.npz").exists():
+        assert process.poll() is None, process.stderr.read().decode()[-2000:]
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with np.load(checkpoints / "btcp.npz") as saved:
+        rows = json.loads(str(saved["about"]))["rows"]
+    assert len(rows) < 6, "killed too late to show anything"
+    assert not (tmp_path / "run" / "results.json").exists()
     last = subprocess.run(command, capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr[-2000:]
     assert "resumed after epoch" in last.stdout

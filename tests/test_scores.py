@@ -273,3 +273,17 @@ def test_labels_need_something_to_be_joined_by(tmp_path):
 
 def test_every_ending_has_a_reader():
     assert set(WRITERS) | {".npz"} == set(evaluation.ENDINGS)
+
+
+def test_numbers_that_no_axis_has_are_refused(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("predicted,uncertainty\n1,0.5\n1,1e200\n")
+    message = r"uncertainty: expected numbers from -1e\+100 to 1e\+100, received 1e\+200 in row 1"
+    with pytest.raises(ValueError, match=message):
+        load_scores(path, ("uncertainty",))
+
+
+def test_decisions_may_be_ones_and_zeros(tmp_path):
+    path = tmp_path / "scores.csv"
+    path.write_text("predicted,uncertainty,accept\n1,0.5,0\n1,0.1,1\n")
+    np.testing.assert_array_equal(load_scores(path, ("uncertainty",)).accept, [False, True])
