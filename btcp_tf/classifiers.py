@@ -126,6 +126,12 @@ def take_apart(
         "classifier: expected answers that are the softmax, the sigmoid or the logits of its last "
         f"Dense layer, received others from {given.name}"
         + (f" with {features} as features" if features else "")
+        + (
+            f"; they are {answers.dtype}, and apart from it a softmax rounds otherwise: make it a "
+            "layer of its own with dtype float32"
+            if answers.dtype.itemsize == 2
+            else ""
+        )
     )
 
 

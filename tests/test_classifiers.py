@@ -245,3 +245,14 @@ def test_refuses_what_is_no_model(tmp_path):
     (tmp_path / "bad.keras").write_bytes(b"PK")
     with pytest.raises(ValueError, match="that Keras can load, received .*bad.keras"):
         classifiers.take_apart(tmp_path / "bad.keras")
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_a_softmax_in_half_precision_is_refused_with_the_reason(policy):
+    inputs = keras.Input((4,))
+    dense = keras.layers.Dense(3, "softmax", dtype=policy)
+    with pytest.raises(ValueError, match=r"others .*they are b?float16, .* dtype float32"):
+        classifiers.take_apart(keras.Model(inputs, dense(inputs)))
+    logits = keras.layers.Dense(3, dtype=policy)(inputs)
+    probs = keras.layers.Softmax(dtype="float32")(logits)
+    classifiers.take_apart(keras.Model(inputs, probs))
