@@ -21,13 +21,13 @@ from typing import Any
 from benchmarks import common
 from btcp_tf import evaluation
 
-EVIDENCE = {
-    "the answer": ("answer",),
-    "and a second head": ("answer", "head"),
-    "and the neighbors": ("answer", "neighbors"),
-    "and both": ("answer", "head", "neighbors"),
-}
-CROSS_FITTED = "and both, cross-fitted"
+EVIDENCE = (
+    ("answer",),
+    ("answer", "head"),
+    ("answer", "neighbors"),
+    ("answer", "head", "neighbors"),
+)
+CROSS_FITTED = "cross-fitted"
 
 
 def main() -> None:
@@ -157,7 +157,7 @@ def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], d
     judged = outputs(dataset.calibration)
     columns = {"mcp": methods.mcp_of(judged.logits)}
     used = {}
-    variants = [(name, allowed, []) for name, allowed in EVIDENCE.items()]
+    variants = [("-".join(allowed), allowed, []) for allowed in EVIDENCE]
     if others:
         variants.append((CROSS_FITTED, estimators.EVIDENCE, others))
     for name, allowed, further in variants:
