@@ -91,7 +91,7 @@ def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], d
     """Rows of the calibration samples, and which estimators were taken to be better than MCP."""
     import keras
 
-    from btcp_tf import classifiers, command, estimators, methods, networks, runs, training
+    from btcp_tf import command, estimators, methods, networks, runs, training
     from btcp_tf.data import load
 
     # What an earlier run left in memory.
@@ -133,28 +133,11 @@ def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], d
         describe=lambda stage, row, answers: row,
         after_epoch=lambda stage, rows: None,
     )
-    infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
-
-    def outputs(split: Any) -> methods.Outputs:
-        return methods.Outputs(**infer(split.images), labels=split.labels)
-
-    pairs = []
-    for values, unseen in apart:
-        training.restore(network, values)
-        whole = outputs(dataset.train)
-        pairs.append((whole[~unseen], whole[unseen]))
-    training.restore(network, stages["classifier"].values)
-    kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
-    reference = methods.Reference(
-        train=outputs(dataset.train),
-        validation=outputs(dataset.validation),
-        kernel=kernel,
-        bias=bias,
-        seed=config.seed,
-        folds=tuple(pairs),
-    )
-    own, *others = reference.held_out
-    judged = outputs(dataset.calibration)
+    # Without a method that is fitted: here the same one is, several times.
+    plain = dataclasses.replace(config, method=("mcp",), residual_folds=0)
+    scorer = runs.Scorer(network, stages, [], apart, dataset, plain)
+    own, *others = scorer.reference.held_out
+    judged = scorer.outputs(dataset.calibration.images, dataset.calibration.labels)
     columns = {"mcp": methods.mcp_of(judged.logits)}
     used = {}
     variants = [("-".join(allowed), allowed, []) for allowed in EVIDENCE]

@@ -510,7 +510,7 @@ def _error_blocks(
             sheet = plots.error_sheet(pixels, labels[rows], p.predicted[rows], remarks, class_names)
             blocks.append(Drawing(name, words, caption, sheet, 2))
         table = tables.error_table(listed, name, words)
-        blocks.append(Details(f"{len(listed)} errors as a table", [table]))
+        blocks.append(Details(f"{len(listed)} error{'s' * (len(listed) > 1)} as a table", [table]))
     return blocks
 
 

@@ -529,13 +529,13 @@ class Scorer:
         apart = []
         for values, unseen in folds:
             training.restore(network, values)
-            whole = self._outputs(dataset.train.images, dataset.train.labels)
+            whole = self.outputs(dataset.train.images, dataset.train.labels)
             apart.append((whole[~unseen], whole[unseen]))
         training.restore(network, stages["classifier"].values)
         kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
-        reference = methods.Reference(
-            train=self._outputs(dataset.train.images, dataset.train.labels),
-            validation=self._outputs(dataset.validation.images, dataset.validation.labels),
+        self.reference = methods.Reference(
+            train=self.outputs(dataset.train.images, dataset.train.labels),
+            validation=self.outputs(dataset.validation.images, dataset.validation.labels),
             kernel=kernel,
             bias=bias,
             seed=config.seed,
@@ -544,7 +544,7 @@ class Scorer:
             folds=tuple(apart),
         )
         self._scores = {
-            name: prepare(reference)
+            name: prepare(self.reference)
             for name in config.method
             if (prepare := METHODS[name].prepare) is not None
         }
@@ -568,7 +568,7 @@ class Scorer:
         from btcp_tf import training
 
         training.restore(self._network, self._stages["classifier"].values)
-        outputs = self._outputs(images, labels)
+        outputs = self.outputs(images, labels)
         means = {}
         for name in self._config.method if sampled else ():
             if METHODS[name].samples == "dropout":
@@ -593,7 +593,7 @@ class Scorer:
         for method in self._config.finetuned:
             stage = self._stages[f"{method}_finetuned"]
             training.restore(self._network, stage.values)
-            outputs = self._outputs(images, labels)
+            outputs = self.outputs(images, labels)
             columns = {
                 "mcp": methods.mcp_of(outputs.logits),
                 method: self._estimate(outputs.features)[:, 0],
@@ -601,7 +601,8 @@ class Scorer:
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return found
 
-    def _outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
+    def outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
+        """What the network answers to images `[n, ...]`; FloatingPointError unless finite."""
         found = self._infer(images)
         _check_finite(*found.values())
         return methods.Outputs(**found, labels=labels)
