@@ -6,7 +6,7 @@ For each run's frozen classifier, the estimator is fitted on its validation samp
 the evidence at a time, and judged on its calibration samples, on which nothing was fitted or
 chosen: no test sample is read. `--folds=5` also fits it on what five further classifiers, each
 trained without a fifth of the training samples, answer to that fifth; they take five times as long
-as the run's own classifier, and are kept in the run's folder under `folds/`.
+as the run's own classifier, and are kept in the run's folder with its checkpoints.
 
 The last column says for how many of the runs the estimator was taken to be better than MCP; for the
 others it is MCP, and the difference is that of the calibration alone: none.
@@ -121,7 +121,7 @@ def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], d
             estimator_activation=config.estimator_activation,
         )
 
-    apart = runs.train_folds(build, dataset, config, run / "folds", strategy)
+    apart = runs.train_folds(build, dataset, config, run / "checkpoints", strategy)
     network = build(config.seed)
     stages = training.fit(
         network,

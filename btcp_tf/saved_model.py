@@ -268,8 +268,48 @@ def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict
     return found
 
 
+_CONSTANT_SIZE = 2**16
+"""Weights of at most so many numbers are constants of the graph."""
+
+
+def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """The model at inference, as one function that all signatures share.
+
+    oneDNN packs a product's weights once where they are constants, and at each call where they are
+    variables. For a single image that packing costs an estimator of small layers more than its
+    products; large weights gain less, and would bring the graph near protobuf's 2 GiB.
+    """
+
+    small = {
+        id(variable): variable.value.numpy()
+        for variable in model.variables
+        if variable.value.dtype.is_floating
+        and variable.value.shape.num_elements() <= _CONSTANT_SIZE
+    }
+
+    def values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+        # Made inside the function: a constant from outside would be an input of it.
+        return [tf.constant(small[id(v)]) if id(v) in small else v.value for v in variables]
+
+    @tf.function(
+        input_signature=[tf.TensorSpec(model.input.shape, model.input.dtype)], autograph=False
+    )
+    def outputs(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return model.stateless_call(
+            values(model.trainable_variables),
+            values(model.non_trainable_variables),
+            images,
+            training=False,
+        )[0]
+
+    return outputs
+
+
 def _decide(
-    model: keras.Model, class_names: Sequence[str], tau: tf.Variable, images: tf.Tensor
+    outputs: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    class_names: Sequence[str],
+    tau: tf.Variable,
+    images: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
     # A server's session checks no shapes, and some networks take images of any size.
@@ -279,9 +319,9 @@ def _decide(
     count = tf.shape(images)[0]
     blank = tf.cast(count == 0, tf.int32)
     padding = [[0, blank]] + [[0, 0]] * (images.shape.rank - 1)
-    outputs = model(tf.pad(images, padding), training=False)
-    probs = tf.cast(outputs["probs"][:count], tf.float32)
-    uncertainty = tf.cast(outputs["uncertainty"][:count, 0], tf.float32)
+    found = outputs(tf.pad(images, padding))
+    probs = tf.cast(found["probs"][:count], tf.float32)
+    uncertainty = tf.cast(found["uncertainty"][:count, 0], tf.float32)
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     return {
         "predicted": predicted,
@@ -347,10 +387,11 @@ def _write(
     archive = keras.export.ExportArchive()
     archive.track(model)
     archive.add_variable_collection("decision", [tau, text])
+    outputs = _with_constants(model)
 
     def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
         def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _decide(model, class_names, tau, prepare(value))
+            return _decide(outputs, class_names, tau, prepare(value))
 
         function = tf.function(answer, input_signature=[spec], autograph=False)
         function.get_concrete_function()

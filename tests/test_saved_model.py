@@ -114,6 +114,21 @@ def test_answers_equal_the_keras_model_at_any_batch_size(written, size):
     assert size < 7 or found["accept"].sum() == 3
 
 
+def test_signatures_share_small_weights_as_constants_and_large_ones_stay_variables(tmp_path):
+    small = layers.Dense(64, activation="relu", name="small")
+    large = layers.Dense(4096, activation="relu", name="large")
+    model = small_model(lambda features: layers.Concatenate()([small(features), large(features)]))
+    large.kernel.assign(tf.random.normal(large.kernel.shape))
+    assert large.kernel.shape[0] * large.kernel.shape[1] > 2**16
+    path = write(model, tmp_path)
+    graph = (path / "saved_model.pb").read_bytes()
+    # TensorFlow traces each function once more to save it.
+    assert 1 <= graph.count(small.kernel.numpy().tobytes()) <= 2
+    assert large.kernel.numpy().tobytes() not in graph
+    kernels = [v.numpy() for v in tf.saved_model.load(str(path)).variables if "kernel" in v.name]
+    assert any(np.array_equal(kernel, large.kernel.numpy()) for kernel in kernels)
+
+
 def test_float_images_are_refused_by_the_default_and_have_a_signature(written):
     signatures = tf.saved_model.load(str(written[1])).signatures
     with pytest.raises(Exception, match="uint8"):
