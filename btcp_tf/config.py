@@ -211,6 +211,12 @@ class Config:
         low=0,
         high=100,
     )
+    residual_copies: tuple[str, ...] = setting(
+        (),
+        "Corruptions at strength 1, such as noise,blur: of each, residual also learns from a copy "
+        "of its images.",
+        choices=("noise", "blur", "rotation"),
+    )
 
     # Training.
     classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
@@ -330,6 +336,7 @@ class Config:
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         _check_list("ood", self.ood, empty=True)
+        _check_list("residual_copies", self.residual_copies, empty=True)
         for name in self.finetuned:
             if name not in self.method:
                 raise ValueError(
@@ -411,6 +418,8 @@ def to_word(value: Any) -> str:
 def accepted(field: dataclasses.Field) -> str:
     """What a setting accepts, in words; empty where any text does."""
     rule = field.metadata
+    if rule["choices"] and isinstance(field.default, tuple):
+        return f"some of {', '.join(rule['choices'])}"
     if rule["choices"]:
         return f"one of {', '.join(rule['choices'])}"
     if isinstance(field.default, bool):
@@ -455,6 +464,8 @@ def check(field: dataclasses.Field, value: Any) -> Any:
             # Spaces inside are those of a path.
             if not (isinstance(name, str) and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
                 raise ValueError(f"{field.name}: expected names, received {name!r}")
+            if rule["choices"] and name not in rule["choices"]:
+                raise ValueError(f"{field.name}: expected {accepted(field)}, received {name!r}")
     elif rule["choices"] and value not in rule["choices"]:
         raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
     elif kind is str and (

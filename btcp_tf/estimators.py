@@ -357,6 +357,9 @@ class HeldOut:
     reference: tuple[np.ndarray, np.ndarray] | None = None
     """Features `[m, d]` and labels `[m]` of samples that it was trained on, m at least 2; None:
     what is around a sample is no evidence."""
+    copies: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+    """Features `[n, d]` and logits `[n, k]` of other versions of the samples, such as noisy
+    ones."""
     _heads: dict[int, HeadEvidence] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, seed: int) -> HeadEvidence:
@@ -379,10 +382,12 @@ def fit_residual(
 
     The evidence of one classifier means what that of another of its kind does. So classifiers that
     were each trained on all but one part of the training samples let it learn from all of these.
+    Copies show it what becomes of the evidence where samples are less clear; it is chosen and
+    judged by the samples themselves.
 
     Args:
       held_out: Of the classifier itself.
-      folds: Of such further classifiers; with references if `held_out` has one.
+      folds: Of such further classifiers; with references if `held_out` has one, and as many copies.
       allowed: What it may read, of `EVIDENCE`, "answer" among it. Without "neighbors" no training
         sample goes into the model.
       seed: Of the cross-validation's parts, of the bootstrap and of the second head.
@@ -401,26 +406,36 @@ def fit_residual(
             f"{', '.join(allowed) or 'none'}"
         )
     everyone = [held_out, *folds]
-    is_error = np.concatenate([one.logits.argmax(axis=1) != one.labels for one in everyone])
+    if len({len(one.copies) for one in everyone}) > 1:
+        raise ValueError(
+            "copies: expected as many of all held-out samples, received "
+            + ", ".join(str(len(one.copies)) for one in everyone)
+        )
+    # The samples of all, then the first copies of all, and so on.
+    answers = [
+        (number, *[(one.features, one.logits), *one.copies][version])
+        for version in range(1 + len(held_out.copies))
+        for number, one in enumerate(everyone)
+    ]
+    is_error = np.concatenate(
+        [logits.argmax(axis=1) != everyone[number].labels for number, _, logits in answers]
+    )
+    classifier = np.repeat(np.arange(len(everyone)), [len(one.labels) for one in everyone])
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
-    classes = bool(is_error.sum() >= _ERRORS_FOR_CLASSES)
-
-    def readers_of(one: HeldOut) -> dict[str, keras.layers.Layer]:
-        return _readers(one, allowed, classes, seed)
-
-    readers = readers_of(held_out)
-    read = [_read(readers, held_out.features, held_out.logits, batch_size)]
-    for fold in folds:
-        read.append(_read(readers_of(fold), fold.features, fold.logits, batch_size))
+    classes = bool(is_error[: len(classifier)].sum() >= _ERRORS_FOR_CLASSES)
+    readers = [_readers(one, allowed, classes, seed) for one in everyone]
+    read = [
+        _read(readers[number], features, logits, batch_size) for number, features, logits in answers
+    ]
     fit, weights = choose(
         is_error,
         np.concatenate([z for z, _ in read]),
-        {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers},
+        {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
         seed,
-        np.repeat(np.arange(len(everyone)), [len(one.labels) for one in everyone]),
+        classifier,
     )
-    return fit, {name: readers[name] for name in fit.evidence}, weights
+    return fit, {name: readers[0][name] for name in fit.evidence}, weights
 
 
 def _readers(
@@ -482,19 +497,22 @@ def choose(
     enough: on few held-out samples the winner of so many trials then lost on others.
 
     Args:
-      is_error: `[n]` bool, whether each held-out answer is wrong.
-      z: `[n, 1]`, from `McpLogit`.
-      evidence: By name, `[n, e]`.
+      is_error: `[v · n]` bool, whether each held-out answer is wrong: to the n samples, then to
+        each of v - 1 copies of all of them, in the same order. Copies are learned from alone.
+      z: `[v · n, 1]`, from `McpLogit`.
+      evidence: By name, `[v · n, e]`.
       seed: Of folds and bootstrap.
       classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
         fold of the cross-validation: what is learned from others is tried on it.
     """
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    n, errors = len(is_error), int(is_error.sum())
+    n = len(classifier)
+    every, is_error = is_error, is_error[:n]
+    errors = int(is_error.sum())
     same = dict(samples=n, errors=errors)
     if min(errors, n - errors) < _FOLDS:
         rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
@@ -507,22 +525,36 @@ def choose(
     folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
     if classifier.any():
         folds = PredefinedSplit(classifier)
+    # Of a sample that is held out, the copies are, too.
+    splits = [
+        (np.concatenate([train + start for start in range(0, len(every), n)]), test)
+        for train, test in folds.split(is_error, is_error)
+    ]
+
+    def held_out(x: np.ndarray, strength: float) -> np.ndarray:
+        u = np.empty(n)
+        for train, test in splits:
+            u[test] = model(strength).fit(x[train], every[train]).predict_proba(x[test])[:, 1]
+        return u
+
     tried = []
     others = [name for name in evidence if name != "answer"]
     subsets = [(), *((name,) for name in others), *[tuple(others)] * (len(others) > 1)]
     for names in [("answer", *subset) for subset in subsets]:
         x = np.hstack([z, *(evidence[name] for name in names)])
         for strength in _STRENGTHS:
-            u = cross_val_predict(model(strength), x, is_error, cv=folds, method="predict_proba")
-            tried.append((metrics.aurc(is_error, u[:, 1]), names, strength, u[:, 1]))
+            u = held_out(x, strength)
+            tried.append((metrics.aurc(is_error, u), names, strength, u))
     _, names, strength, u = min(tried, key=lambda trial: trial[0])
-    difference = _difference(is_error, z[:, 0], u, seed)
+    difference = _difference(is_error, z[:n, 0], u, seed)
     gain = {"aupr_error": 1.0, "aurc": -1.0}
     sides = [np.sort([gain[name] * end for end in difference[name][1:]]) for name in gain]
     better = all(low > 0 for low, _ in sides)
     names = names if better else ()
     x = np.hstack([z, *(evidence[name] for name in names)])
-    fitted = model(strength if better else 1e6).fit(x, is_error)
+    # MCP is calibrated for samples as they are.
+    rows = slice(None if better else n)
+    fitted = model(strength if better else 1e6).fit(x[rows], every[rows])
     scaler, regression = fitted[0], fitted[-1]
     slopes = regression.coef_[0] / scaler.scale_
     a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
@@ -533,6 +565,8 @@ def choose(
     )
     count = int(classifier.max()) + 1
     who = f" of {count} classifiers" if count > 1 else ""
+    if len(every) > n:
+        who += f", and {len(every) // n - 1} copies of each"
     words = f"{n} held-out samples{who}, {errors} errors, minus MCP: {figures}; " + (
         "the estimator is used" if better else "not better: u is MCP, calibrated"
     )

@@ -95,7 +95,8 @@ class Judge:
         y: Any = None,
         *,
         reference: Any = None,
-        folds: Sequence[tuple[Any, Any, Any]] = (),
+        folds: Sequence[tuple[Any, ...]] = (),
+        copies: Sequence[Any] = (),
         evidence: Sequence[str] = estimators.EVIDENCE,
         seed: int = 0,
         batch_size: int = 256,
@@ -112,7 +113,11 @@ class Judge:
             the model. None: no such evidence.
           folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
             each trained without its held-out samples: with few of the classifier's own, the
-            estimator learns more from theirs. Samples and reference as in `reference`.
+            estimator learns more from theirs. Samples and reference as in `reference`. With
+            `copies`, those of the fold's samples follow as a fourth.
+          copies: Other versions of x, each `[n, ...]` in its order, as they may come: noisier ones,
+            say, or blurred. The estimator learns from them, too, and ranks better on what is like
+            them; it is chosen and judged by x alone. Not with a dataset.
           evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
             reference sample goes into the model.
           seed: Of the cross-validation, of the bootstrap and of the second head.
@@ -122,16 +127,17 @@ class Judge:
         Raises:
           ValueError: If x or y do not fit the classifier, or its answers are not finite.
         """
-        own = self._held_out((x, y), reference, batch_size, verbose)
+        own = self._held_out((x, y), reference, copies, batch_size, verbose)
         others = []
-        for number, (classifier, samples, trained_on) in enumerate(folds, 1):
+        for number, (classifier, samples, trained_on, *more) in enumerate(folds, 1):
             if (trained_on is None) != (reference is None):
                 raise ValueError(
                     f"folds: expected a reference for all classifiers or for none, received fold "
                     f"{number} {'without' if trained_on is None else 'with'}"
                 )
             judge = attach(classifier, class_names=self.class_names)
-            others.append(judge._held_out(samples, trained_on, batch_size, verbose))
+            again = more[0] if more else ()
+            others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
         fit, readers, weights = estimators.fit_residual(
             own, others, allowed=evidence, seed=seed, batch_size=batch_size
         )
@@ -380,9 +386,10 @@ class Judge:
         self._inferences = {}
 
     def _held_out(
-        self, samples: Any, reference: Any, batch_size: int, verbose: int
+        self, samples: Any, reference: Any, copies: Sequence[Any], batch_size: int, verbose: int
     ) -> estimators.HeldOut:
-        """What `fit` learns from: samples, and around them the reference, as `fit` takes them."""
+        """What `fit` learns from: samples, around them the reference, and copies, as it takes
+        them."""
 
         def answers(pair: Any, title: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             is_pair = isinstance(pair, tuple | list)
@@ -394,13 +401,18 @@ class Judge:
             return self._answers(x, y, batch_size, title if verbose else "")
 
         features, logits, labels = answers(samples, "held-out samples")
+        if len(copies) and hasattr(samples[0], "element_spec"):
+            # Shuffled anew, it would come in another order.
+            raise ValueError("copies: expected none beside a dataset, received some")
+        others = [answers((copy, labels), f"copies {n}") for n, copy in enumerate(copies, 1)]
         around = None
         if reference is not None:
             points, _, classes = answers(reference, "reference samples")
             if len(points) < 2:
                 raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
             around = points, classes
-        return estimators.HeldOut(features, logits, labels, around)
+        pairs = tuple((features, logits) for features, logits, _ in others)
+        return estimators.HeldOut(features, logits, labels, around, pairs)
 
     def _answers(
         self, x: Any, y: Any, batch_size: int, title: str

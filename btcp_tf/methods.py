@@ -129,6 +129,9 @@ class Reference:
     folds: tuple[tuple[Outputs, Outputs], ...] = ()
     """Of further classifiers, each of what it was trained on and of what was kept from it, with
     labels: `residual` learns from the latter, too."""
+    copies: tuple[tuple[Outputs, ...], ...] = ()
+    """Answers to other versions of the samples that `residual` learns from, such as noisy ones: a
+    tuple for validation, and one of as many for each of `folds`; empty: none."""
 
     def __post_init__(self) -> None:
         _labels("train", self.train)
@@ -153,6 +156,7 @@ class Reference:
         from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
         pairs = [(self.train, self.validation), *self.folds]
+        copies = self.copies or ((),) * len(pairs)
         with_index = all(len(train.features) > 1 for train, _ in pairs)
         return [
             estimators.HeldOut(
@@ -160,8 +164,9 @@ class Reference:
                 held_out.logits,
                 _labels("held out", held_out),
                 (train.features, _labels("train", train)) if with_index else None,
+                tuple((copy.features, copy.logits) for copy in others),
             )
-            for train, held_out in pairs
+            for (train, held_out), others in zip(pairs, copies, strict=True)
         ]
 
 
@@ -575,8 +580,8 @@ def residual(reference: Reference) -> Score:
     `estimators.fit_residual`.
 
     Fitted by cross-validated logistic regression to the errors of the validation samples, and to
-    those of further classifiers in `folds`. Where it does not beat MCP there, it is MCP,
-    calibrated. Range [0, 1].
+    those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
+    the samples themselves, it is MCP, calibrated. Range [0, 1].
     """
     return _residual(reference, ("answer", "head", "neighbors"))
 

@@ -526,22 +526,26 @@ class Scorer:
         self._config = config
         self._infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
         self._estimate = training.Inference(network.get_layer("estimator"), config.test_batch_size)
-        apart = []
+        apart, copies = [], []
         for values, unseen in folds:
             training.restore(network, values)
             whole = self.outputs(dataset.train.images, dataset.train.labels)
             apart.append((whole[~unseen], whole[unseen]))
+            copies.append(self._copies(dataset.train.images[unseen], dataset.train.labels[unseen]))
         training.restore(network, stages["classifier"].values)
+        validation = dataset.validation
+        copies.insert(0, self._copies(validation.images, validation.labels))
         kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
         self.reference = methods.Reference(
             train=self.outputs(dataset.train.images, dataset.train.labels),
-            validation=self.outputs(dataset.validation.images, dataset.validation.labels),
+            validation=self.outputs(validation.images, validation.labels),
             kernel=kernel,
             bias=bias,
             seed=config.seed,
             alpha=config.trust_alpha,
             neighbors=config.trust_neighbors,
             folds=tuple(apart),
+            copies=tuple(copies),
         )
         self._scores = {
             name: prepare(self.reference)
@@ -606,6 +610,17 @@ class Scorer:
         found = self._infer(images)
         _check_finite(*found.values())
         return methods.Outputs(**found, labels=labels)
+
+    def _copies(self, images: np.ndarray, labels: np.ndarray) -> tuple[methods.Outputs, ...]:
+        """Answers to corrupted images, for `residual` to learn from."""
+        if not any(name.startswith("residual") for name in self._config.method):
+            return ()
+        # Not the noise that the test images get.
+        seed = self._config.seed + 1_000_003
+        return tuple(
+            self.outputs(CORRUPTIONS[name](images, 1, seed), labels)
+            for name in self._config.residual_copies
+        )
 
     def _columns(self, outputs: methods.Outputs, sampled: bool) -> Iterator[tuple[str, np.ndarray]]:
         from btcp_tf import training

@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from btcp_tf.config import PHASES, Config, accepted, check, to_word
+from btcp_tf.data import CORRUPTIONS
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
@@ -117,6 +118,8 @@ def test_equal_settings_have_equal_words():
         ("threshold", dict(threshold="nan")),
         ("residual_folds", dict(residual_folds=1)),
         ("residual_folds", dict(residual_folds=5, classifier="my.keras")),
+        ("residual_copies", dict(residual_copies=("noise", "fog"))),
+        ("residual_copies", dict(residual_copies=("blur", "blur"))),
         ("logical_devices", dict(logical_devices=2)),
         ("logical_devices", dict(strategy="mirrored", logical_devices=1)),
     ],
@@ -173,3 +176,8 @@ def test_every_default_is_accepted_and_every_setting_has_help():
         if type(field.default) in (int, float):
             assert check(field, to_word(field.default)) == field.default
         assert field.metadata["help"].endswith(".")
+
+
+def test_copies_are_of_the_corruptions_that_there_are():
+    assert FIELDS["residual_copies"].metadata["choices"] == tuple(CORRUPTIONS)
+    assert Config("mnist", residual_copies=["noise"]).settings()["residual_copies"] == "noise"

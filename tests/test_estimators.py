@@ -1,8 +1,11 @@
 import keras
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
 
-from btcp_tf import estimators
+from btcp_tf import estimators, metrics
 
 
 def softmax(logits):
@@ -161,6 +164,61 @@ def test_residual_adds_its_evidence():
     z, first, second = np.ones((1, 1)), np.array([[5.0, 7.0]]), np.array([[0.5]])
     u = float(np.asarray(layer([z, first, second]))[0, 0])
     assert u == pytest.approx(1 / (1 + np.exp(-(2 - 1 + 5 + 1.5))))
+
+
+def test_copies_are_learned_from_and_not_judged_by():
+    random = np.random.default_rng(0)
+    n = 600
+    clear, z = random.normal(size=(n, 1)), random.normal(size=(n, 1)) - 2
+    is_error = random.random(n) < 1 / (1 + np.exp(-(z + 2 * clear)[:, 0]))
+    # The copies are wrong twice as often, and their evidence says nothing.
+    copy_is_error = is_error | (random.random(n) < is_error.mean())
+    every = np.r_[is_error, copy_is_error]
+    x = np.hstack([np.r_[z, z + 1], np.r_[clear, random.normal(size=(n, 1))]])
+
+    def probability(train, test, strength):
+        scaler = StandardScaler().fit(x[train])
+        regression = LogisticRegression(C=strength, max_iter=1000)
+        regression.fit(scaler.transform(x[train]), every[train])
+        return regression.predict_proba(scaler.transform(x[test]))[:, 1]
+
+    fit, (a, b, h) = estimators.choose(
+        every, x[:, :1], {"answer": x[:, 1:]}, 7, np.zeros(n, np.int64)
+    )
+    assert fit.evidence == ("answer",)
+    assert (fit.samples, fit.errors) == (n, is_error.sum())
+    assert f"{n} held-out samples, and 1 copies of each" in fit.words
+    tried = {}
+    for strength in (0.01, 0.1, 1.0, 10.0):
+        u = np.empty(n)
+        for train, test in StratifiedKFold(5, shuffle=True, random_state=7).split(z, is_error):
+            u[test] = probability(np.r_[train, n + train], test, strength)
+        tried[strength] = metrics.aurc(is_error, u), u
+    assert fit.strength == min(tried, key=lambda strength: tried[strength][0])
+    found = tried[fit.strength][0] - metrics.aurc(is_error, z[:, 0])
+    assert fit.difference["aurc"][0] == pytest.approx(found)
+    wanted = probability(np.arange(2 * n), np.arange(2 * n), fit.strength)
+    u = 1 / (1 + np.exp(-(np.hstack([np.full((2 * n, 1), b), x]) @ np.r_[1, a, h])))
+    np.testing.assert_allclose(u, wanted, rtol=1e-6)
+
+    # Where MCP is all there is, it is calibrated for the samples as they are.
+    noise = random.normal(size=(2 * n, 1))
+    fit, weights = estimators.choose(every, x[:, :1], {"answer": noise}, 7, np.zeros(n, np.int64))
+    alone, of_samples = estimators.choose(
+        is_error, z, {"answer": noise[:n]}, 7, np.zeros(n, np.int64)
+    )
+    assert fit.evidence == alone.evidence == () and "not better" in fit.words
+    assert weights[:2] == of_samples[:2] and not len(weights[2])
+
+
+def test_copies_of_some_classifiers_only_are_refused():
+    random = np.random.default_rng(0)
+    features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
+    labels = random.integers(0, 3, 40)
+    plain = estimators.HeldOut(features, logits, labels)
+    copied = estimators.HeldOut(features, logits, labels, copies=((features, logits),))
+    with pytest.raises(ValueError, match="copies: expected as many .*, received 0, 1"):
+        estimators.fit_residual(plain, [copied])
 
 
 def test_layers_survive_a_file(tmp_path):

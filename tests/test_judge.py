@@ -111,6 +111,31 @@ def test_learns_from_the_answers_of_other_folds(classifier):
         judge.fit(*few, reference=(x, y), folds=mixed, verbose=0)
 
 
+def test_learns_from_copies_what_noise_does(classifier):
+    def noisy(x, seed):
+        return x + np.random.default_rng(seed).normal(size=x.shape).astype(np.float32) * 2
+
+    x, y = samples(1500, 1)
+    test, labels = samples(1500, 2)
+    rows, words = [], []
+    for copies in ([], [noisy(x, 1)]):
+        judge = btcp_tf.attach(classifier)
+        judge.fit(x, y, reference=samples(2000, 0), copies=copies, verbose=0)
+        rows.append(judge.evaluate(noisy(test, 2), labels, draws=20)[1])
+        words.append(judge.fitted["words"])
+    assert rows[1]["aurc"] < rows[0]["aurc"]
+    assert rows[1]["ece"] < rows[0]["ece"]
+    assert "1 copies of each" in words[1] and "copies" not in words[0]
+
+    with pytest.raises(ValueError, match="y: expected 1499 labels"):
+        judge.fit(x, y, copies=[x[1:]], verbose=0)
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
+        judge.fit(dataset, copies=[x], verbose=0)
+    with pytest.raises(ValueError, match="copies: expected as many .*, received 1, 0"):
+        judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], verbose=0)
+
+
 def test_without_neighbors_no_sample_goes_into_the_model(classifier):
     judge = btcp_tf.attach(classifier)
     held_out, reference = samples(1500, 1), samples(2000, 0)

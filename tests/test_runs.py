@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, exported, plots, runs, thresholds, training
+from btcp_tf import estimators, evaluation, exported, plots, runs, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -360,8 +360,17 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 
 
-def test_residual_learns_from_folds(undrawn, unchecked, tmp_path, capsys):
+def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, capsys, monkeypatch):
+    learned = []
+    fit_residual = estimators.fit_residual
+
+    def fit(held_out, folds, **settings):
+        learned.extend([held_out, *folds])
+        return fit_residual(held_out, folds, **settings)
+
+    monkeypatch.setattr(estimators, "fit_residual", fit)
     short = words(tmp_path, "--method=mcp,residual", "--residual_folds=2", "--verbose=2")
+    short.append("--residual_copies=noise,rotation")
     assert main([*short, "--classifier_epochs=1"]) == 0
     checkpoints = tmp_path / "run" / "checkpoints"
     assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
@@ -371,6 +380,13 @@ def test_residual_learns_from_folds(undrawn, unchecked, tmp_path, capsys):
     # The classifier itself comes last, whatever weights the network had for the folds.
     saved = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
     np.testing.assert_allclose(saved.uncertainty["mcp"], 1 - saved.probs.max(axis=1), atol=1e-6)
+    assert len(learned) == 3
+    for held_out in learned:
+        noisy, turned = (logits - held_out.logits for _, logits in held_out.copies)
+        # Of the same images in the same order, hence not far off, but others.
+        spread = held_out.logits.std(axis=0).mean()
+        assert 0 < np.abs(noisy).mean() < spread / 2
+        assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
 
 
 @pytest.mark.parametrize(
