@@ -1,12 +1,14 @@
 """What each kind of evidence gives the residual estimator.
 
-    python -m benchmarks.evidence RUN [RUN ...] [--folds=0]
+    python -m benchmarks.evidence RUN [RUN ...] [--folds=0] [--copies=noise,blur]
 
 For each run's frozen classifier, the estimator is fitted on its validation samples with a part of
 the evidence at a time, and judged on its calibration samples, on which nothing was fitted or
 chosen: no test sample is read. `--folds=5` also fits it on what five further classifiers, each
 trained without a fifth of the training samples, answer to that fifth; they take five times as long
-as the run's own classifier, and are kept in the run's folder with its checkpoints.
+as the run's own classifier, and are kept in the run's folder with its checkpoints. `--copies` also
+fits it on corrupted copies of the validation samples, and judges all under every corruption, too:
+mean AURC over the runs.
 
 The last column says for how many of the runs the estimator was taken to be better than MCP; for the
 others it is MCP, and the difference is that of the calibration alone: none.
@@ -14,12 +16,13 @@ others it is MCP, and the difference is that of the calibration alone: none.
 
 import argparse
 import dataclasses
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from btcp_tf import evaluation
+from btcp_tf import evaluation, metrics
 
 EVIDENCE = (
     ("answer",),
@@ -27,7 +30,6 @@ EVIDENCE = (
     ("answer", "neighbors"),
     ("answer", "head", "neighbors"),
 )
-CROSS_FITTED = "cross-fitted"
 
 
 def main() -> None:
@@ -38,14 +40,17 @@ def main() -> None:
     )
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--copies", default="", help="names of corruptions, by commas")
     arguments = parser.parse_args()
     common.start_tensorflow(common.cores())
     common.print_environment("tensorflow", "keras", "scikit-learn")
     rows: list[dict[str, Any]] = []
     used: dict[str, int] = {}
+    shifted: dict[str, dict[str, list[float]]] = {}
+    copies = tuple(filter(None, arguments.copies.split(",")))
     for number, run in enumerate(arguments.runs):
         print(f"{run} ...", flush=True)
-        found, taken = rows_of(run, number, arguments.folds)
+        found, taken = rows_of(run, number, arguments.folds, copies, shifted)
         rows += found
         for name, is_used in taken.items():
             used[name] = used.get(name, 0) + is_used
@@ -53,6 +58,15 @@ def main() -> None:
         ("evidence", "AUROC %", "AUPR-error %", "AURC x 1000", "AURC", "used"),
         list(lines_of(evaluation.across_seeds(rows), used, len(arguments.runs))),
     )
+    if shifted:
+        names = list(next(iter(shifted.values())))
+        common.print_table(
+            ("AURC x 1000 under", *names),
+            [
+                (split, *(f"{1000 * statistics.mean(values[name]):.2f}" for name in names))
+                for split, values in shifted.items()
+            ],
+        )
 
 
 def lines_of(
@@ -87,18 +101,32 @@ def lines_of(
         )
 
 
-def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], dict[str, bool]]:
-    """Rows of the calibration samples, and which estimators were taken to be better than MCP."""
+def rows_of(
+    run: Path,
+    number: int,
+    folds: int,
+    copies: tuple[str, ...],
+    shifted: dict[str, dict[str, list[float]]],
+) -> tuple[list[dict[str, Any]], dict[str, bool]]:
+    """Rows of the calibration samples, and which estimators were taken to be better than MCP.
+
+    With `copies`, AURC under every corruption is added to `shifted`, by split and method.
+    """
     import keras
 
     from btcp_tf import command, estimators, methods, networks, runs, training
-    from btcp_tf.data import load
+    from btcp_tf.data import CORRUPTIONS, load
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
     config = command.parse([f"--flagfile={run / 'flags.cfg'}"])
     config = dataclasses.replace(
-        config, method=("mcp", "residual"), finetune_method=(), residual_folds=folds, verbose=2
+        config,
+        method=("mcp", "residual"),
+        finetune_method=(),
+        residual_folds=folds,
+        residual_copies=copies,
+        verbose=2,
     )
     dataset = load(
         config.dataset,
@@ -136,22 +164,47 @@ def rows_of(run: Path, number: int, folds: int) -> tuple[list[dict[str, Any]], d
     # Without a method that is fitted: here the same one is, several times.
     plain = dataclasses.replace(config, method=("mcp",), residual_folds=0)
     scorer = runs.Scorer(network, stages, [], apart, dataset, plain)
-    own, *others = scorer.reference.held_out
-    judged = scorer.outputs(dataset.calibration.images, dataset.calibration.labels)
-    columns = {"mcp": methods.mcp_of(judged.logits)}
+    with_copies = scorer.reference.held_out
+    # The second heads, once trained, are those of both.
+    plainly = [dataclasses.replace(one, copies=()) for one in with_copies]
+    variants = [("-".join(allowed), plainly[:1], allowed) for allowed in EVIDENCE]
+    if folds:
+        variants += [
+            ("cross-fitted-" + "-".join(allowed), plainly, allowed) for allowed in EVIDENCE[1::2]
+        ]
+    if copies:
+        variants.append(("copies-all", with_copies[:1], estimators.EVIDENCE))
+    if folds and copies:
+        variants.append(("cross-fitted-copies-all", with_copies, estimators.EVIDENCE))
+    calibration = dataset.calibration
+    splits = {"calibration": calibration.images}
+    for name, corrupt in (CORRUPTIONS if copies else {}).items():
+        for strength in (1, 2, 3):
+            splits[f"{name} {strength}"] = corrupt(calibration.images, strength, config.seed)
+    judged = {split: scorer.outputs(images, calibration.labels) for split, images in splits.items()}
+    columns = {split: {"mcp": methods.mcp_of(answers.logits)} for split, answers in judged.items()}
     used = {}
-    variants = [("-".join(allowed), allowed, []) for allowed in EVIDENCE]
-    if others:
-        variants.append((CROSS_FITTED, estimators.EVIDENCE, others))
-    for name, allowed, further in variants:
+    for name, (own, *others), allowed in variants:
         fit, readers, weights = estimators.fit_residual(
-            own, further, allowed=allowed, seed=config.seed
+            own, others, allowed=allowed, seed=config.seed
         )
         print(f"  {name}: {fit.words}", flush=True)
-        columns[name] = estimators.score_residual(readers, weights, judged.features, judged.logits)
         used[name] = bool(fit.evidence)
+        for split, answers in judged.items():
+            columns[split][name] = estimators.score_residual(
+                readers, weights, answers.features, answers.logits
+            )
+    if copies:
+        for split, answers in judged.items():
+            is_error = answers.predicted != answers.labels
+            for name, u in columns[split].items():
+                values = shifted.setdefault(split, {}).setdefault(name, [])
+                values.append(metrics.aurc(is_error, u))
+    answers = judged["calibration"]
     found = evaluation.rows(
-        evaluation.Predictions(judged.labels, judged.probs, judged.predicted, columns),
+        evaluation.Predictions(
+            answers.labels, answers.probs, answers.predicted, columns["calibration"]
+        ),
         dataset=dataset.name,
         seed=number,
         stage="frozen",

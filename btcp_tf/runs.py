@@ -613,8 +613,6 @@ class Scorer:
 
     def _copies(self, images: np.ndarray, labels: np.ndarray) -> tuple[methods.Outputs, ...]:
         """Answers to corrupted images, for `residual` to learn from."""
-        if not any(name.startswith("residual") for name in self._config.method):
-            return ()
         # Not the noise that the test images get.
         seed = self._config.seed + 1_000_003
         return tuple(
