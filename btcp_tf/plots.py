@@ -4,7 +4,7 @@ Each plot draws on an `ax` it is given, from saved rows or predictions, so that
 it can be put into any Matplotlib figure. Colors are the Okabe-Ito set, and each
 line also has its own dashes and marker: figures stay legible to color-blind
 readers and in gray. Where there are more methods than a reader can follow, the
-paper's stand out and the others are thin and gray.
+paper's and `residual` stand out and the others are thin and gray.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # Matplotlib takes half a second, which `--help` need not wai
     from matplotlib.figure import Figure
 
 # The order fixes each method's color, dashes and marker in all figures of all runs.
-_KNOWN = ("mcp", "btcp", "tcp", "ohem", "mc_dropout", "trust_score", "thresholding")
+_KNOWN = ("mcp", "btcp", "tcp", "ohem", "mc_dropout", "trust_score", "thresholding", "residual")
 _STYLES = tuple(
     dict(color=color, linestyle=dashes, marker=marker, markerfacecolor=color)
     for color, dashes, marker in (
@@ -53,6 +53,7 @@ _STYLES = tuple(
         ("#56B4E9", (0, (3, 1, 1, 1, 1, 1)), "v"),
         ("#E69F00", (0, (8, 2)), "P"),
         ("#000000", (0, (2, 2)), "X"),
+        ("#5D3A9B", (0, (12, 1.5)), "*"),  # Theirs has no more that shows on white.
     )
 )
 _CORRECT, WRONG, _GRAY = "#56B4E9", "#D55E00", "#595959"
@@ -989,8 +990,8 @@ def draw_risk_coverage(predictions: Predictions, about: str) -> Drawing:
         f"risk_coverage_{about}",
         f"Risk and coverage: {about}",
         "All methods on the answers of the first seed's frozen classifier. Lower is better; the "
-        "oracle knows every error. Thin and gray: methods that the paper does not have, and "
-        "controls.",
+        "oracle knows every error. Thin and gray: methods that the paper does not have, but for "
+        "residual, and controls.",
         figure,
         columns,
     )
