@@ -6,9 +6,18 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Of temporary files: nobody else's name starts so.
 _TEMPORARY = ".btcp_tf-half-written-"
+
+
+def as_path(name: str, value: Any) -> Path:
+    """An argument as a path; ValueError, which names it, for what is none."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected a path, received {type(value).__name__}") from None
 
 
 @contextlib.contextmanager
