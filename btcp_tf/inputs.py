@@ -18,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from btcp_tf import command, data
+from btcp_tf.files import as_path
 
 _KEYS = ("x_test", "images", "x")
 _LABEL_KEYS = ("y_test", "labels", "y")
@@ -74,7 +75,7 @@ def open_inputs(
       FileNotFoundError: If there is nothing at `path`.
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
-    found = Path(path).expanduser()
+    found = as_path("input", path).expanduser()
     if found.is_dir():
         if key:
             raise ValueError(f"key: expected it with an npz file, received it with {found}")

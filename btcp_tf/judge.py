@@ -129,7 +129,7 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
-        folds = _checked_folds(folds)
+        _check_folds(folds)
         own = self._held_out((x, y), reference, batch_size, verbose)
         others = []
         for number, (classifier, samples, trained_on) in enumerate(folds, 1):
@@ -522,7 +522,7 @@ def _checked_names(given: Any, classes: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def _checked_folds(folds: Any) -> list[Sequence[Any]]:
+def _check_folds(folds: Any) -> None:
     told = "folds: expected triples (classifier, held-out samples, reference), received"
     if not isinstance(folds, tuple | list):
         raise ValueError(f"{told} {type(folds).__name__}")
@@ -530,7 +530,6 @@ def _checked_folds(folds: Any) -> list[Sequence[Any]]:
         if not isinstance(fold, tuple | list) or len(fold) != 3:
             parts = f" of {len(fold)}" if isinstance(fold, tuple | list) else ""
             raise ValueError(f"{told} {type(fold).__name__}{parts}")
-    return list(folds)
 
 
 def load(path: str | os.PathLike) -> Judge:

@@ -172,6 +172,11 @@ def monitor(
     Raises:
       ValueError: If the scores are those of another model, or an argument is not as described.
     """
+    for name, value, kind in (("baseline", baseline, Baseline), ("scores", scores, Scores)):
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{name}: expected what load_{name} returns, received {type(value).__name__}"
+            )
     threshold = baseline.threshold
     if tau is not None:
         if threshold is not None:
@@ -183,7 +188,9 @@ def monitor(
         threshold = dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
     known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
-    if labels is None and scores.labels is not None:
+    if labels is not None:
+        labels = _checked_labels(labels, len(now))
+    elif scores.labels is not None:
         rows = np.flatnonzero(scores.labels >= 0)
         labels = rows, scores.labels[rows]
     if labels is not None and known is not None and len(labels[1]) and labels[1].max() >= known:
@@ -205,6 +212,23 @@ def monitor(
         then,
         now,
     )
+
+
+def _checked_labels(labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    told = "labels: expected a pair of whole numbers, rows [l] of the scores and true classes [l]"
+    if not isinstance(labels, tuple | list) or len(labels) != 2:
+        raise ValueError(f"{told}, received {type(labels).__name__}")
+    places, true = (metrics.array("labels", column) for column in labels)
+    for column, high in ((places, rows - 1), (true, math.inf)):
+        empty = not column.size
+        if column.ndim != 1 or not (empty or column.dtype.kind in "iu") or len(column) != len(true):
+            received = " and ".join(f"{one.dtype} {one.shape}" for one in (places, true))
+            raise ValueError(f"{told}, received {received}")
+        if not empty and not 0 <= column.min() <= column.max() <= high:
+            limits = f"from 0 to {high}" if high < math.inf else "from 0 on"
+            received = f"{column.min()} to {column.max()}"
+            raise ValueError(f"{told}, {limits}, received {received}")
+    return places.astype(np.int64), true.astype(np.int64)
 
 
 def _classes(baseline: Baseline, scores: Scores) -> int | None:

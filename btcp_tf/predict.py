@@ -28,10 +28,10 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data, evaluation, exported
+from btcp_tf import command, data, evaluation, exported, metrics
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
-from btcp_tf.files import atomic_path, folder_lock
+from btcp_tf.files import as_path, atomic_path, folder_lock
 from btcp_tf.inputs import UNLABELED, Batch, Inputs, as_text, check_ending, open_inputs
 
 USAGE = (
@@ -170,6 +170,12 @@ class Scorer:
         Raises:
           ValueError: If the inputs do not fit the model.
         """
+        if not isinstance(batch, Mapping):
+            raise ValueError(f"batch: expected arrays by name, received {type(batch).__name__}")
+        for name in ("images", "files"):
+            if name in batch and not np.ndim(batch[name]):
+                received = type(batch[name]).__name__
+                raise ValueError(f"{name}: expected an array [n, ...], received {received}")
         rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
         if "files" in batch:
             self.check_files("files")
@@ -199,7 +205,9 @@ class Scorer:
             else:
                 images = images.astype(self.dtype, copy=False)
         else:
-            raise ValueError(f"batch: expected images or files, received {', '.join(batch)}")
+            raise ValueError(
+                f"batch: expected images or files, received {', '.join(batch) or 'none'}"
+            )
         return rest | {"images": images, "problem": problem}
 
     def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
@@ -306,7 +314,7 @@ def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) 
       ValueError: If the ending is another one, or there is no batch.
       FileExistsError: If there is a file already.
     """
-    path = Path(path).expanduser()
+    path = as_path("path", path).expanduser()
     writer = _writer(path)
     if os.path.lexists(path):
         raise FileExistsError(f"output: expected a new file, received {path}, which exists")
@@ -463,9 +471,11 @@ def score(
       RuntimeError: If another process is writing `output`, or the input changed meanwhile.
       OSError: If the disk is full; what is done is kept.
     """
-    if not 1 <= batch_size <= _MAX_BATCH:
-        raise ValueError(f"batch_size: expected 1 to {_MAX_BATCH}, received {batch_size}")
-    output, place = Path(output).expanduser(), Path(input).expanduser()
+    batch_size = metrics.whole_number(
+        "batch_size", batch_size, f"a whole number from 1 to {_MAX_BATCH}", 1, _MAX_BATCH
+    )
+    output = as_path("output", output).expanduser()
+    place = as_path("input", input).expanduser()
     writer = _writer(output)
     # Not at the end, when names beside it turn out too long for a folder (255 bytes).
     if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:

@@ -304,6 +304,30 @@ def test_probabilities_out_of_range_are_refused(name, value):
         )
 
 
+NUMBERS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("baseline", None, "baseline: expected what load_baseline returns, received NoneType"),
+        ("baseline", "runs/x", "baseline: expected what load_baseline returns, received str"),
+        ("scores", None, "scores: expected what load_scores returns, received NoneType"),
+        ("labels", 5, "labels: expected a pair .* received int"),
+        ("labels", "ab", "labels: expected a pair .* received str"),
+        ("labels", (None, None), "labels: expected a pair .* received object"),
+        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected a pair .*\(2,\) and int64 \(1,\)"),
+        ("labels", (NUMBERS + 0.5, NUMBERS), "labels: expected a pair .* received float64"),
+        ("labels", (NUMBERS + 199, NUMBERS), "labels: .* from 0 to 199, received 199 to 200"),
+        ("labels", (NUMBERS, NUMBERS - 1), "labels: .* from 0 on, received -1 to 0"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(name, value, message):
+    given = {"baseline": baseline_of(answers(200, 0), RULE), "scores": scores_of(answers(200, 1))}
+    with pytest.raises(ValueError, match=message):
+        monitor.monitor(**given | {name: value})
+
+
 # The command -----------------------------------------------------------------------------------
 
 

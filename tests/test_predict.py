@@ -993,6 +993,42 @@ def test_help_does_not_wait_for_tensorflow():
 # For other programs ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": None}, "model: expected a path, received NoneType"),
+        ({"input": None}, "input: expected a path, received NoneType"),
+        ({"output": 5}, "output: expected a path, received int"),
+        *(
+            ({"batch_size": value}, "batch_size: expected a whole number from 1 to 1000000, rec")
+            for value in (None, "x", 1.5, True, 0, 1_000_001)
+        ),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(tiny, tmp_path, settings, message):
+    np.save(tmp_path / "x.npy", some_images(1))
+    given = {"model": tiny[0], "input": tmp_path / "x.npy", "output": tmp_path / "s.csv"}
+    with pytest.raises(ValueError, match=message):
+        predict.score(**given | settings)
+    assert left(tmp_path) == ["x.npy"]
+
+
+def test_what_is_no_batch_is_refused(tiny):
+    with pytest.raises(ValueError, match="model: expected a path, received NoneType"):
+        predict.Scorer(None)
+    with pytest.raises(ValueError, match="path: expected a path, received NoneType"):
+        predict.write(None, [])
+    scorer = predict.Scorer(tiny[0])
+    for batch, message in (
+        (None, "batch: expected arrays by name, received NoneType"),
+        ({}, "batch: expected images or files, received none"),
+        ({"images": None}, r"images: expected an array \[n, ...\], received NoneType"),
+        ({"files": "a.png"}, r"files: expected an array \[n, ...\], received str"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scorer(batch)
+
+
 def test_scorer_is_its_model_when_pickled(tiny, tmp_path):
     scorer = predict.Scorer(tiny[0])
     # The version is fixed: a newer one must not answer for a part of the rows.
