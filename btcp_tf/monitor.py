@@ -184,7 +184,7 @@ def monitor(
                 f"tau: expected only with a predictions file, received it with {baseline.name}, "
                 "which has a threshold of its own"
             )
-        tau = metrics.number("tau", tau, "a finite number", math.isfinite)
+        tau = _check_tau(tau)
         threshold = dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
     known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
@@ -212,6 +212,10 @@ def monitor(
         then,
         now,
     )
+
+
+def _check_tau(tau: Any) -> float:
+    return metrics.number("tau", tau, "a finite number", math.isfinite)
 
 
 def _checked_labels(labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -890,6 +894,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("risk", "alpha", "delta"):
             if values[name] is not None:
                 drift.check_probability(name, values[name])
+        _check_threshold(values, paths["baseline"])
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 
@@ -946,6 +951,23 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
             command.check_file(name, paths[name], endings)
     paths.setdefault("output_dir", paths["scores"].with_name(f"{paths['scores'].name}-monitor"))
     return paths
+
+
+def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
+    """UsageError unless what is asked of the threshold fits where it comes from."""
+    tau = values["tau"]
+    if tau is not None:
+        _check_tau(tau)
+    if tau is not None and baseline.is_dir():
+        raise command.UsageError(
+            "tau: expected only with a predictions file as the baseline, received it with "
+            f"{baseline}, whose own threshold counts"
+        )
+    if tau is None and values["risk"] is not None and baseline.is_file():
+        raise command.UsageError(
+            "risk: expected with --tau where a predictions file is the baseline, received without: "
+            "which answers are accepted is not known"
+        )
 
 
 def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:

@@ -471,24 +471,12 @@ def score(
       RuntimeError: If another process is writing `output`, or the input changed meanwhile.
       OSError: If the disk is full; what is done is kept.
     """
-    batch_size = metrics.whole_number(
-        "batch_size", batch_size, f"a whole number from 1 to {_MAX_BATCH}", 1, _MAX_BATCH
-    )
     output = as_path("output", output).expanduser()
     place = as_path("input", input).expanduser()
+    _check_settings(place, output, key, labels, batch_size)
     writer = _writer(output)
-    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
-    if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
-        raise ValueError(
-            f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
-        )
     directory = exported.newest(model)
     about = exported.read_about(directory)
-    if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
-        raise ValueError(
-            f"output: expected a file outside of the input folder, received {output}, which would "
-            "be an input itself"
-        )
 
     def look() -> Inputs:
         return open_inputs(place, key=key, class_names=about["class_names"] if labels else None)
@@ -550,6 +538,33 @@ def score(
         os.replace(final, output)
     _tell(output, summary, tau, verbose)
     return summary
+
+
+def _check_settings(place: Path, output: Path, key: str, labels: bool, batch_size: Any) -> None:
+    """ValueError unless the settings are in range and fit one another; nothing is read for it."""
+    metrics.whole_number(
+        "batch_size", batch_size, f"a whole number from 1 to {_MAX_BATCH}", 1, _MAX_BATCH
+    )
+    _ending(output)
+    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
+    if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
+        raise ValueError(
+            f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
+        )
+    check_ending(place)
+    if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
+        raise ValueError(
+            f"output: expected a file outside of the input folder, received {output}, which would "
+            "be an input itself"
+        )
+    is_array = place.is_file() and place.suffix.lower() == ".npy"
+    if key and (is_array or place.is_dir()):
+        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+    if labels and is_array:
+        raise ValueError(
+            f"labels: expected them with a folder or an npz file, received them with {place}, "
+            "which holds one array"
+        )
 
 
 def _score_rest(
@@ -861,8 +876,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("model", "input", "output"):
             if not values[name]:
                 raise command.UsageError(f"{name}: expected --{name}=PATH, received none")
-        _ending(Path(values["output"]))
-        check_ending(values["input"])
+        place, output = (Path(values[name]).expanduser() for name in ("input", "output"))
+        _check_settings(place, output, *(values[name] for name in ("key", "labels", "batch_size")))
 
     def action() -> int:
         return SOME_PROBLEMS if score(**values).problems else 0

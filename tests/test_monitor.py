@@ -452,7 +452,22 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
         (["--baseline={run}", "--scores={scores}", "--risk=x"], 2, "risk"),
         (["--baseline={run}", "--scores={scores}", "--tau=x"], 2, "--tau=x: could not convert"),
         (["--baseline={run}", "--scores={scores}", "word"], 2, "received the word 'word'"),
-        (["--baseline={run}", "--scores={scores}", "--tau=0.2"], 1, "has a threshold of its own"),
+        (["--baseline={run}", "--scores={scores}", "--tau=0.2"], 2, "whose own threshold counts"),
+        (
+            ["--baseline={model}", "--scores={scores}", "--tau=0.2"],
+            2,
+            "tau: expected only with a p",
+        ),
+        (
+            ["--baseline={scores}", "--scores={scores}", "--tau=nan"],
+            2,
+            "tau: expected a finite num",
+        ),
+        (
+            ["--baseline={scores}", "--scores={scores}", "--risk=0.1"],
+            2,
+            "risk: expected with --tau",
+        ),
         (["--baseline={run}", "--scores={scores}", "--column=tcp"], 1, "column: expected"),
         (["--baseline={folder}", "--scores={scores}"], 1, "baseline: expected a run's folder"),
         (["--baseline={scores}", "--scores={folder}/bad.csv"], 1, "bad.csv: expected"),
@@ -467,8 +482,12 @@ def test_errors_are_one_clear_line_and_leave_nothing(run, tmp_path, capsys, word
     path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1)))
     (tmp_path / "bad.csv").write_text("predicted,uncertainty\n")
     (tmp_path / "s.txt").touch()
+    write_model(tmp_path / "models" / "1", answers(400, 0))
     before = sorted(tmp_path.rglob("*"))
-    arguments = [word.format(run=run, folder=tmp_path, scores=path) for word in words]
+    arguments = [
+        word.format(run=run, folder=tmp_path, scores=path, model=tmp_path / "models")
+        for word in words
+    ]
     try:
         found = monitor.main(arguments)
     except SystemExit as end:
