@@ -76,6 +76,17 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
         yield
 
 
+def check_place(setting: str, folder: str | os.PathLike) -> None:
+    """ValueError where no folder can be, since a file stands there or above; makes nothing."""
+    folder = Path(folder)
+    found = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if found is not None and not found.is_dir():
+        raise ValueError(
+            f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
+            + ("it is a file" if found == folder else f"{found} is a file")
+        )
+
+
 def check_folder(setting: str, folder: str | os.PathLike) -> None:
     """Makes a folder where it is missing; ValueError unless files can be made in it."""
     try:
