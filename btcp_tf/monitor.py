@@ -617,6 +617,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
+    notes = [pages.Notes(findings.notes)] if findings.notes else []
     changed: list[Block] = []
     if assumption.checks:
         changed.append(_check_table(findings))
@@ -630,9 +631,10 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
-        findings.notes,
+        (),
         [
-            ("Verdict", about),
+            # Before the notes: what is asked first is answered first.
+            ("Verdict", [*about, *notes]),
             ("Are the data as they were?", changed),
             ("Is the promise kept?", promised),
             ("How to read this", [_GLOSSARY]),

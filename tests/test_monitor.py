@@ -383,7 +383,10 @@ def test_the_page_shows_what_was_found(run, tmp_path):
     assert content["status"] == 4 and content["promise"]["broken_at"] > 0
     for part in (content["assumption"]["words"], content["promise"]["words"], *content["notes"]):
         assert " ".join(part.split()) in words
-    assert "The data have changed." in words and "The promise is broken." in words
+    heads = [words.index(head) for head in ("The data have changed.", "The promise is broken.")]
+    # What was asked is answered before anything else is said.
+    [notes] = [part for part in tree.iter("ul") if part.get("class") == "note"]
+    assert max(heads) < words.index(" ".join("".join(notes.itertext()).split()))
     values = [float(data.get("value")) for data in tree.iter("data")]
     for check in content["assumption"]["checks"]:
         assert check["statistic"] in values and check["p_value"] in values
