@@ -28,7 +28,7 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data, evaluation, exported, metrics
+from btcp_tf import command, data, drift, evaluation, exported, metrics
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import as_path, atomic_path, folder_lock
@@ -439,6 +439,14 @@ class Summary:
     problems: int
     first_problems: tuple[str, ...]
     """Name and reason of the first of them."""
+    labeled: int | None = None
+    """Answers with a true class; None: none was asked for."""
+    errors: int = 0
+    """Wrong ones among `labeled`."""
+    accepted_labeled: int = 0
+    """Accepted ones among `labeled`."""
+    accepted_errors: int = 0
+    """Wrong ones among `accepted_labeled`."""
 
 
 def score(
@@ -513,7 +521,7 @@ def score(
         then, now = ((x.fingerprint, x.label_fingerprint) for x in (inputs, look()))
         if now != then:
             raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
-        tally = _Tally()
+        tally = _Tally(labels)
         final = folder / f"{_FINAL}{output.suffix}"
         writer(final, tally.counted(rows.saved()), len(about["class_names"]), labels)
         summary = tally.summary()
@@ -787,9 +795,12 @@ def _differences(settings: Mapping[str, Any], saved: Any) -> str:
 class _Tally:
     """Counts rows on their way into a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: bool) -> None:
         self._inputs = self._accepted = self._problems = 0
         self._first: list[str] = []
+        self._labels = labels
+        # Answers with a label and wrong ones among them: all, and the accepted ones.
+        self._all, self._kept = [0, 0], [0, 0]
 
     def counted(self, chunks: Iterable[list[Record]]) -> Iterator[list[Record]]:
         for chunk in chunks:
@@ -799,10 +810,25 @@ class _Tally:
             self._problems += len(bad)
             some = bad[: 5 - len(self._first)]
             self._first += [f"{row['input']} ({row['problem']})" for row in some]
+            for row in chunk:
+                if row.get("labels") is None or row["problem"]:
+                    continue
+                for counts in (self._all, self._kept) if row["accept"] else (self._all,):
+                    counts[0] += 1
+                    counts[1] += row["predicted"] != row["labels"]
             yield chunk
 
     def summary(self) -> Summary:
-        return Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
+        found = Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
+        if not self._labels:
+            return found
+        return dataclasses.replace(
+            found,
+            labeled=self._all[0],
+            errors=self._all[1],
+            accepted_labeled=self._kept[0],
+            accepted_errors=self._kept[1],
+        )
 
 
 def _finished(
@@ -851,6 +877,23 @@ def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> No
             f"{summary.problems:,} without an answer",
             flush=True,
         )
+        if summary.labeled is not None:
+            some = "" if summary.labeled == scored else " that have a label"
+            for what, errors, rows in (
+                (f"all answers{some}", summary.errors, summary.labeled),
+                (f"accepted ones{some}", summary.accepted_errors, summary.accepted_labeled),
+            ):
+                print(f"{what}: {_error_rate(errors, rows)}", flush=True)
+
+
+def _error_rate(errors: int, rows: int) -> str:
+    if not rows:
+        return "none, hence no error rate"
+    low, high = drift.clopper_pearson(errors, rows)
+    return (
+        f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
+        f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
+    )
 
 
 def _on_one_line(text: str) -> str:
@@ -898,7 +941,7 @@ def _define_flags() -> flags.FlagValues:
         "labels",
         False,
         "Add the true class of each input: the name of its folder, or y_test, labels or y of the "
-        ".npz file.",
+        ".npz file; and say at the end how many answers are wrong.",
         flag_values=flag_values,
     )
     # Their ranges are those of the settings of a run with these names.

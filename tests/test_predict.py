@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 import tiny_model
 from PIL import Image
+from scipy import stats
 
 from btcp_tf import data, evaluation, predict, report, thresholds
 
@@ -355,6 +356,70 @@ def test_killed_it_goes_on_to_the_same_bytes(tiny, tmp_path, photos, capsys):
     ]
     assert about[0] == about[1]
     assert not partial.exists()
+
+
+def rates(output, accepted=False):
+    """Wrong answers and all with a label in a file of scores, and the exact interval."""
+    rows = [row for row in read(output) if row["labels"] is not None and not row["problem"]]
+    rows = [row for row in rows if row["accept"]] if accepted else rows
+    wrong = sum(row["labels"] != row["predicted"] for row in rows)
+    interval = stats.binomtest(wrong, len(rows)).proportion_ci(0.95, "exact")
+    return (
+        f"{wrong} of {len(rows)} wrong, {100 * wrong / len(rows):.2f} %, "
+        f"exact 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
+    )
+
+
+def test_with_labels_it_says_how_many_are_wrong(tiny, tmp_path, monkeypatch, capsys):
+    images, y = some_images(60), RANDOM.integers(3, size=60)
+    probs, u = tiny[1](images)
+    y[:30] = probs[:30].argmax(axis=1)
+    np.savez(tmp_path / "x.npz", x=images, y=y)
+    model, _ = tiny_model.save(tmp_path / "m", tau=float(np.median(u[:30])))
+    words = [model, tmp_path / "x.npz", tmp_path / "s.csv", "--labels", "--batch_size=20"]
+    answer, asked = predict.Scorer.answer, []
+
+    def stopping(self, batch):
+        asked.append(1)
+        if len(asked) == 3:
+            raise Stop
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(predict.Scorer, "answer", stopping)
+        run(*words)
+    capsys.readouterr()
+    # Of all rows, whoever has scored them; and of a finished file again.
+    for again in (False, True):
+        output = run(*words)
+        told = capsys.readouterr().out.splitlines()
+        assert ("finished already" in told[0]) == again
+        assert told[-2:] == [
+            f"all answers: {rates(output)}",
+            f"accepted ones: {rates(output, accepted=True)}",
+        ]
+    assert rates(output) != rates(output, accepted=True)
+    run(*words[:2], tmp_path / "quiet.csv", "--labels", "--verbose=0")
+    run(*words[:2], tmp_path / "without.csv")
+    assert "wrong" not in capsys.readouterr().out
+
+
+def test_rows_without_a_label_or_an_answer_are_neither_right_nor_wrong(tiny, tmp_path, capsys):
+    images = some_images(8)
+    for row, image in enumerate(images):
+        folder = tmp_path / "in" / CLASSES[row % 3] if row > 1 else tmp_path / "in"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{row}.png")
+    (tmp_path / "in" / CLASSES[0] / "broken.png").touch()
+    output = run(tiny[0], tmp_path / "in", tmp_path / "s.jsonl", "--labels", status=3)
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2] == f"all answers that have a label: {rates(output)}"
+    assert " of 6 wrong" in told[-2]
+    # A threshold that accepts nothing leaves nothing to be wrong.
+    tiny_model.save(tmp_path / "m", tau=None)
+    run(tmp_path / "m", tmp_path / "in", tmp_path / "none.csv", "--labels", status=3)
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "accepted ones that have a label: none, hence no error rate"
 
 
 class Stop(Exception):
