@@ -91,7 +91,7 @@ def open_inputs(
 
 def check_ending(path: str | os.PathLike) -> None:
     """ValueError for a file whose name ends otherwise than those that can be read."""
-    found = Path(path).expanduser()
+    found = Path(os.path.expanduser(path))
     if found.is_file() and found.suffix.lower() not in (".npz", ".npy"):
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "

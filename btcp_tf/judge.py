@@ -10,6 +10,7 @@ the estimator does not find errors better than MCP, it is MCP, and says so. `Jud
 the paper's estimator in its place.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -515,8 +516,9 @@ def _checked_names(given: Any, classes: int) -> list[str]:
         # One that no file can hold is none, nor is the mark of an answer that is missing.
         if not isinstance(name, str) or not name or name.encode("utf-8", "ignore").decode() != name:
             raise ValueError(f"{told}, each some text, received {name!r}")
-        if names.count(name) > 1:
-            raise ValueError(f"{told}, each once, received {name!r} {names.count(name)} times")
+    name, times = collections.Counter(names).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{told}, each once, received {name!r} {times} times")
     if len(names) != classes:
         raise ValueError(f"{told}, received {len(names)}")
     return [str(name) for name in names]

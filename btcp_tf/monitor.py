@@ -13,6 +13,7 @@ here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`.
 import dataclasses
 import json
 import math
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -936,7 +937,7 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
       UsageError: If one of them is not there.
     """
     paths = {
-        name: Path(values[name]).expanduser()
+        name: Path(os.path.expanduser(values[name]))
         for name in ("baseline", "scores", "labels", "output_dir")
         if values[name]
     }

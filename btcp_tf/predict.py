@@ -919,7 +919,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("model", "input", "output"):
             if not values[name]:
                 raise command.UsageError(f"{name}: expected --{name}=PATH, received none")
-        place, output = (Path(values[name]).expanduser() for name in ("input", "output"))
+        # Not Path's own, which fails where there is no such user.
+        place, output = (Path(os.path.expanduser(values[name])) for name in ("input", "output"))
         _check_settings(place, output, *(values[name] for name in ("key", "labels", "batch_size")))
 
     def action() -> int:

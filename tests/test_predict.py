@@ -824,6 +824,7 @@ def left(folder):
         (["--model=x.npy"], "which is a file"),
         (["--model=in"], "which holds neither"),
         (["--input=nowhere"], "which is not there"),
+        (["--output=~no_such_user/s.csv"], "home directory"),
         (["--input=pipe.npz"], "which is no file"),
         (["--input=empty"], "expected image files, received none"),
         (["--input=words.npz"], "expected an npz file, received what cannot be read"),
