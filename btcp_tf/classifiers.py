@@ -5,12 +5,17 @@ answer what it answers, which is tried out before they are handed out.
 """
 
 import os
+import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
+
+from btcp_tf import metrics
+from btcp_tf.files import as_path
 
 _PACKAGE = "btcp_tf"
 
@@ -109,15 +114,17 @@ def take_apart(
 
     Raises:
       FileNotFoundError: If there is no such file.
-      TypeError: If it is no Keras model.
-      ValueError: If the model is not built, has several inputs or outputs, has no such layer,
-        answers with other than finite class scores, or cannot be taken apart there.
+      ValueError: If it is no Keras model, is not built, cannot be copied, has several inputs or
+        outputs, has no such layer, answers with other than finite class scores, or cannot be taken
+        apart there; or if it does not take the example.
     """
     given = _loaded(classifier)
     copy = _copy(given)
+    if example is not None:
+        example = metrics.array("example", example)
     inputs = _inputs(copy, example)
     trial = _trial(inputs, example)
-    answers = ops.convert_to_numpy(given(trial, training=False))
+    answers = _answers(given, trial, example)
     _check_answers(answers)
     for encoder, head in _parts(copy, inputs, features, answers.shape[1]):
         if _agrees(encoder, head, trial, answers):
@@ -158,30 +165,87 @@ def last_dense(classifier: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     return kernel, bias
 
 
-def load(path: str | os.PathLike) -> keras.Model:
+def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
     """Reads a `.keras` file.
+
+    Args:
+      path: The file.
+      what: Name of the argument, for errors.
 
     Raises:
       FileNotFoundError: If there is no such file.
-      ValueError: If Keras cannot load it.
+      ValueError: If it is no path, or Keras cannot load the file.
     """
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"expected a .keras file, received {path}, which is not there")
+    found = as_path(what, path)
+    if not found.is_file():
+        state = "no file" if found.exists() else "not there"
+        raise FileNotFoundError(
+            f"{what}: expected a .keras file, received {found}, which is {state}"
+        )
     try:
-        return keras.models.load_model(path, compile=False)
+        return keras.models.load_model(found, compile=False)
     except Exception as error:  # Whatever a damaged or foreign file raises.
-        first = str(error).strip().splitlines()
+        reason = _reason(error)
+        if name := _unknown(error):
+            reason = (
+                f"it holds {name}, which is not registered here: import the module that registers "
+                "it, or load inside of keras.saving.custom_object_scope"
+            )
         raise ValueError(
-            f"expected a .keras file that Keras can load, received {path} "
-            f"({first[0] if first else type(error).__name__})"
+            f"{what}: expected a .keras file that Keras can load, received {found} ({reason})"
         ) from error
+
+
+def check_loadable(model: keras.Model) -> None:
+    """ValueError for a model that Keras would write into a file from which it cannot read it.
+
+    That is one with a class or function that is not registered: only by its registered name will
+    Keras find it again.
+    """
+    # The random numbers of layers that are thrown away are not the caller's business.
+    state = random.getstate()
+    try:
+        keras.models.model_from_json(model.to_json())
+    except Exception as error:  # Whatever foreign code raises.
+        name = _unknown(error)
+        raise ValueError(
+            "classifier: expected one that Keras can read from a file again, received one with "
+            + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot read: {_reason(error)}")
+        ) from error
+    finally:
+        random.setstate(state)
+
+
+_UNREGISTERED = (
+    "which is not registered: put @keras.saving.register_keras_serializable() before it, and "
+    "import it wherever the file is read"
+)
+
+
+def _unknown(error: Exception) -> str:
+    """Name of a class or function that Keras did not find; "": it failed otherwise."""
+    found = re.search(r"Could not locate (?:class|function) '([^']+)'", str(error))
+    return found[1] if found else ""
+
+
+def _reason(error: Exception) -> str:
+    """In a line why Keras could not make an object; it hands on reasons inside of others."""
+    words = str(error)
+    if "enable_unsafe_deserialization" in words:
+        return (
+            "a Lambda layer holds Python code, which Keras runs only after "
+            "keras.config.enable_unsafe_deserialization(); where you trust it, call that first, "
+            "or put a registered layer in its place"
+        )
+    first = words.rpartition("Exception encountered: ")[2].strip().splitlines()
+    return first[0] if first else type(error).__name__
 
 
 def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
     if isinstance(classifier, str | os.PathLike):
-        classifier = load(classifier)
+        classifier = load(classifier, "classifier")
     if not isinstance(classifier, keras.Model):
-        raise TypeError(
+        raise ValueError(
             "classifier: expected a Keras model or the path of a .keras file, received "
             f"{type(classifier).__name__}"
         )
@@ -195,7 +259,14 @@ def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
 
 def _copy(model: keras.Model) -> keras.Model:
     if _is_graph(model):
-        copy = keras.models.clone_model(model)
+        try:
+            copy = keras.models.clone_model(model)
+        except (TypeError, ValueError) as error:
+            name = _unknown(error)
+            raise ValueError(
+                f"classifier: expected a model that Keras can copy, received {model.name} with "
+                + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot: {_reason(error)}")
+            ) from error
         if isinstance(copy, keras.Sequential):
             copy = keras.Model(copy.inputs, copy.outputs, name=copy.name)
     else:
@@ -231,7 +302,6 @@ def _inputs(model: keras.Model, example: np.ndarray | None) -> Any:
         found = model.inputs[0]
         return keras.Input(found.shape[1:], dtype=found.dtype, name="image")
     if example is not None:
-        example = np.asarray(example)
         kind = "string" if example.dtype.kind in "OSU" else example.dtype.name
         return keras.Input(example.shape[1:], dtype=kind, name="image")
     shape = (model.get_build_config() or {}).get("input_shape")
@@ -246,9 +316,10 @@ def _inputs(model: keras.Model, example: np.ndarray | None) -> Any:
 def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     """A few inputs to compare answers on."""
     if example is not None:
-        if not np.size(example):
-            raise ValueError("example: expected at least one input, received none")
-        return ops.convert_to_tensor(np.asarray(example)[:16])
+        if not example.ndim or not example.size:
+            told = "none" if example.ndim else f"{example.dtype} ()"
+            raise ValueError(f"example: expected at least one input [n, ...], received {told}")
+        return ops.convert_to_tensor(example[:16])
     if inputs.dtype == "string":
         raise ValueError("example: expected a few inputs of a model that reads text, received none")
     if None in inputs.shape[1:]:
@@ -266,6 +337,19 @@ def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     # Pixels, or tokens: any vocabulary has two.
     top = 256 if inputs.dtype == "uint8" else 2
     return ops.convert_to_tensor(random.integers(0, top, shape), inputs.dtype)
+
+
+def _answers(given: keras.Model, trial: Any, example: np.ndarray | None) -> np.ndarray:
+    """What the model says to the trial."""
+    try:
+        return ops.convert_to_numpy(given(trial, training=False))
+    except (TypeError, ValueError) as error:
+        if example is None:
+            raise
+        raise ValueError(
+            f"example: expected inputs that {given.name} takes, received {example.dtype} "
+            f"{example.shape}"
+        ) from error
 
 
 def _check_answers(answers: np.ndarray) -> None:

@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -276,7 +276,10 @@ class Client:
         Raises:
           See the class.
         """
-        files = list(files)
+        given: Any = files
+        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise ValueError(f"files: expected a list of bytes, received {type(given).__name__}")
+        files = list(given)
         for i, file in enumerate(files):
             if not isinstance(file, bytes):
                 raise ValueError(

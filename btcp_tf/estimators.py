@@ -8,7 +8,7 @@ training samples around them say.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -400,11 +400,7 @@ def fit_residual(
       How it went; the layers that read the evidence of the classifier itself, in order; and the
       weights.
     """
-    if not {"answer"} <= set(allowed) <= set(EVIDENCE):
-        raise ValueError(
-            f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}, received "
-            f"{', '.join(allowed) or 'none'}"
-        )
+    check_evidence(allowed)
     everyone = [held_out, *folds]
     if len({len(one.copies) for one in everyone}) > 1:
         raise ValueError(
@@ -436,6 +432,16 @@ def fit_residual(
         classifier,
     )
     return fit, {name: readers[0][name] for name in fit.evidence}, weights
+
+
+def check_evidence(allowed: Any) -> None:
+    """ValueError unless it is a list of kinds of evidence, "answer" among them."""
+    told = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
+    if isinstance(allowed, str) or not isinstance(allowed, Collection):
+        raise ValueError(f"{told}, in a list, received {allowed!r}")
+    names = list(allowed)
+    if "answer" not in names or any(name not in EVIDENCE for name in names):
+        raise ValueError(f"{told}, received {', '.join(map(str, names)) or 'none'}")
 
 
 def _readers(

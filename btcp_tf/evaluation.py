@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics, tabular, thresholds
-from btcp_tf.files import atomic_path
+from btcp_tf.files import as_path, atomic_path
 from btcp_tf.tabular import Columns
 from btcp_tf.thresholds import Threshold
 
@@ -205,7 +205,7 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
         file, what is wrong in it, and the line (from 1) or row (from 0).
       OSError: If it cannot be opened.
     """
-    told = f"{os.fspath(path)}: no predictions file"
+    told = _told(path)
     if os.path.splitext(path)[1].lower() in tabular.ENDINGS:
         columns = tabular.read(path, file=told).answered()
         return _predictions(path, told, _of_columns(columns), columns, reverse)
@@ -243,7 +243,7 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
       ValueError: As `load_predictions`, and if `accept` holds something else.
       OSError: If it cannot be opened.
     """
-    told = f"{os.fspath(path)}: no predictions file"
+    told = _told(path)
     if os.path.splitext(path)[1].lower() not in tabular.ENDINGS:
         arrays = _read_npz(path, told)
         found = _predictions(path, told, arrays, None, reverse)
@@ -259,6 +259,12 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
         inputs = [str(name) for name in columns.values["input"]]
     left_out = len(whole) - len(answered), len(answered) - len(columns)
     return Answers(found, accept, inputs, *left_out, _tau_beside(path))
+
+
+def _told(path: Any) -> str:
+    """How an error about a predictions file begins; ValueError for what is no path."""
+    as_path("path", path)
+    return f"{os.fspath(path)}: no predictions file"
 
 
 def _tau_beside(path: str | os.PathLike) -> float | None:
@@ -393,7 +399,7 @@ def load_decision(folder: str | os.PathLike) -> Decision | None:
       ValueError: If it is no such file, or the predictions are not there; the message names it.
       OSError: If a file cannot be opened.
     """
-    path = Path(folder) / DECISION_FILE
+    path = as_path("folder", folder) / DECISION_FILE
     if not path.exists():
         return None
     try:

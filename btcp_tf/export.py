@@ -14,6 +14,7 @@ from pathlib import Path
 from absl import flags
 
 from btcp_tf import command, evaluation, exported, thresholds
+from btcp_tf.files import check_place
 from btcp_tf.scores import load_scores
 
 USAGE = "python -m btcp_tf.export MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
@@ -69,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(path: str, values: dict, scores: str, root: str) -> None:
+    source = exported.newest(path)
+    folder = Path(os.path.expanduser(root)) / _name_of(source) if root else None
+    if folder:
+        check_place("export_dir", folder)
     with command.hidden_stderr():
         import tensorflow as tf
 
@@ -77,7 +82,6 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
         # Looking for GPUs speaks, too.
         tf.config.list_logical_devices()
 
-    source = exported.newest(path)
     # Says at once whether it is one of ours.
     about = exported.read_about(source)
     before = thresholds.from_json(about["threshold"])
@@ -105,7 +109,6 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
             + "; no version is written"
         )
-    folder = Path(os.path.expanduser(root)) / _name_of(source) if root else None
     target = saved_model.with_threshold(source, chosen, {"calibration": rows}, folder)
     if values["verbose"]:
         print(f"before  {_words(before)}\nnow     {_words(chosen)}\n{target}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from btcp_tf import evaluation, thresholds
 from btcp_tf.evaluation import Predictions
+from btcp_tf.files import as_path
 
 SIGNATURE = "serving_default"
 """Of the model's own inputs."""
@@ -34,7 +35,7 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
       FileNotFoundError: If there is none.
       ValueError: If it cannot be read.
     """
-    path = Path(directory) / ABOUT_FILE
+    path = as_path("model", directory) / ABOUT_FILE
     if not path.is_file():
         raise FileNotFoundError(
             "model: expected a SavedModel that btcp_tf exported, received "
@@ -55,7 +56,7 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
 
 def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:
     """The predictions files of a version directory, by name: "calibration", "validation"."""
-    files = (Path(directory) / ABOUT_FILE).parent.glob("*.npz")
+    files = (as_path("model", directory) / ABOUT_FILE).parent.glob("*.npz")
     return {path.stem: evaluation.load_predictions(path) for path in sorted(files)}
 
 
@@ -64,8 +65,9 @@ def newest(path: str | os.PathLike) -> Path:
 
     Raises:
       FileNotFoundError: If it is neither.
+      ValueError: If it is no path.
     """
-    path = Path(path).expanduser()
+    path = as_path("model", path).expanduser()
     for folder in (path, *(path / str(number) for number in reversed(versions(path)))):
         if (folder / "saved_model.pb").is_file():
             return folder

@@ -6,9 +6,18 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Of temporary files: nobody else's name starts so.
 _TEMPORARY = ".btcp_tf-half-written-"
+
+
+def as_path(name: str, value: Any) -> Path:
+    """An argument as a path; ValueError, which names it, for what is none."""
+    try:
+        return Path(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected a path, received {type(value).__name__}") from None
 
 
 @contextlib.contextmanager
@@ -65,6 +74,17 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
             for leftover in folder.glob(pattern):
                 leftover.unlink(missing_ok=True)
         yield
+
+
+def check_place(setting: str, folder: str | os.PathLike) -> None:
+    """ValueError where no folder can be, since a file stands there or above; makes nothing."""
+    folder = Path(folder)
+    found = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if found is not None and not found.is_dir():
+        raise ValueError(
+            f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
+            + ("it is a file" if found == folder else f"{found} is a file")
+        )
 
 
 def check_folder(setting: str, folder: str | os.PathLike) -> None:

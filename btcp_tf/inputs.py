@@ -18,6 +18,7 @@ from typing import IO
 import numpy as np
 
 from btcp_tf import command, data
+from btcp_tf.files import as_path
 
 _KEYS = ("x_test", "images", "x")
 _LABEL_KEYS = ("y_test", "labels", "y")
@@ -74,7 +75,7 @@ def open_inputs(
       FileNotFoundError: If there is nothing at `path`.
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
-    found = Path(path).expanduser()
+    found = as_path("input", path).expanduser()
     if found.is_dir():
         if key:
             raise ValueError(f"key: expected it with an npz file, received it with {found}")
@@ -90,7 +91,7 @@ def open_inputs(
 
 def check_ending(path: str | os.PathLike) -> None:
     """ValueError for a file whose name ends otherwise than those that can be read."""
-    found = Path(path).expanduser()
+    found = Path(os.path.expanduser(path))
     if found.is_file() and found.suffix.lower() not in (".npz", ".npy"):
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "

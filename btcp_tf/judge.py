@@ -10,12 +10,13 @@ the estimator does not find errors better than MCP, it is MCP, and says so. `Jud
 the paper's estimator in its place.
 """
 
+import collections
 import dataclasses
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,10 +25,11 @@ import numpy as np
 from scipy import special
 
 from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
-from btcp_tf.files import atomic_path
+from btcp_tf.files import as_path, atomic_path, check_folder
 
 _FEW_ERRORS = 100
 _DRAWS = 1000
+_LARGEST_SEED = 2**31 - 1
 
 
 @keras.saving.register_keras_serializable("btcp_tf")
@@ -120,13 +122,20 @@ class Judge:
             them; it is chosen and judged by x alone. Not with a dataset.
           evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
             reference sample goes into the model.
-          seed: Of the cross-validation, of the bootstrap and of the second head.
+          seed: Of the cross-validation, of the bootstrap and of the second head; from 0 to
+            2147483647.
           batch_size: Inputs at once.
           verbose: 1 shows progress bars and says what came out, 0 is silent.
 
         Raises:
-          ValueError: If x or y do not fit the classifier, or its answers are not finite.
+          ValueError: If x or y do not fit the classifier, its answers are not finite, or another
+            argument is not as described.
         """
+        estimators.check_evidence(evidence)
+        seed = metrics.whole_number(
+            "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
+        )
+        _check_folds(folds)
         own = self._held_out((x, y), reference, copies, batch_size, verbose)
         others = []
         for number, (classifier, samples, trained_on, *more) in enumerate(folds, 1):
@@ -316,10 +325,20 @@ class Judge:
         return chosen
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes one `.keras` file, for `btcp_tf.load`."""
-        path = Path(path)
-        if path.suffix != ".keras":
+        """Writes one `.keras` file, for `btcp_tf.load`.
+
+        Classes and functions of one's own in the classifier have to be registered
+        (`keras.saving.register_keras_serializable`), and imported wherever the file is read.
+
+        Raises:
+          ValueError: If the path does not end with .keras or cannot be written, or if Keras could
+            not read the file again; nothing is written then.
+        """
+        path = as_path("path", path)
+        if path.suffix != ".keras" or path.is_dir():
             raise ValueError(f"path: expected a name that ends with .keras, received {path}")
+        classifiers.check_loadable(self.model)
+        check_folder("path", path.parent)
         with atomic_path(path) as temporary:
             # Keras goes by the ending.
             written = temporary.with_name(temporary.name + ".keras")
@@ -400,8 +419,11 @@ class Judge:
             x, y = pair if is_pair else (pair, None)
             return self._answers(x, y, batch_size, title if verbose else "")
 
+        if not isinstance(copies, tuple | list):
+            raise ValueError(f"copies: expected a list of arrays, received {type(copies).__name__}")
         features, logits, labels = answers(samples, "held-out samples")
-        if len(copies) and hasattr(samples[0], "element_spec"):
+        x = samples[0] if isinstance(samples, tuple | list) else samples
+        if copies and hasattr(x, "element_spec"):
             # Shuffled anew, it would come in another order.
             raise ValueError("copies: expected none beside a dataset, received some")
         others = [answers((copy, labels), f"copies {n}") for n, copy in enumerate(copies, 1)]
@@ -483,20 +505,48 @@ def attach(
     Args:
       classifier: See `classifiers.take_apart`.
       features: Name of the layer whose output the estimator reads; "": what the last `Dense` reads.
-      class_names: k names; default: the numbers.
+      class_names: k different names; default: the numbers.
       example: A few inputs, for models that do not know the shape of theirs.
 
     Raises:
-      As `classifiers.take_apart`; and `ValueError` if the number of names is not k.
+      As `classifiers.take_apart`; and `ValueError` if the names are not k different ones.
     """
     encoder, head = classifiers.take_apart(classifier, features, example=example)
     classes = head.output.shape[1]
-    names = [str(name) for name in class_names] or [str(number) for number in range(classes)]
-    if len(names) != classes:
-        raise ValueError(f"class_names: expected {classes} names, received {len(names)}")
+    names = _checked_names(class_names, classes)
     about = {"class_names": names, "method": "residual", "fit": None}
     about |= {"threshold": None, "calibration": None}
     return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
+
+
+def _checked_names(given: Any, classes: int) -> list[str]:
+    told = f"class_names: expected {classes} names"
+    # Sets have no order.
+    if isinstance(given, str | bytes | Set | Mapping) or not hasattr(given, "__len__"):
+        raise ValueError(f"{told} in a list, received {given!r}")
+    names = list(given)
+    if not names:
+        return [str(number) for number in range(classes)]
+    for name in names:
+        # One that no file can hold is none, nor is the mark of an answer that is missing.
+        if not isinstance(name, str) or not name or name.encode("utf-8", "ignore").decode() != name:
+            raise ValueError(f"{told}, each some text, received {name!r}")
+    name, times = collections.Counter(names).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{told}, each once, received {name!r} {times} times")
+    if len(names) != classes:
+        raise ValueError(f"{told}, received {len(names)}")
+    return [str(name) for name in names]
+
+
+def _check_folds(folds: Any) -> None:
+    told = "folds: expected (classifier, held-out samples, reference), perhaps copies, received"
+    if not isinstance(folds, tuple | list):
+        raise ValueError(f"{told} {type(folds).__name__}")
+    for fold in folds:
+        if not isinstance(fold, tuple | list) or len(fold) not in (3, 4):
+            parts = f" of {len(fold)}" if isinstance(fold, tuple | list) else ""
+            raise ValueError(f"{told} {type(fold).__name__}{parts}")
 
 
 def load(path: str | os.PathLike) -> Judge:

@@ -803,7 +803,7 @@ def bootstrap(
       columns: Uncertainties [n] by name, for the same answers.
       tau: Decision threshold on u, or one for each column by name.
       draws: Number of draws, at least 1.
-      seed: Seed of the draws.
+      seed: Seed of the draws, at least 0.
       table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
       parts: Numbers of rows that follow each other and are drawn each from its own part, where the
         sizes were chosen and not found, as those of test images and OOD images. None: one part.
@@ -812,8 +812,8 @@ def bootstrap(
       By column and metric, the metric's value in each draw, [draws] float64; NaN where the draw
       leaves it undefined (see `evaluate_groups`).
     """
-    if draws < 1:
-        raise ValueError(f"draws: expected at least 1, received {draws}")
+    draws = whole_number("draws", draws, "a whole number >= 1", 1)
+    seed = whole_number("seed", seed, "a whole number >= 0", 0)
     task = next(iter(table.values())).task
     keys = {name: _keys(*_columns(is_error, u, task)) for name, u in columns.items()}
     taus = dict(tau) if isinstance(tau, Mapping) else dict.fromkeys(columns, tau)

@@ -13,6 +13,7 @@ here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`.
 import dataclasses
 import json
 import math
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,6 +173,11 @@ def monitor(
     Raises:
       ValueError: If the scores are those of another model, or an argument is not as described.
     """
+    for name, value, kind in (("baseline", baseline, Baseline), ("scores", scores, Scores)):
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{name}: expected what load_{name} returns, received {type(value).__name__}"
+            )
     threshold = baseline.threshold
     if tau is not None:
         if threshold is not None:
@@ -179,11 +185,13 @@ def monitor(
                 f"tau: expected only with a predictions file, received it with {baseline.name}, "
                 "which has a threshold of its own"
             )
-        tau = metrics.number("tau", tau, "a finite number", math.isfinite)
+        tau = _check_tau(tau)
         threshold = dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
     known = _classes(baseline, scores)
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
-    if labels is None and scores.labels is not None:
+    if labels is not None:
+        labels = _checked_labels(labels, len(now))
+    elif scores.labels is not None:
         rows = np.flatnonzero(scores.labels >= 0)
         labels = rows, scores.labels[rows]
     if labels is not None and known is not None and len(labels[1]) and labels[1].max() >= known:
@@ -205,6 +213,27 @@ def monitor(
         then,
         now,
     )
+
+
+def _check_tau(tau: Any) -> float:
+    return metrics.number("tau", tau, "a finite number", math.isfinite)
+
+
+def _checked_labels(labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    told = "labels: expected a pair of whole numbers, rows [l] of the scores and true classes [l]"
+    if not isinstance(labels, tuple | list) or len(labels) != 2:
+        raise ValueError(f"{told}, received {type(labels).__name__}")
+    places, true = (metrics.array("labels", column) for column in labels)
+    for column, high in ((places, rows - 1), (true, math.inf)):
+        empty = not column.size
+        if column.ndim != 1 or not (empty or column.dtype.kind in "iu") or len(column) != len(true):
+            received = " and ".join(f"{one.dtype} {one.shape}" for one in (places, true))
+            raise ValueError(f"{told}, received {received}")
+        if not empty and not 0 <= column.min() <= column.max() <= high:
+            limits = f"from 0 to {high}" if high < math.inf else "from 0 on"
+            received = f"{column.min()} to {column.max()}"
+            raise ValueError(f"{told}, {limits}, received {received}")
+    return places.astype(np.int64), true.astype(np.int64)
 
 
 def _classes(baseline: Baseline, scores: Scores) -> int | None:
@@ -589,6 +618,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
+    notes = [pages.Notes(findings.notes)] if findings.notes else []
     changed: list[Block] = []
     if assumption.checks:
         changed.append(_check_table(findings))
@@ -602,9 +632,10 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
-        findings.notes,
+        (),
         [
-            ("Verdict", about),
+            # Before the notes: what is asked first is answered first.
+            ("Verdict", [*about, *notes]),
             ("Are the data as they were?", changed),
             ("Is the promise kept?", promised),
             ("How to read this", [_GLOSSARY]),
@@ -866,6 +897,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("risk", "alpha", "delta"):
             if values[name] is not None:
                 drift.check_probability(name, values[name])
+        _check_threshold(values, paths["baseline"])
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 
@@ -905,7 +937,7 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
       UsageError: If one of them is not there.
     """
     paths = {
-        name: Path(values[name]).expanduser()
+        name: Path(os.path.expanduser(values[name]))
         for name in ("baseline", "scores", "labels", "output_dir")
         if values[name]
     }
@@ -922,6 +954,23 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
             command.check_file(name, paths[name], endings)
     paths.setdefault("output_dir", paths["scores"].with_name(f"{paths['scores'].name}-monitor"))
     return paths
+
+
+def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
+    """UsageError unless what is asked of the threshold fits where it comes from."""
+    tau = values["tau"]
+    if tau is not None:
+        _check_tau(tau)
+    if tau is not None and baseline.is_dir():
+        raise command.UsageError(
+            "tau: expected only with a predictions file as the baseline, received it with "
+            f"{baseline}, whose own threshold counts"
+        )
+    if tau is None and values["risk"] is not None and baseline.is_file():
+        raise command.UsageError(
+            "risk: expected with --tau where a predictions file is the baseline, received without: "
+            "which answers are accepted is not known"
+        )
 
 
 def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:

@@ -28,6 +28,13 @@ class Text:
 
 
 @dataclasses.dataclass(frozen=True)
+class Notes:
+    """Caveats that stand where they belong, and not before everything else."""
+
+    texts: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Heading:
     """A heading inside a section."""
 
@@ -50,7 +57,7 @@ class Details:
     blocks: Sequence["Block"]
 
 
-Block = Text | Heading | Definitions | Details | Table | Drawing
+Block = Text | Notes | Heading | Definitions | Details | Table | Drawing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +124,7 @@ def to_html(report: Report) -> str:
             if blocks
         )
     )
-    items = "".join(f"<li>{_escape(note)}</li>" for note in report.notes)
-    notice = f'<ul class="note" aria-label="Caveats">{items}</ul>' if items else ""
+    notice = _html_notes(report.notes)
     title = _escape(report.title)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
@@ -128,6 +134,11 @@ def to_html(report: Report) -> str:
     )
 
 
+def _html_notes(notes: Sequence[str]) -> str:
+    items = "".join(f"<li>{_escape(note)}</li>" for note in notes)
+    return f'<ul class="note" aria-label="Caveats">{items}</ul>' if items else ""
+
+
 def _escape(value: object) -> str:
     return html.escape(str(value))
 
@@ -135,6 +146,8 @@ def _escape(value: object) -> str:
 def _html(block: Block) -> str:
     if isinstance(block, Text):
         return f"<p>{''.join(map(_html_words, block.words))}</p>"
+    if isinstance(block, Notes):
+        return _html_notes(block.texts)
     if isinstance(block, Heading):
         return f"<h3>{_escape(block.text)}</h3>"
     if isinstance(block, Definitions):
@@ -273,11 +286,15 @@ def to_markdown(report: Report) -> str:
     """The report as Markdown with tables of GitHub's kind; figures are those in `figures/`."""
     parts = [f"# {_plain(report.title)}"]
     if report.notes:
-        parts.append("\n".join(f"- {_plain(note)}" for note in report.notes))
+        parts.append(_markdown_notes(report.notes))
     for heading, blocks in report.sections:
         if blocks:
             parts += [f"## {_plain(heading)}", *map(_markdown, blocks)]
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_notes(notes: Sequence[str]) -> str:
+    return "\n".join(f"- {_plain(note)}" for note in notes)
 
 
 def _plain(text: object) -> str:
@@ -293,6 +310,8 @@ def _markdown(block: Block) -> str:
             else " ".join(filter(None, (f"**{words.text}**", _plain(_beside(words)))))
             for words in block.words
         )
+    if isinstance(block, Notes):
+        return _markdown_notes(block.texts)
     if isinstance(block, Heading):
         return f"### {_plain(block.text)}"
     if isinstance(block, Definitions):

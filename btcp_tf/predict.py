@@ -28,10 +28,10 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data, evaluation, exported
+from btcp_tf import command, data, drift, evaluation, exported, metrics
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
-from btcp_tf.files import atomic_path, folder_lock
+from btcp_tf.files import as_path, atomic_path, folder_lock
 from btcp_tf.inputs import UNLABELED, Batch, Inputs, as_text, check_ending, open_inputs
 
 USAGE = (
@@ -170,6 +170,12 @@ class Scorer:
         Raises:
           ValueError: If the inputs do not fit the model.
         """
+        if not isinstance(batch, Mapping):
+            raise ValueError(f"batch: expected arrays by name, received {type(batch).__name__}")
+        for name in ("images", "files"):
+            if name in batch and not np.ndim(batch[name]):
+                received = type(batch[name]).__name__
+                raise ValueError(f"{name}: expected an array [n, ...], received {received}")
         rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
         if "files" in batch:
             self.check_files("files")
@@ -199,7 +205,9 @@ class Scorer:
             else:
                 images = images.astype(self.dtype, copy=False)
         else:
-            raise ValueError(f"batch: expected images or files, received {', '.join(batch)}")
+            raise ValueError(
+                f"batch: expected images or files, received {', '.join(batch) or 'none'}"
+            )
         return rest | {"images": images, "problem": problem}
 
     def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
@@ -306,7 +314,7 @@ def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) 
       ValueError: If the ending is another one, or there is no batch.
       FileExistsError: If there is a file already.
     """
-    path = Path(path).expanduser()
+    path = as_path("path", path).expanduser()
     writer = _writer(path)
     if os.path.lexists(path):
         raise FileExistsError(f"output: expected a new file, received {path}, which exists")
@@ -431,6 +439,14 @@ class Summary:
     problems: int
     first_problems: tuple[str, ...]
     """Name and reason of the first of them."""
+    labeled: int | None = None
+    """Answers with a true class; None: none was asked for."""
+    errors: int = 0
+    """Wrong ones among `labeled`."""
+    accepted_labeled: int = 0
+    """Accepted ones among `labeled`."""
+    accepted_errors: int = 0
+    """Wrong ones among `accepted_labeled`."""
 
 
 def score(
@@ -463,22 +479,12 @@ def score(
       RuntimeError: If another process is writing `output`, or the input changed meanwhile.
       OSError: If the disk is full; what is done is kept.
     """
-    if not 1 <= batch_size <= _MAX_BATCH:
-        raise ValueError(f"batch_size: expected 1 to {_MAX_BATCH}, received {batch_size}")
-    output, place = Path(output).expanduser(), Path(input).expanduser()
+    output = as_path("output", output).expanduser()
+    place = as_path("input", input).expanduser()
+    _check_settings(place, output, key, labels, batch_size)
     writer = _writer(output)
-    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
-    if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
-        raise ValueError(
-            f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
-        )
     directory = exported.newest(model)
     about = exported.read_about(directory)
-    if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
-        raise ValueError(
-            f"output: expected a file outside of the input folder, received {output}, which would "
-            "be an input itself"
-        )
 
     def look() -> Inputs:
         return open_inputs(place, key=key, class_names=about["class_names"] if labels else None)
@@ -515,7 +521,7 @@ def score(
         then, now = ((x.fingerprint, x.label_fingerprint) for x in (inputs, look()))
         if now != then:
             raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
-        tally = _Tally()
+        tally = _Tally(labels)
         final = folder / f"{_FINAL}{output.suffix}"
         writer(final, tally.counted(rows.saved()), len(about["class_names"]), labels)
         summary = tally.summary()
@@ -540,6 +546,33 @@ def score(
         os.replace(final, output)
     _tell(output, summary, tau, verbose)
     return summary
+
+
+def _check_settings(place: Path, output: Path, key: str, labels: bool, batch_size: Any) -> None:
+    """ValueError unless the settings are in range and fit one another; nothing is read for it."""
+    metrics.whole_number(
+        "batch_size", batch_size, f"a whole number from 1 to {_MAX_BATCH}", 1, _MAX_BATCH
+    )
+    _ending(output)
+    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
+    if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
+        raise ValueError(
+            f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
+        )
+    check_ending(place)
+    if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
+        raise ValueError(
+            f"output: expected a file outside of the input folder, received {output}, which would "
+            "be an input itself"
+        )
+    is_array = place.is_file() and place.suffix.lower() == ".npy"
+    if key and (is_array or place.is_dir()):
+        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+    if labels and is_array:
+        raise ValueError(
+            f"labels: expected them with a folder or an npz file, received them with {place}, "
+            "which holds one array"
+        )
 
 
 def _score_rest(
@@ -762,9 +795,12 @@ def _differences(settings: Mapping[str, Any], saved: Any) -> str:
 class _Tally:
     """Counts rows on their way into a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, labels: bool) -> None:
         self._inputs = self._accepted = self._problems = 0
         self._first: list[str] = []
+        self._labels = labels
+        # Answers with a label and wrong ones among them: all, and the accepted ones.
+        self._all, self._kept = [0, 0], [0, 0]
 
     def counted(self, chunks: Iterable[list[Record]]) -> Iterator[list[Record]]:
         for chunk in chunks:
@@ -774,10 +810,25 @@ class _Tally:
             self._problems += len(bad)
             some = bad[: 5 - len(self._first)]
             self._first += [f"{row['input']} ({row['problem']})" for row in some]
+            for row in chunk:
+                if row.get("labels") is None or row["problem"]:
+                    continue
+                for counts in (self._all, self._kept) if row["accept"] else (self._all,):
+                    counts[0] += 1
+                    counts[1] += row["predicted"] != row["labels"]
             yield chunk
 
     def summary(self) -> Summary:
-        return Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
+        found = Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
+        if not self._labels:
+            return found
+        return dataclasses.replace(
+            found,
+            labeled=self._all[0],
+            errors=self._all[1],
+            accepted_labeled=self._kept[0],
+            accepted_errors=self._kept[1],
+        )
 
 
 def _finished(
@@ -826,6 +877,23 @@ def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> No
             f"{summary.problems:,} without an answer",
             flush=True,
         )
+        if summary.labeled is not None:
+            some = "" if summary.labeled == scored else " that have a label"
+            for what, errors, rows in (
+                (f"all answers{some}", summary.errors, summary.labeled),
+                (f"accepted ones{some}", summary.accepted_errors, summary.accepted_labeled),
+            ):
+                print(f"{what}: {_error_rate(errors, rows)}", flush=True)
+
+
+def _error_rate(errors: int, rows: int) -> str:
+    if not rows:
+        return "none, hence no error rate"
+    low, high = drift.clopper_pearson(errors, rows)
+    return (
+        f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
+        f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
+    )
 
 
 def _on_one_line(text: str) -> str:
@@ -851,8 +919,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("model", "input", "output"):
             if not values[name]:
                 raise command.UsageError(f"{name}: expected --{name}=PATH, received none")
-        _ending(Path(values["output"]))
-        check_ending(values["input"])
+        # Not Path's own, which fails where there is no such user.
+        place, output = (Path(os.path.expanduser(values[name])) for name in ("input", "output"))
+        _check_settings(place, output, *(values[name] for name in ("key", "labels", "batch_size")))
 
     def action() -> int:
         return SOME_PROBLEMS if score(**values).problems else 0
@@ -873,7 +942,7 @@ def _define_flags() -> flags.FlagValues:
         "labels",
         False,
         "Add the true class of each input: the name of its folder, or y_test, labels or y of the "
-        ".npz file.",
+        ".npz file; and say at the end how many answers are wrong.",
         flag_values=flag_values,
     )
     # Their ranges are those of the settings of a run with these names.

@@ -23,7 +23,7 @@ from btcp_tf import command, evaluation, methods, report, thresholds
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
-from btcp_tf.files import atomic_path, check_folder, folder_lock
+from btcp_tf.files import atomic_path, check_folder, check_place, folder_lock
 from btcp_tf.methods import METHODS
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             bad_files=config.bad_files,
             verbose=config.verbose,
         )
+        if not part_of_study:
+            check_place("export_dir", Path(config.export_dir) / dataset.name)
         others = load_others(dataset, config)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
 

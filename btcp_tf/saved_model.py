@@ -34,6 +34,7 @@ from btcp_tf import evaluation, metrics
 from btcp_tf.data import LUMA
 from btcp_tf.evaluation import Predictions
 from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
+from btcp_tf.files import as_path, check_folder
 from btcp_tf.thresholds import Threshold
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -137,7 +138,7 @@ def export(
     """
     held_out = held_out or {}
     _validate(model, name, class_names, sample_images)
-    folder = Path(root) / name
+    folder = as_path("root", root) / name
     with _temporary_directory(folder) as temporary:
         content = {
             **(about or {}),
@@ -641,7 +642,7 @@ def _temporary_directory(folder: Path) -> Iterator[Path]:
     Also sweeps away what killed exports left. A live export holds a lock on its
     directory; one younger than the sweep's limit may not have taken it yet.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder("export", folder)
     for leftover in folder.glob(f"{_TEMPORARY_PREFIX}*"):
         # One that is published meanwhile is gone under this name.
         with contextlib.suppress(FileNotFoundError), _lock(leftover) as held:

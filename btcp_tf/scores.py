@@ -16,6 +16,7 @@ import numpy as np
 
 from btcp_tf import evaluation, exported, tabular, thresholds
 from btcp_tf.evaluation import Predictions
+from btcp_tf.files import as_path
 from btcp_tf.tabular import class_number, shown
 from btcp_tf.thresholds import Threshold
 
@@ -79,7 +80,7 @@ def load_baseline(path: str | os.PathLike, *, column: str = "") -> Baseline:
       ValueError: If it is none of these, or not complete; the message says what is missing.
       OSError: If a file cannot be opened.
     """
-    path = Path(path)
+    path = as_path("baseline", path)
     if path.is_file():
         found = evaluation.load_predictions(path)
         return _of_predictions(str(path), found, _choose(path, found, column))
@@ -152,7 +153,7 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
         the column and the line.
       OSError: If it cannot be opened.
     """
-    path = Path(path)
+    path = as_path("scores", path)
     found = None
     if path.suffix.lower() in tabular.ENDINGS:
         aside = ("input", "labels", "predicted", "class_name", "accept", "problem")
@@ -230,7 +231,9 @@ def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np
         belongs to an answer.
       OSError: If the file cannot be opened.
     """
-    path = Path(path)
+    path = as_path("labels", path)
+    if not isinstance(scores, Scores):
+        raise ValueError(f"scores: expected those of load_scores, received {type(scores).__name__}")
     if scores.inputs is None:
         raise ValueError(
             f"labels: expected scores with a column input to join them by, received {scores.name}, "

@@ -531,8 +531,10 @@ def outcome(
       delta: Probability, in (0, 1), that is allowed outside of the interval.
 
     Raises:
-      ValueError: As `metrics.tie_groups`, or if delta is not as described.
+      ValueError: As `metrics.tie_groups`, or if threshold or delta is not as described.
     """
+    if not isinstance(threshold, Threshold):
+        raise ValueError(f"threshold: expected a Threshold, received {type(threshold).__name__}")
     delta = _probability("delta", delta)
     groups = metrics.tie_groups(is_error, uncertainty)
     cut = 0 if threshold.tau is None else np.searchsorted(groups.u, threshold.tau)

@@ -183,6 +183,10 @@ def test_takes_tokens_and_text():
     )
 
 
+def squared(x):
+    return x * x
+
+
 def multiple_inputs():
     image, x = trunk()
     other = keras.Input((8,))
@@ -225,6 +229,16 @@ REFUSED = {
     "two inputs": (multiple_inputs, "", "one input and one output, received 2 and 1"),
     "a way around": (around, "hidden", "all of the answer passes through, received hidden"),
     "not built": (Subclass, "", "built and has weights"),
+    "a function of one's own": (
+        lambda: functional(3, None, layers.Activation(squared)),
+        "",
+        "Keras can copy, received .* with squared, which is not registered: put @keras",
+    ),
+    "a lambda": (
+        lambda: functional(3, None, layers.Lambda(lambda x: x * 2)),
+        "",
+        "Keras can copy, .*Python code, which Keras runs only after .*enable_unsafe_deserial",
+    ),
     "not savable": (lambda: subclass(NotSavable), "", "Keras can save.*received a NotSavable"),
 }
 
@@ -238,13 +252,57 @@ def test_refuses(case):
 
 
 def test_refuses_what_is_no_model(tmp_path):
-    with pytest.raises(TypeError, match="expected a Keras model .* received int"):
-        classifiers.take_apart(3)
+    for value, name in ((3, "int"), (None, "NoneType")):
+        with pytest.raises(ValueError, match=f"expected a Keras model .* received {name}"):
+            classifiers.take_apart(value)
+    for path, name in ((None, "NoneType"), (3, "int"), (b"x", "bytes")):
+        with pytest.raises(ValueError, match=f"path: expected a path, received {name}"):
+            classifiers.load(path)
+    with pytest.raises(FileNotFoundError, match="received .*, which is no file"):
+        classifiers.take_apart(tmp_path)
     with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
         classifiers.take_apart(tmp_path / "none.keras")
     (tmp_path / "bad.keras").write_bytes(b"PK")
     with pytest.raises(ValueError, match="that Keras can load, received .*bad.keras"):
         classifiers.take_apart(tmp_path / "bad.keras")
+
+
+class Doubled(layers.Layer):
+    """Not registered: Keras writes it into files and does not find it again."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def test_a_file_with_an_unknown_class_is_refused_with_the_remedy(tmp_path):
+    given = sequential(Doubled(), layers.Dense(3, "softmax"))
+    with pytest.raises(ValueError, match="read from a file again, received .* Doubled, which is"):
+        classifiers.check_loadable(given)
+    given.save(tmp_path / "my.keras")
+    with pytest.raises(
+        ValueError, match="received .*my.keras .it holds Doubled, which is not .* import the module"
+    ) as caught:
+        classifiers.load(tmp_path / "my.keras")
+    assert "\n" not in str(caught.value)
+    with keras.saving.custom_object_scope({"Doubled": Doubled}):
+        classifiers.check_loadable(given)
+        x = np.ones((2, *SHAPE), np.float32)
+        again = classifiers.load(tmp_path / "my.keras")
+        np.testing.assert_array_equal(again(x), given(x))
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ("abc", r"at least one input \[n, ...\], received <U3 \(\)"),
+        ([[1.0, 2.0], [3.0]], "shape .* rows of different lengths"),
+        (np.zeros((2, 5, 12, 1), np.float32), r"that functional\w* takes, received float32 \(2, 5"),
+    ],
+)
+def test_an_example_that_is_none_is_refused(example, message):
+    with pytest.raises(ValueError, match=f"^example: expected .*{message}") as caught:
+        classifiers.take_apart(functional(activation=None), example=example)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])

@@ -300,8 +300,10 @@ def test_a_server_without_metadata_judges_for_itself(double):
 @pytest.mark.parametrize(
     "files, message",
     [
-        (b"abc", "expected a list of bytes, received int in place 0"),
+        (b"abc", "expected a list of bytes, received bytes"),
         (["a"], "expected a list of bytes, received str in place 0"),
+        ("a.png", "expected a list of bytes, received str"),
+        (None, "expected a list of bytes, received NoneType"),
         ([b"a", b""], "received an empty one in place 1"),
     ],
 )

@@ -132,6 +132,11 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
             "coverage: expected only with --threshold=target_coverage, received",
         ),
         (
+            ["{source}", "--threshold=0.5", "--export_dir={tmp}/s.csv"],
+            1,
+            "export_dir: expected a folder that can be written, received '.*s.csv is a file",
+        ),
+        (
             ["{source}", "--threshold=0.5", "--scores={tmp}/other.npz"],
             1,
             "expected a column uncertainty, received mcp",

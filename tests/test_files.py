@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from btcp_tf.files import atomic_path, folder_lock
+from btcp_tf.files import atomic_path, check_place, folder_lock
 
 
 def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
@@ -62,3 +62,19 @@ def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
     with folder_lock(tmp_path):
         assert os.listdir(path.parent) == [mine[1].name]
     assert all(other.exists() for other in mine)
+
+
+def test_a_place_for_a_folder_is_looked_at_and_not_made(tmp_path):
+    check_place("where", tmp_path / "a" / "b")
+    assert not os.listdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for folder, reason in (
+        ("file", "it is a file"),
+        ("file/a/b", f"{tmp_path}/file is a file"),
+        ("nowhere", "it is a file"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            check_place("where", tmp_path / folder)
+        wanted = f"where: expected a folder that can be written, received '{tmp_path}/{folder}': "
+        assert str(caught.value) == wanted + reason

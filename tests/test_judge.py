@@ -1,5 +1,6 @@
 import dataclasses
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -130,6 +131,8 @@ def test_learns_from_copies_what_noise_does(classifier):
     with pytest.raises(ValueError, match="y: expected 1499 labels"):
         judge.fit(x, y, copies=[x[1:]], verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    with pytest.raises(ValueError, match="copies: expected a list of arrays, received ndarray"):
+        judge.fit(x, y, copies=x, verbose=0)
     with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
         judge.fit(dataset, copies=[x], verbose=0)
     with pytest.raises(ValueError, match="copies: expected as many .*, received 1, 0"):
@@ -376,9 +379,84 @@ def test_refuses(classifier, x, y, message):
     assert judge.fitted is None and judge.threshold is None
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "b"], "3 names, received 2"),
+        ("abc", "3 names in a list, received 'abc'"),
+        (None, "3 names in a list, received None"),
+        ({"a", "b", "c"}, "3 names in a list, received {"),
+        (["a", "b", None], "3 names, each some text, received None"),
+        ([0, 1, 2], "3 names, each some text, received 0"),
+        (["a", "", "c"], "3 names, each some text, received ''"),
+        (["a", "b", "\ud800"], "3 names, each some text, received "),
+        (["a", "b", "a"], "3 names, each once, received 'a' 2 times"),
+    ],
+)
+def test_names_that_are_none_are_refused(classifier, names, message):
+    with pytest.raises(ValueError, match=f"class_names: expected {message}"):
+        btcp_tf.attach(classifier, class_names=names)
+    given = np.array(["a", "b", "c"])
+    assert btcp_tf.attach(classifier, class_names=given).class_names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        *(
+            ({"seed": seed}, "seed: expected a whole number from 0 to 2147483647, received")
+            for seed in (-1, 1.5, "0", None, True, 2**31)
+        ),
+        ({"evidence": "answer"}, "evidence: expected answer, .* in a list, received 'answer'"),
+        ({"evidence": None}, "evidence: expected answer, .* in a list, received None"),
+        ({"evidence": ["answer", None]}, "evidence: expected answer, .*received answer, None"),
+        ({"evidence": ["answer", "oracle"]}, "evidence: expected answer, .*answer, oracle"),
+        ({"evidence": []}, "evidence: expected answer, .*received none"),
+        ({"folds": None}, "folds: expected .classifier.* received NoneType"),
+        ({"folds": [(1, 2)]}, "folds: expected .classifier.* received tuple of 2"),
+    ],
+)
+def test_fit_refuses_settings_before_any_work(classifier, monkeypatch, settings, message):
+    judge = btcp_tf.attach(classifier)
+    monkeypatch.setattr(judge, "_held_out", None)
+    with pytest.raises(ValueError, match=message):
+        judge.fit(X, Y, **settings)
+
+
+def test_a_judge_that_could_not_be_loaded_is_not_saved(tmp_path):
+    class Doubled(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    layers = [keras.Input((2,)), Doubled(), keras.layers.Dense(CLASSES, "softmax")]
+    judge = btcp_tf.attach(keras.Sequential(layers))
+    file = tmp_path / "new" / "judge.keras"
+    with pytest.raises(
+        ValueError, match="classifier: expected .* received one with Doubled, which"
+    ):
+        judge.save(file)
+    assert not any(tmp_path.iterdir())
+    keras.saving.register_keras_serializable("test_judge")(Doubled)
+    state = random.getstate()
+    judge.save(file)
+    assert random.getstate() == state
+    again = btcp_tf.load(file).predict(X)["uncertainty"]
+    np.testing.assert_array_equal(again, judge.predict(X)["uncertainty"])
+    # Elsewhere it is not known before the module that registers it is imported.
+    script = "import sys, btcp_tf\nbtcp_tf.load(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert re.search("ValueError: path: .*it holds Doubled, .* import the module", last)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"judge.keras"])
+def test_what_is_no_path_is_refused(fitted, path):
+    for call in (fitted.save, btcp_tf.load, lambda root: fitted.export(root, "name", X[:2])):
+        with pytest.raises(ValueError, match=f"expected a path, received {type(path).__name__}"):
+            call(path)
+
+
 def test_refuses_other_things(classifier, fitted, tmp_path):
-    with pytest.raises(ValueError, match="class_names: expected 3 names, received 2"):
-        btcp_tf.attach(classifier, class_names=["a", "b"])
     with pytest.raises(ValueError, match="rule: expected one of best_bacc, .* received 'best'"):
         fitted.select_threshold(X, Y, rule="best")
     for settings, words in (
@@ -391,8 +469,15 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
         btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), verbose=0)
     with pytest.raises(ValueError, match="ends with .keras, received"):
         fitted.save(tmp_path / "judge.h5")
-    with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
-        btcp_tf.load(tmp_path / "none.keras")
+    (tmp_path / "folder.keras").mkdir()
+    with pytest.raises(ValueError, match="ends with .keras, received"):
+        fitted.save(tmp_path / "folder.keras")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="path: expected a folder that can be written, received"):
+        fitted.save(tmp_path / "file" / "judge.keras")
+    for name in ("none.keras", ""):
+        with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
+            btcp_tf.load(name and tmp_path / name)
     classifier.save(tmp_path / "classifier.keras")
     with pytest.raises(ValueError, match="a file that Judge.save wrote, received"):
         btcp_tf.load(tmp_path / "classifier.keras")

@@ -423,8 +423,11 @@ def test_tables_in_part():
         "aurc": metrics.aurc(is_error, u),
         "mine": metrics.fnr(is_error, u, tau=TAU),
     }
-    with pytest.raises(ValueError, match="draws: expected at least 1, received 0"):
+    with pytest.raises(ValueError, match="draws: expected a whole number >= 1, received 0"):
         metrics.bootstrap(is_error, {"u": u}, tau=TAU, draws=0, seed=0)
+    for seed in (-1, None, "0", 0.5):
+        with pytest.raises(ValueError, match="seed: expected a whole number >= 0, received"):
+            metrics.bootstrap(is_error, {"u": u}, tau=TAU, draws=1, seed=seed)
 
 
 def test_bootstrap_takes_a_threshold_for_each_column():

@@ -304,6 +304,30 @@ def test_probabilities_out_of_range_are_refused(name, value):
         )
 
 
+NUMBERS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("baseline", None, "baseline: expected what load_baseline returns, received NoneType"),
+        ("baseline", "runs/x", "baseline: expected what load_baseline returns, received str"),
+        ("scores", None, "scores: expected what load_scores returns, received NoneType"),
+        ("labels", 5, "labels: expected a pair .* received int"),
+        ("labels", "ab", "labels: expected a pair .* received str"),
+        ("labels", (None, None), "labels: expected a pair .* received object"),
+        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected a pair .*\(2,\) and int64 \(1,\)"),
+        ("labels", (NUMBERS + 0.5, NUMBERS), "labels: expected a pair .* received float64"),
+        ("labels", (NUMBERS + 199, NUMBERS), "labels: .* from 0 to 199, received 199 to 200"),
+        ("labels", (NUMBERS, NUMBERS - 1), "labels: .* from 0 on, received -1 to 0"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(name, value, message):
+    given = {"baseline": baseline_of(answers(200, 0), RULE), "scores": scores_of(answers(200, 1))}
+    with pytest.raises(ValueError, match=message):
+        monitor.monitor(**given | {name: value})
+
+
 # The command -----------------------------------------------------------------------------------
 
 
@@ -359,7 +383,10 @@ def test_the_page_shows_what_was_found(run, tmp_path):
     assert content["status"] == 4 and content["promise"]["broken_at"] > 0
     for part in (content["assumption"]["words"], content["promise"]["words"], *content["notes"]):
         assert " ".join(part.split()) in words
-    assert "The data have changed." in words and "The promise is broken." in words
+    heads = [words.index(head) for head in ("The data have changed.", "The promise is broken.")]
+    # What was asked is answered before anything else is said.
+    [notes] = [part for part in tree.iter("ul") if part.get("class") == "note"]
+    assert max(heads) < words.index(" ".join("".join(notes.itertext()).split()))
     values = [float(data.get("value")) for data in tree.iter("data")]
     for check in content["assumption"]["checks"]:
         assert check["statistic"] in values and check["p_value"] in values
@@ -420,6 +447,7 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
         ([], 2, "baseline: expected a path, received none"),
         (["--baseline={run}"], 2, "scores: expected a path, received none"),
         (["--baseline={folder}/no", "--scores={scores}"], 2, "which is not there"),
+        (["--baseline=~no_such_user/x", "--scores={scores}"], 2, "which is not there"),
         (["--baseline={run}", "--scores={folder}/no.csv"], 2, "no.csv, which is not there"),
         (["--baseline={run}", "--scores={folder}/s.txt"], 2, "scores: expected a file (.csv"),
         (["--baseline={run}", "--scores={run}"], 2, "scores: expected a file (.csv"),
@@ -428,7 +456,22 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
         (["--baseline={run}", "--scores={scores}", "--risk=x"], 2, "risk"),
         (["--baseline={run}", "--scores={scores}", "--tau=x"], 2, "--tau=x: could not convert"),
         (["--baseline={run}", "--scores={scores}", "word"], 2, "received the word 'word'"),
-        (["--baseline={run}", "--scores={scores}", "--tau=0.2"], 1, "has a threshold of its own"),
+        (["--baseline={run}", "--scores={scores}", "--tau=0.2"], 2, "whose own threshold counts"),
+        (
+            ["--baseline={model}", "--scores={scores}", "--tau=0.2"],
+            2,
+            "tau: expected only with a p",
+        ),
+        (
+            ["--baseline={scores}", "--scores={scores}", "--tau=nan"],
+            2,
+            "tau: expected a finite num",
+        ),
+        (
+            ["--baseline={scores}", "--scores={scores}", "--risk=0.1"],
+            2,
+            "risk: expected with --tau",
+        ),
         (["--baseline={run}", "--scores={scores}", "--column=tcp"], 1, "column: expected"),
         (["--baseline={folder}", "--scores={scores}"], 1, "baseline: expected a run's folder"),
         (["--baseline={scores}", "--scores={folder}/bad.csv"], 1, "bad.csv: expected"),
@@ -443,8 +486,12 @@ def test_errors_are_one_clear_line_and_leave_nothing(run, tmp_path, capsys, word
     path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1)))
     (tmp_path / "bad.csv").write_text("predicted,uncertainty\n")
     (tmp_path / "s.txt").touch()
+    write_model(tmp_path / "models" / "1", answers(400, 0))
     before = sorted(tmp_path.rglob("*"))
-    arguments = [word.format(run=run, folder=tmp_path, scores=path) for word in words]
+    arguments = [
+        word.format(run=run, folder=tmp_path, scores=path, model=tmp_path / "models")
+        for word in words
+    ]
     try:
         found = monitor.main(arguments)
     except SystemExit as end:

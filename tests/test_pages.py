@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from btcp_tf import pages, plots
-from btcp_tf.pages import Definitions, Details, Heading, Report, text
+from btcp_tf.pages import Definitions, Details, Heading, Notes, Report, text
 from btcp_tf.tables import Cell, Table
 
 ODD = "<b> & 100 % of a_b | $x^2$ \\ *"
@@ -46,7 +46,7 @@ def report():
             ("First", [text("It is ", Cell("91 %", 0.91), f" of {ODD}."), Heading("Inside")]),
             ("Empty", []),
             ("Second", [make_table(), Details("more", [make_drawing(), make_table("folded")])]),
-            ("Third", [Definitions([("Term", "name", ODD)])]),
+            ("Third", [Definitions([("Term", "name", ODD)]), Notes([f"late note {ODD}"])]),
         ],
     )
 
@@ -59,7 +59,7 @@ def test_html_is_well_formed_and_shows_all_text_as_text(report):
     tree = ElementTree.fromstring(pages.to_html(report).removeprefix("<!DOCTYPE html>"))
     assert not list(tree.iter("b"))
     shown = words(tree)
-    for piece in ("Title", "note", "caption", "title", "about"):
+    for piece in ("Title", "note", "caption", "title", "about", "late note"):
         assert f"{piece} {ODD}" in shown
     assert [words(h) for h in tree.iter("h2")] == ["First", "Second", "Third"]
     assert [float(data.get("value")) for data in tree.iter("data")][:3] == [0.91, 0.91, -0.0071]
@@ -109,7 +109,7 @@ def test_markdown_escapes_and_links_the_figures(report):
         "| plain | n/a | 1.00 | – |\n"
     ) in found
     assert "](figures/line.png)" in found
-    assert f"- **Term** `name`: {odd}" in found
+    assert f"- **Term** `name`: {odd}" in found and f"\n- late note {odd}\n" in found
     assert "## Empty" not in found
 
 

@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 import tiny_model
 from PIL import Image
+from scipy import stats
 
 from btcp_tf import data, evaluation, predict, report, thresholds
 
@@ -355,6 +356,70 @@ def test_killed_it_goes_on_to_the_same_bytes(tiny, tmp_path, photos, capsys):
     ]
     assert about[0] == about[1]
     assert not partial.exists()
+
+
+def rates(output, accepted=False):
+    """Wrong answers and all with a label in a file of scores, and the exact interval."""
+    rows = [row for row in read(output) if row["labels"] is not None and not row["problem"]]
+    rows = [row for row in rows if row["accept"]] if accepted else rows
+    wrong = sum(row["labels"] != row["predicted"] for row in rows)
+    interval = stats.binomtest(wrong, len(rows)).proportion_ci(0.95, "exact")
+    return (
+        f"{wrong} of {len(rows)} wrong, {100 * wrong / len(rows):.2f} %, "
+        f"exact 95 % interval [{100 * interval.low:.2f}, {100 * interval.high:.2f}]"
+    )
+
+
+def test_with_labels_it_says_how_many_are_wrong(tiny, tmp_path, monkeypatch, capsys):
+    images, y = some_images(60), RANDOM.integers(3, size=60)
+    probs, u = tiny[1](images)
+    y[:30] = probs[:30].argmax(axis=1)
+    np.savez(tmp_path / "x.npz", x=images, y=y)
+    model, _ = tiny_model.save(tmp_path / "m", tau=float(np.median(u[:30])))
+    words = [model, tmp_path / "x.npz", tmp_path / "s.csv", "--labels", "--batch_size=20"]
+    answer, asked = predict.Scorer.answer, []
+
+    def stopping(self, batch):
+        asked.append(1)
+        if len(asked) == 3:
+            raise Stop
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(predict.Scorer, "answer", stopping)
+        run(*words)
+    capsys.readouterr()
+    # Of all rows, whoever has scored them; and of a finished file again.
+    for again in (False, True):
+        output = run(*words)
+        told = capsys.readouterr().out.splitlines()
+        assert ("finished already" in told[0]) == again
+        assert told[-2:] == [
+            f"all answers: {rates(output)}",
+            f"accepted ones: {rates(output, accepted=True)}",
+        ]
+    assert rates(output) != rates(output, accepted=True)
+    run(*words[:2], tmp_path / "quiet.csv", "--labels", "--verbose=0")
+    run(*words[:2], tmp_path / "without.csv")
+    assert "wrong" not in capsys.readouterr().out
+
+
+def test_rows_without_a_label_or_an_answer_are_neither_right_nor_wrong(tiny, tmp_path, capsys):
+    images = some_images(8)
+    for row, image in enumerate(images):
+        folder = tmp_path / "in" / CLASSES[row % 3] if row > 1 else tmp_path / "in"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{row}.png")
+    (tmp_path / "in" / CLASSES[0] / "broken.png").touch()
+    output = run(tiny[0], tmp_path / "in", tmp_path / "s.jsonl", "--labels", status=3)
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2] == f"all answers that have a label: {rates(output)}"
+    assert " of 6 wrong" in told[-2]
+    # A threshold that accepts nothing leaves nothing to be wrong.
+    tiny_model.save(tmp_path / "m", tau=None)
+    run(tmp_path / "m", tmp_path / "in", tmp_path / "none.csv", "--labels", status=3)
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "accepted ones that have a label: none, hence no error rate"
 
 
 class Stop(Exception):
@@ -753,17 +818,13 @@ def left(folder):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ([f"--output={'s' * 240}.csv"], "output: expected a name of at most 240 bytes"),
         (["--output=folder.csv"], "which is no file"),
         (["--output=x.npy/s.csv"], "output: expected a folder that can be written"),
-        (
-            ["--output=in/s.csv", "--input=in"],
-            "output: expected a file outside of the input folder",
-        ),
         (["--model=nowhere"], "model: expected the folder of a SavedModel"),
         (["--model=x.npy"], "which is a file"),
         (["--model=in"], "which holds neither"),
         (["--input=nowhere"], "which is not there"),
+        (["--output=~no_such_user/s.csv"], "home directory"),
         (["--input=pipe.npz"], "which is no file"),
         (["--input=empty"], "expected image files, received none"),
         (["--input=words.npz"], "expected an npz file, received what cannot be read"),
@@ -773,8 +834,6 @@ def left(folder):
         (["--input=damaged.npz"], "expected the array x whole"),
         (["--input=other.npz"], "expected an array x_test or images or x, received pictures; "),
         (["--input=other.npz", "--key=x"], "expected an array x, received pictures\n"),
-        (["--input=x.npy", "--key=x"], "key: expected it with an npz file"),
-        (["--input=in", "--key=x"], "key: expected it with an npz file"),
         (["--input=fortran.npz"], "expected an array in C order"),
         (["--input=objects.npz"], "expected numbers, received dtype object"),
         (["--input=words_inside.npz"], "expected numbers, received dtype <U1"),
@@ -783,7 +842,10 @@ def left(folder):
         (["--input=floats.npz"], "expected uint8 of shape [8, 8, 1] for each input, or uint8"),
         (["--input=integers.npz"], "received int64 of shape [8, 8, 1]"),
         (["--input=channels.npz"], "received uint8 of shape [8, 8, 2]"),
-        (["--labels"], "labels: expected an array y_test or labels or y in"),
+        (
+            ["--labels", "--input=other.npz", "--key=pictures"],
+            "labels: expected an array y_test or",
+        ),
         (["--labels", "--input=in"], "labels: expected each file in a folder named as one of"),
         (["--labels", "--input=classes.npz"], "expected classes 0 to 2, received 3 in row 4"),
         (["--labels", "--input=few.npz"], "expected a whole number for each of the 6 inputs"),
@@ -965,11 +1027,18 @@ PATHS = ("--model=m", "--input=i", "--output=s.csv")
         ([*PATHS, "--output=s.txt"], "output: expected a file that ends in .csv, .jsonl, .parquet"),
         ([*PATHS, "--output=s"], "output: expected a file that ends in"),
         ([*PATHS, "--input=words.txt"], "input: expected a folder of images, an npz or an npy fi"),
+        ([*PATHS, f"--output={'s' * 240}.csv"], "output: expected a name of at most 240 bytes"),
+        ([*PATHS, "--output=in/s.csv", "--input=in"], "output: expected a file outside of the inp"),
+        ([*PATHS, "--input=x.npy", "--key=x"], "key: expected it with an npz file"),
+        ([*PATHS, "--input=in", "--key=x"], "key: expected it with an npz file"),
+        ([*PATHS, "--input=x.npy", "--labels"], "labels: expected them with a folder or an npz fi"),
     ],
 )
 def test_usage(words, reason, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "words.txt").write_text("words")
+    (tmp_path / "in").mkdir()
+    np.save("x.npy", some_images(1))
     assert reason in refused(capfd, *words, status=2)
 
 
@@ -991,6 +1060,42 @@ def test_help_does_not_wait_for_tensorflow():
 
 
 # For other programs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": None}, "model: expected a path, received NoneType"),
+        ({"input": None}, "input: expected a path, received NoneType"),
+        ({"output": 5}, "output: expected a path, received int"),
+        *(
+            ({"batch_size": value}, "batch_size: expected a whole number from 1 to 1000000, rec")
+            for value in (None, "x", 1.5, True, 0, 1_000_001)
+        ),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(tiny, tmp_path, settings, message):
+    np.save(tmp_path / "x.npy", some_images(1))
+    given = {"model": tiny[0], "input": tmp_path / "x.npy", "output": tmp_path / "s.csv"}
+    with pytest.raises(ValueError, match=message):
+        predict.score(**given | settings)
+    assert left(tmp_path) == ["x.npy"]
+
+
+def test_what_is_no_batch_is_refused(tiny):
+    with pytest.raises(ValueError, match="model: expected a path, received NoneType"):
+        predict.Scorer(None)
+    with pytest.raises(ValueError, match="path: expected a path, received NoneType"):
+        predict.write(None, [])
+    scorer = predict.Scorer(tiny[0])
+    for batch, message in (
+        (None, "batch: expected arrays by name, received NoneType"),
+        ({}, "batch: expected images or files, received none"),
+        ({"images": None}, r"images: expected an array \[n, ...\], received NoneType"),
+        ({"files": "a.png"}, r"files: expected an array \[n, ...\], received str"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scorer(batch)
 
 
 def test_scorer_is_its_model_when_pickled(tiny, tmp_path):

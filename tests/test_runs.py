@@ -261,10 +261,15 @@ def test_a_second_process_is_refused(tmp_path, capsys):
     assert os.listdir(tmp_path / "run") == [".lock"]
 
 
-@pytest.mark.parametrize("setting", ["output_dir", "export_dir"])
-def test_a_folder_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, setting):
-    (tmp_path / "file").touch()
-    assert main([*words(tmp_path), f"--{setting}={tmp_path}/file"]) == 1
+@pytest.mark.parametrize(
+    ("setting", "place"), [("output_dir", "file"), ("export_dir", "file"), ("export_dir", ".")]
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_training(
+    tmp_path, capsys, setting, place
+):
+    for name in ("file", "digits"):  # The last is where the model's versions would be.
+        (tmp_path / name).touch()
+    assert main([*words(tmp_path), f"--{setting}={tmp_path}/{place}"]) == 1
     message = capsys.readouterr().err
     assert f"{setting}: expected a folder that can be written, received" in message
     assert not list(tmp_path.rglob("*.npz"))

@@ -18,9 +18,9 @@ from production import (
     write_run,
 )
 
-from btcp_tf import evaluation
+from btcp_tf import evaluation, exported
 from btcp_tf.evaluation import Predictions
-from btcp_tf.scores import join_labels, load_baseline, load_scores
+from btcp_tf.scores import Scores, join_labels, load_baseline, load_scores
 from btcp_tf.tabular import shown
 from btcp_tf.thresholds import Threshold
 
@@ -287,3 +287,26 @@ def test_decisions_may_be_ones_and_zeros(tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text("predicted,uncertainty,accept\n1,0.5,0\n1,0.1,1\n")
     np.testing.assert_array_equal(load_scores(path, ("uncertainty",)).accept, [False, True])
+
+
+@pytest.mark.parametrize("path", [None, 5])
+def test_what_is_no_path_is_refused(path):
+    p = answers(3, 0)
+    known = Scores("s", p.uncertainty["uncertainty"], p.predicted, "u", ("a", "b", "c"))
+    for name, call in (
+        ("baseline", load_baseline),
+        ("scores", load_scores),
+        ("labels", lambda path: join_labels(known, path)),
+        ("path", evaluation.load_predictions),
+        ("path", evaluation.load_answers),
+        ("folder", evaluation.load_decision),
+        ("model", exported.newest),
+        ("model", exported.read_about),
+        ("model", exported.read_held_out),
+    ):
+        with pytest.raises(
+            ValueError, match=f"^{name}: expected a path, received {type(path).__name__}"
+        ):
+            call(path)
+    with pytest.raises(ValueError, match="scores: expected those of load_scores, received None"):
+        join_labels(None, "labels.csv")

@@ -172,6 +172,7 @@ class Server:
             )
         for line in self.process.stdout:
             if line.startswith("serving "):
+                self.ready = line.strip()
                 # Its later words would fill the pipe and stop it.
                 threading.Thread(target=self.process.stdout.read, daemon=True).start()
                 return
@@ -232,6 +233,7 @@ def models(tmp_path_factory):
     tiny_model.save(root / "tiny" / "1", shape=SHAPE, seed=1)
     tiny_model.save(root / "tiny" / "2", shape=SHAPE, seed=2)
     tiny_model.save(root / "small" / "1", shape=(2, 2, 1))
+    tiny_model.save(root / "digits" / "1", shape=(8, 8, 1), class_names="0123456789")
     tiny_model.save(root / "rows" / "1", shape=(5,), dtype="float32")
     export(root)
     save_gated(root / "gated" / "1", str(root / "opened"))
@@ -373,6 +375,70 @@ def test_a_model_that_is_none_is_named(word):
     assert f"expected NAME=DIRECTORY/VERSION with a SavedModel, received {word!r}" in done.stderr
 
 
+@pytest.fixture
+def ray_serve(monkeypatch):
+    """The example as a module."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("ray_serve")
+
+
+@pytest.mark.servers
+def test_the_line_that_says_that_it_answers(ray_serve, server, models):
+    words = [f"--model=tiny={models}/tiny/{number}" for number in (2, 1)]
+    words.append(f"--model=a b={models}/small/1")
+    wanted = "serving tiny (versions 1, 2), a b (version 1): "
+    found = ray_serve.ready_line(ray_serve.parse(words))
+    assert found == f"{wanted}REST http://127.0.0.1:8501/v1/models/tiny, gRPC 127.0.0.1:8500"
+    found = ray_serve.ready_line(ray_serve.parse([*words, "--host=::1"]))
+    assert found == f"{wanted}REST http://[::1]:8501/v1/models/tiny, gRPC [::1]:8500"
+    # What it says is where the models are.
+    url, address = re.search(r"REST (\S+), gRPC (\S+)", server.ready).groups()
+    assert requests.get(url, timeout=60).json()["model_version_status"]
+    assert address == f"127.0.0.1:{server.ports['grpc']}"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("setting", ["rest_port", "grpc_port"])
+def test_a_port_that_is_taken_is_one_line(ray_serve, models, monkeypatch, capfd, setting):
+    monkeypatch.setattr(ray_serve.ray, "init", None)
+    ports = dict(zip(("rest_port", "grpc_port"), free_ports(2), strict=True))
+    with socket.create_server(("127.0.0.1", ports[setting])):
+        words = [f"--model=tiny={models}/tiny/1", *(f"--{n}={p}" for n, p in ports.items())]
+        assert ray_serve.main(words) == 1
+    told = capfd.readouterr().err
+    assert told.startswith(f"error: {setting}: expected a free port, received {ports[setting]}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.servers
+def test_a_ray_that_does_not_start_is_one_line(ray_serve, models, monkeypatch, capfd):
+    def failing(*_, **__):
+        raise RuntimeError("no shared memory\n  at node 1")
+
+    monkeypatch.setattr(ray_serve.ray, "init", failing)
+    monkeypatch.setattr(ray_serve.signal, "signal", lambda *_: None)
+    words = [f"--{n}_port={p}" for n, p in zip(("rest", "grpc"), free_ports(2), strict=True)]
+    assert ray_serve.main([f"--model=tiny={models}/tiny/1", *words]) == 1
+    assert (
+        capfd.readouterr().err == "error: Ray: expected it to start, received: no shared memory\n"
+    )
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rest_port=0"], "rest_port: expected a number from 1 to 65535, received 0"),
+        (["--grpc_port=65536"], "grpc_port: expected a number from 1 to 65535, received 65536"),
+        (["--grpc_port=8501"], "expected two ports, received 8501 twice"),
+    ],
+)
+def test_ports_that_are_none_are_refused(ray_serve, models, capfd, words, message):
+    with pytest.raises(SystemExit) as end:
+        ray_serve.parse([f"--model=tiny={models}/tiny/1", *words])
+    assert end.value.code == 2 and message in capfd.readouterr().err
+
+
 @pytest.mark.servers
 @pytest.mark.parametrize("body", readme_bodies())
 def test_the_requests_of_the_readme_are_answered(server, body):
@@ -386,6 +452,20 @@ def test_the_requests_of_the_readme_are_answered(server, body):
         assert row["class_names"] and row["threshold"]
     else:
         assert row.keys() == ANSWERS.keys()
+
+
+@pytest.mark.servers
+def test_the_digits_of_the_readme(server):
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -c .*$", text, re.MULTILINE)
+    url = f"http://127.0.0.1:{server.ports['rest']}/v1/models/digits"
+    command = command.replace("http://127.0.0.1:8501/v1/models/digits", url)
+    python = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command], env={**os.environ, "PATH": python}, capture_output=True, text=True
+    )
+    rows = json.loads(done.stdout)["predictions"]
+    assert len(rows) == 2 and all(row.keys() == ANSWERS.keys() for row in rows)
 
 
 @pytest.mark.servers

@@ -851,6 +851,9 @@ def test_outcome_counts_what_a_threshold_accepts_with_its_exact_interval():
         assert (found.low, found.high) == pytest.approx(tuple(interval), abs=1e-12)
     nothing = thresholds.target_risk([0, 1], [0.1, 0.2], risk=0.1, delta=0.1)
     assert thresholds.outcome(nothing, wrong, u).accepted == 0
+    for value, kind in ((None, "NoneType"), (0.5, "float")):
+        with pytest.raises(ValueError, match=f"threshold: expected a Threshold, received {kind}"):
+            thresholds.outcome(value, wrong, u)
 
 
 def test_a_threshold_comes_back_from_json():

@@ -3,8 +3,9 @@
     python examples/serving/ray_serve.py --model=fashion_mnist=saved_models/fashion_mnist/3
 
 A model is a version directory, as `saved_models/<data set>/<n>`; further ones of the same name are
-further versions, and the highest is asked where a request names none. Needs the extra `ray`. Ends
-with Ctrl-C or SIGTERM.
+further versions, and the highest is asked where a request names none. Needs the extra `ray`. One
+line says when it answers, and where; Ctrl-C or SIGTERM ends it. Ray opens the gRPC port on all
+addresses of the machine, whatever --host says of REST.
 
 REST is read as TensorFlow Serving reads it: `instances` or `inputs`, `signature_name`, bytes as
 `{"b64": ...}`; a signature without an input is refused there, as it does. What is not here: labels,
@@ -19,8 +20,12 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,9 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray's proxies import TensorFlow for its messages. On a busy machine that takes longer than the
+# three times 5 s after which Ray kills them.
+os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
 
 import fastapi
 import grpc
@@ -392,18 +400,97 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
                 f"model: expected NAME=DIRECTORY/VERSION with a SavedModel, received {word!r}"
             )
         paths.setdefault(name, {})[int(folder.name)] = str(folder)
+    for name in ("rest_port", "grpc_port"):
+        port = getattr(arguments, name)
+        if not 0 < port < 2**16:
+            parser.error(f"{name}: expected a number from 1 to 65535, received {port}")
+    if arguments.rest_port == arguments.grpc_port:
+        parser.error(
+            f"rest_port, grpc_port: expected two ports, received {arguments.rest_port} twice"
+        )
     arguments.paths = paths
     return arguments
 
 
-def main(argv: list[str] | None = None) -> None:
+def check_ports(arguments: argparse.Namespace) -> None:
+    """OSError, in words, for a port that cannot be had: Ray says so in pages, or not at all."""
+    for name, host in (("rest_port", arguments.host), ("grpc_port", "")):
+        port = getattr(arguments, name)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            with socket.socket(family) as probe:
+                # Connections of a server that has just ended are no hindrance.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+        except OSError as error:
+            where = f"{port} of {host}" if host else str(port)
+            reason = error.strerror or str(error)
+            raise OSError(f"{name}: expected a free port, received {where}: {reason}") from None
+
+
+def wait_until_answering(arguments: argparse.Namespace, seconds: float = 60.0) -> None:
+    """Returns when both ports are open and the models known: Ray is ready a moment before that.
+
+    Raises:
+      TimeoutError: If they are not within so many seconds.
+    """
+    end = time.monotonic() + seconds
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(arguments.host, arguments.host)
+    url = _url(host, arguments.rest_port, next(iter(arguments.paths)))
+    address = _address(host, arguments.grpc_port)
+    # Not through a proxy of the environment: it is this machine that is asked.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        while True:
+            try:
+                opener.open(url, timeout=5).close()
+                # Both ports learn of the models at once.
+                grpc.channel_ready_future(channel).result(timeout=5)
+                return
+            except (OSError, grpc.FutureTimeoutError) as error:
+                if time.monotonic() > end:
+                    raise TimeoutError(
+                        f"no answer of {url} and {address} within {seconds:.0f} s: {error}"
+                    ) from None
+                time.sleep(0.2)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _url(host: str, port: int, name: str) -> str:
+    return f"http://{_address(host, port)}/v1/models/{urllib.parse.quote(name)}"
+
+
+def ready_line(arguments: argparse.Namespace) -> str:
+    """What a person has to know to ask: models with their versions, and both addresses."""
+    models = ", ".join(
+        f"{name} ({'version' if len(versions) == 1 else 'versions'} "
+        f"{', '.join(map(str, sorted(versions)))})"
+        for name, versions in arguments.paths.items()
+    )
+    host, name = arguments.host, next(iter(arguments.paths))
+    return (
+        f"serving {models}: REST {_url(host, arguments.rest_port, name)}, "
+        f"gRPC {_address(host, arguments.grpc_port)}"
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Serves until it is told to end; returns the exit status, 1 where it could not start."""
     arguments = parse(argv)
+    try:
+        check_ports(arguments)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    # Its own cluster, never one that happens to run on this machine.
-    ray.init("local", include_dashboard=False, logging_level=logging.WARNING)
     try:
+        # Its own cluster, never one that happens to run on this machine.
+        ray.init("local", include_dashboard=False, logging_level=logging.WARNING)
         serve.start(
             http_options=HTTPOptions(host=arguments.host, port=arguments.rest_port),
             grpc_options=gRPCOptions(port=arguments.grpc_port, grpc_servicer_functions=SERVICERS),
@@ -412,13 +499,20 @@ def main(argv: list[str] | None = None) -> None:
             max_ongoing_requests=arguments.max_ongoing, max_queued_requests=arguments.max_queued
         )
         serve.run(server.bind(arguments.paths), route_prefix="/")
-        print(
-            f"serving {', '.join(arguments.paths)}: REST {arguments.host}:{arguments.rest_port}, "
-            f"gRPC {arguments.grpc_port}",
-            flush=True,
-        )
-        stop.wait()
-    finally:
+        wait_until_answering(arguments)
+    except Exception as error:  # Whatever Ray raises: a person needs the reason and no more.
+        _shut_down()
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(f"error: Ray: expected it to start, received: {first[:300]}", file=sys.stderr)
+        return 1
+    print(ready_line(arguments), flush=True)
+    stop.wait()
+    _shut_down()
+    return 0
+
+
+def _shut_down() -> None:
+    if ray.is_initialized():
         serve.shutdown()
         ray.shutdown()
 
