@@ -571,8 +571,8 @@ def choose(
     )
     count = int(classifier.max()) + 1
     who = f" of {count} classifiers" if count > 1 else ""
-    if len(every) > n:
-        who += f", and {len(every) // n - 1} copies of each"
+    if copies := len(every) // n - 1:
+        who += f", and {copies} cop{'y' if copies == 1 else 'ies'} of each"
     words = f"{n} held-out samples{who}, {errors} errors, minus MCP: {figures}; " + (
         "the estimator is used" if better else "not better: u is MCP, calibrated"
     )

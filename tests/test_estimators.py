@@ -187,7 +187,7 @@ def test_copies_are_learned_from_and_not_judged_by():
     )
     assert fit.evidence == ("answer",)
     assert (fit.samples, fit.errors) == (n, is_error.sum())
-    assert f"{n} held-out samples, and 1 copies of each" in fit.words
+    assert f"{n} held-out samples, and 1 copy of each" in fit.words
     tried = {}
     for strength in (0.01, 0.1, 1.0, 10.0):
         u = np.empty(n)

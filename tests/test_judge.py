@@ -126,7 +126,7 @@ def test_learns_from_copies_what_noise_does(classifier):
         words.append(judge.fitted["words"])
     assert rows[1]["aurc"] < rows[0]["aurc"]
     assert rows[1]["ece"] < rows[0]["ece"]
-    assert "1 copies of each" in words[1] and "copies" not in words[0]
+    assert "1 copy of each" in words[1] and "of each" not in words[0]
 
     with pytest.raises(ValueError, match="y: expected 1499 labels"):
         judge.fit(x, y, copies=[x[1:]], verbose=0)
