@@ -119,7 +119,8 @@ class Judge:
             `copies`, those of the fold's samples follow as a fourth.
           copies: Other versions of x, each `[n, ...]` in its order, as they may come: noisier ones,
             say, or blurred. The estimator learns from them, too, and ranks better on what is like
-            them; it is chosen and judged by x alone. Not with a dataset.
+            them, on x itself perhaps less well; it is chosen and judged by x alone. Not with a
+            dataset.
           evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
             reference sample goes into the model.
           seed: Of the cross-validation, of the bootstrap and of the second head; from 0 to
