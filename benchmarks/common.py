@@ -10,7 +10,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -199,3 +199,31 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for first, *others in lines:
         cells = [word.rjust(width) for word, width in zip(others, widths[1:], strict=True)]
         print("  ".join([first.ljust(widths[0]), *cells]))
+
+
+DIFFERENCES = ("", "AUROC %", "AUPR-error %", "AURC x 1000", "AURC")
+"""Header of `differences`."""
+
+
+def differences(
+    rows: Sequence[Mapping[str, Any]], reference: str = "mcp"
+) -> Iterator[tuple[str, ...]]:
+    """Lines for `print_table`: MCP's metrics, then what each other method's are above or below.
+
+    Args:
+      rows: Of `evaluation.across_seeds`, one of them of the method mcp.
+      reference: What that one is called.
+    """
+    units = {"auroc": 100, "aupr_error": 100, "aurc": 1000}
+    mcp = next(row for row in rows if row["method"] == "mcp")
+    yield (reference, *(f"{unit * mcp[metric]:.2f}" for metric, unit in units.items()), "")
+    for row in rows:
+        if row is mcp:
+            continue
+        cells = []
+        for metric, unit in units.items():
+            value, low, high = (
+                unit * row[f"{metric}_minus_mcp{end}"] for end in ("", "_low", "_high")
+            )
+            cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
+        yield (row["method"], *cells, f"{row['aurc_minus_mcp'] / mcp['aurc']:+.1%}")

@@ -17,7 +17,6 @@ others it is MCP, and the difference is that of the calibration alone: none.
 import argparse
 import dataclasses
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,13 @@ def main() -> None:
         rows += found
         for name, is_used in taken.items():
             used[name] = used.get(name, 0) + is_used
+    lines = common.differences(evaluation.across_seeds(rows), "none: MCP")
     common.print_table(
-        ("evidence", "AUROC %", "AUPR-error %", "AURC x 1000", "AURC", "used"),
-        list(lines_of(evaluation.across_seeds(rows), used, len(arguments.runs))),
+        (*common.DIFFERENCES, "used"),
+        [
+            (*line, f"{used[line[0]]} of {len(arguments.runs)}" if line[0] in used else "")
+            for line in lines
+        ],
     )
     if shifted:
         names = list(next(iter(shifted.values())))
@@ -66,38 +69,6 @@ def main() -> None:
                 (split, *(f"{1000 * statistics.mean(values[name]):.2f}" for name in names))
                 for split, values in shifted.items()
             ],
-        )
-
-
-def lines_of(
-    rows: list[dict[str, Any]], used: dict[str, int], runs: int
-) -> Iterator[tuple[str, ...]]:
-    mcp = next(row for row in rows if row["method"] == "mcp")
-    yield (
-        "none: MCP",
-        f"{100 * mcp['auroc']:.2f}",
-        f"{100 * mcp['aupr_error']:.2f}",
-        f"{1000 * mcp['aurc']:.2f}",
-        "",
-        "",
-    )
-    for row in rows:
-        if row["method"] == "mcp":
-            continue
-
-        def difference(metric: str, unit: int, row: dict[str, Any] = row) -> str:
-            value, low, high = (
-                unit * row[f"{metric}_minus_mcp{end}"] for end in ("", "_low", "_high")
-            )
-            return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-        yield (
-            row["method"],
-            difference("auroc", 100),
-            difference("aupr_error", 100),
-            difference("aurc", 1000),
-            f"{row['aurc_minus_mcp'] / mcp['aurc']:+.1%}",
-            f"{used[row['method']]} of {runs}",
         )
 
 
