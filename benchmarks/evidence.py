@@ -1,6 +1,6 @@
 """What each kind of evidence gives the residual estimator.
 
-    python -m benchmarks.evidence RUN [RUN ...] [--folds=0] [--copies=noise,blur]
+    python -m benchmarks.evidence RUN [RUN ...] [--folds=0] [--copies=noise,blur] [--ensemble=0]
 
 For each run's frozen classifier, the estimator is fitted on its validation samples with a part of
 the evidence at a time, and judged on its calibration samples, on which nothing was fitted or
@@ -8,7 +8,8 @@ chosen: no test sample is read. `--folds=5` also fits it on what five further cl
 trained without a fifth of the training samples, answer to that fifth; they take five times as long
 as the run's own classifier, and are kept in the run's folder with its checkpoints. `--copies` also
 fits it on corrupted copies of the validation samples, and judges all under every corruption, too:
-mean AURC over the runs.
+mean AURC over the runs. `--ensemble=5` instead of folds also fits it to what the mean of five
+classifiers thinks of the true class, the run's own and four further ones, and adds that ensemble.
 
 The last column says for how many of the runs the estimator was taken to be better than MCP; for the
 others it is MCP, and the difference is that of the calibration alone: none.
@@ -19,6 +20,8 @@ import dataclasses
 import statistics
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks import common
 from btcp_tf import evaluation, metrics
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--copies", default="", help="names of corruptions, by commas")
+    parser.add_argument("--ensemble", type=int, default=0, help="classifiers; not with --folds")
     arguments = parser.parse_args()
     common.start_tensorflow(common.cores())
     common.print_environment("tensorflow", "keras", "scikit-learn")
@@ -49,7 +53,7 @@ def main() -> None:
     copies = tuple(filter(None, arguments.copies.split(",")))
     for number, run in enumerate(arguments.runs):
         print(f"{run} ...", flush=True)
-        found, taken = rows_of(run, number, arguments.folds, copies, shifted)
+        found, taken = rows_of(run, number, arguments.folds, copies, arguments.ensemble, shifted)
         rows += found
         for name, is_used in taken.items():
             used[name] = used.get(name, 0) + is_used
@@ -77,6 +81,7 @@ def rows_of(
     number: int,
     folds: int,
     copies: tuple[str, ...],
+    ensemble: int,
     shifted: dict[str, dict[str, list[float]]],
 ) -> tuple[list[dict[str, Any]], dict[str, bool]]:
     """Rows of the calibration samples, and which estimators were taken to be better than MCP.
@@ -97,6 +102,8 @@ def rows_of(
         finetune_method=(),
         residual_folds=folds,
         residual_copies=copies,
+        residual_distilled=bool(ensemble),
+        ensemble_members=ensemble or config.ensemble_members,
         verbose=2,
     )
     dataset = load(
@@ -120,6 +127,7 @@ def rows_of(
             estimator_activation=config.estimator_activation,
         )
 
+    members = runs.train_members(build, dataset, config, run / "checkpoints", strategy)
     apart = runs.train_folds(build, dataset, config, run / "checkpoints", strategy)
     network = build(config.seed)
     stages = training.fit(
@@ -134,9 +142,10 @@ def rows_of(
     )
     # Without a method that is fitted: here the same one is, several times.
     plain = dataclasses.replace(config, method=("mcp",), residual_folds=0)
-    scorer = runs.Scorer(network, stages, [], apart, dataset, plain)
-    with_copies = scorer.reference.held_out
-    # The second heads, once trained, are those of both.
+    scorer = runs.Scorer(network, stages, members, apart, dataset, plain)
+    everything = scorer.reference.held_out
+    # The second heads, once trained, are those of all.
+    with_copies = [dataclasses.replace(one, ensemble=()) for one in everything]
     plainly = [dataclasses.replace(one, copies=()) for one in with_copies]
     variants = [("-".join(allowed), plainly[:1], allowed) for allowed in EVIDENCE]
     if folds:
@@ -147,6 +156,13 @@ def rows_of(
         variants.append(("copies-all", with_copies[:1], estimators.EVIDENCE))
     if folds and copies:
         variants.append(("cross-fitted-copies-all", with_copies, estimators.EVIDENCE))
+    if ensemble:
+        distilled = dataclasses.replace(
+            everything[0], copies=(), ensemble=everything[0].ensemble[:1]
+        )
+        variants += [
+            ("distilled-" + "-".join(allowed), [distilled], allowed) for allowed in EVIDENCE
+        ]
     calibration = dataset.calibration
     splits = {"calibration": calibration.images}
     for name, corrupt in (CORRUPTIONS if copies else {}).items():
@@ -165,6 +181,10 @@ def rows_of(
             columns[split][name] = estimators.score_residual(
                 readers, weights, answers.features, answers.logits
             )
+    if ensemble:
+        for split, answers in judged.items():
+            mean = scorer.ensemble_mean(splits[split], answers.probs)
+            columns[split]["ensemble"] = 1.0 - mean[np.arange(len(mean)), answers.predicted]
     if copies:
         for split, answers in judged.items():
             is_error = answers.predicted != answers.labels

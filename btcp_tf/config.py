@@ -201,9 +201,11 @@ class Config:
         10, "Neighbors whose distance tells trust_score how few.", low=1, high=100_000
     )
     ensemble_members: int = setting(
-        3, "Classifiers of the method ensemble, the run's own among them.", low=2, high=1000
+        3,
+        "Classifiers of the method ensemble and of residual_distilled, the run's own among them.",
+        low=2,
+        high=1000,
     )
-
     residual_folds: int = setting(
         0,
         "Parts of the training images; residual also learns from the answers to each of a further "
@@ -216,6 +218,10 @@ class Config:
         "Corruptions at strength 1, such as noise,blur: of each, residual also learns from a copy "
         "of its images.",
         choices=("noise", "blur", "rotation"),
+    )
+    residual_distilled: bool = setting(
+        False,
+        "Whether residual learns what an ensemble thinks of the true class, not right or wrong.",
     )
 
     # Training.
@@ -347,6 +353,16 @@ class Config:
             raise ValueError(
                 "method: expected no ensemble, whose members are trained, beside classifier, "
                 f"received {','.join(self.method)}"
+            )
+        if self.residual_distilled and (self.residual_folds or self.classifier):
+            raise ValueError(
+                "residual_distilled: expected no "
+                + (
+                    "residual_folds, whose images the ensemble was trained on, "
+                    if self.residual_folds
+                    else "classifier, whose ensemble would have to be trained, "
+                )
+                + "beside it, received one"
             )
         if self.residual_folds == 1 or (self.residual_folds and self.classifier):
             raise ValueError(

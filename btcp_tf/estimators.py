@@ -360,6 +360,9 @@ class HeldOut:
     copies: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     """Features `[n, d]` and logits `[n, k]` of other versions of the samples, such as noisy
     ones."""
+    ensemble: tuple[np.ndarray, ...] = ()
+    """An ensemble's mean probabilities `[n, k]` for the samples, then for each of the copies;
+    empty: there is none."""
     _heads: dict[int, HeadEvidence] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, seed: int) -> HeadEvidence:
@@ -383,10 +386,11 @@ def fit_residual(
     The evidence of one classifier means what that of another of its kind does. So classifiers that
     were each trained on all but one part of the training samples let it learn from all of these.
     Copies show it what becomes of the evidence where samples are less clear; it is chosen and
-    judged by the samples themselves.
+    judged by the samples themselves. An ensemble's 1 − true class probability is a target that
+    is less a matter of chance than right or wrong (its distillation); it is still judged by these.
 
     Args:
-      held_out: Of the classifier itself.
+      held_out: Of the classifier itself; with an `ensemble`, without `folds`.
       folds: Of such further classifiers; with references if `held_out` has one, and as many copies.
       allowed: What it may read, of `EVIDENCE`, "answer" among it. Without "neighbors" no training
         sample goes into the model.
@@ -394,7 +398,7 @@ def fit_residual(
       batch_size: Samples at once.
 
     Raises:
-      ValueError: If `allowed` is not as described.
+      ValueError: If `allowed` or an argument is not as described.
 
     Returns:
       How it went; the layers that read the evidence of the classifier itself, in order; and the
@@ -407,6 +411,8 @@ def fit_residual(
             "copies: expected as many of all held-out samples, received "
             + ", ".join(str(len(one.copies)) for one in everyone)
         )
+    if folds and any(one.ensemble for one in everyone):
+        raise ValueError("ensemble: expected none beside folds, received one")
     # The samples of all, then the first copies of all, and so on.
     answers = [
         (number, *[(one.features, one.logits), *one.copies][version])
@@ -430,6 +436,11 @@ def fit_residual(
         {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
         seed,
         classifier,
+        None
+        if not held_out.ensemble
+        else np.concatenate(
+            [1.0 - probs[np.arange(len(probs)), held_out.labels] for probs in held_out.ensemble]
+        ),
     )
     return fit, {name: readers[0][name] for name in fit.evidence}, weights
 
@@ -494,6 +505,7 @@ def choose(
     evidence: dict[str, np.ndarray],
     seed: int,
     classifier: np.ndarray,
+    target: np.ndarray | None = None,
 ) -> tuple[Fit, Weights]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
@@ -510,6 +522,7 @@ def choose(
       seed: Of folds and bootstrap.
       classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
         fold of the cross-validation: what is learned from others is tried on it.
+      target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold
@@ -517,7 +530,7 @@ def choose(
     from sklearn.preprocessing import StandardScaler
 
     n = len(classifier)
-    every, is_error = is_error, is_error[:n]
+    every, is_error = is_error if target is None else target, is_error[:n]
     errors = int(is_error.sum())
     same = dict(samples=n, errors=errors)
     if min(errors, n - errors) < _FOLDS:
@@ -525,8 +538,14 @@ def choose(
         words = f"{rare} answers among {n} are too few to learn from: u is MCP"
         return Fit(**same, evidence=(), strength=0.0, difference={}, words=words), MCP
 
-    def model(strength: float) -> Any:
-        return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+    def fitted(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+        if wanted.dtype == bool:
+            return model.fit(x, wanted)
+        # A probability is so much of a wrong answer and the rest of a right one.
+        wrong = np.repeat([True, False], len(x))
+        weight = np.concatenate([wanted, 1.0 - wanted])
+        return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)
 
     folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
     if classifier.any():
@@ -540,7 +559,7 @@ def choose(
     def held_out(x: np.ndarray, strength: float) -> np.ndarray:
         u = np.empty(n)
         for train, test in splits:
-            u[test] = model(strength).fit(x[train], every[train]).predict_proba(x[test])[:, 1]
+            u[test] = fitted(x[train], every[train], strength).predict_proba(x[test])[:, 1]
         return u
 
     tried = []
@@ -559,9 +578,8 @@ def choose(
     names = names if better else ()
     x = np.hstack([z, *(evidence[name] for name in names)])
     # MCP is calibrated for samples as they are.
-    rows = slice(None if better else n)
-    fitted = model(strength if better else 1e6).fit(x[rows], every[rows])
-    scaler, regression = fitted[0], fitted[-1]
+    rows, wanted = (slice(None), every) if better else (slice(n), is_error)
+    scaler, regression = fitted(x[rows], wanted, strength if better else 1e6)
     slopes = regression.coef_[0] / scaler.scale_
     a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
     figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
@@ -573,6 +591,8 @@ def choose(
     who = f" of {count} classifiers" if count > 1 else ""
     if copies := len(every) // n - 1:
         who += f", and {copies} cop{'y' if copies == 1 else 'ies'} of each"
+    if target is not None:
+        who += ", an ensemble's true class probabilities as targets"
     words = f"{n} held-out samples{who}, {errors} errors, minus MCP: {figures}; " + (
         "the estimator is used" if better else "not better: u is MCP, calibrated"
     )

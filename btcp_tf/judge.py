@@ -99,6 +99,7 @@ class Judge:
         reference: Any = None,
         folds: Sequence[tuple[Any, ...]] = (),
         copies: Sequence[Any] = (),
+        ensemble: Sequence[keras.Model | str | os.PathLike] = (),
         evidence: Sequence[str] = estimators.EVIDENCE,
         seed: int = 0,
         batch_size: int = 256,
@@ -121,6 +122,10 @@ class Judge:
             say, or blurred. The estimator learns from them, too, and ranks better on what is like
             them, on x itself perhaps less well; it is chosen and judged by x alone. Not with a
             dataset.
+          ensemble: Further classifiers for the same inputs and classes, trained without x as this
+            one was: the estimator learns 1 − the mean probability of the true class over all of
+            them instead of right or wrong, and judges alone afterwards. It is chosen and judged by
+            right and wrong. Not with `folds`, nor with a dataset.
           evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
             reference sample goes into the model.
           seed: Of the cross-validation, of the bootstrap and of the second head; from 0 to
@@ -137,7 +142,11 @@ class Judge:
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
         _check_folds(folds)
+        _check_ensemble(ensemble, x, folds)
         own = self._held_out((x, y), reference, copies, batch_size, verbose)
+        if ensemble:
+            mean = self._ensemble_mean(ensemble, own, [x, *copies], batch_size, verbose)
+            own = dataclasses.replace(own, ensemble=mean)
         others = []
         for number, (classifier, samples, trained_on, *more) in enumerate(folds, 1):
             if (trained_on is None) != (reference is None):
@@ -437,6 +446,26 @@ class Judge:
         pairs = tuple((features, logits) for features, logits, _ in others)
         return estimators.HeldOut(features, logits, labels, around, pairs)
 
+    def _ensemble_mean(
+        self,
+        members: Sequence[Any],
+        own: estimators.HeldOut,
+        versions: Sequence[Any],
+        batch_size: int,
+        verbose: int,
+    ) -> tuple[np.ndarray, ...]:
+        """Mean probabilities `[n, k]` of the classifier and the members, for each version of x."""
+        logits = [own.logits, *(logits for _, logits in own.copies)]
+        totals = [special.softmax(answer, axis=1) for answer in logits]
+        for number, member in enumerate(members, 2):
+            judge = attach(member, class_names=self.class_names)
+            for total, x in zip(totals, versions, strict=True):
+                title = f"ensemble, member {number}" if verbose else ""
+                names = ("probs", "uncertainty")
+                (probs, _), _ = judge._outputs(names, x, None, batch_size, title)
+                total += probs
+        return tuple(total / (1 + len(members)) for total in totals)
+
     def _answers(
         self, x: Any, y: Any, batch_size: int, title: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -458,7 +487,7 @@ class Judge:
         return found, y
 
     def _outputs(
-        self, names: Sequence[str], x: Any, y: Any, batch_size: int
+        self, names: Sequence[str], x: Any, y: Any, batch_size: int, title: str = ""
     ) -> tuple[list[np.ndarray], Any]:
         """Of the model or of a layer of it, by name; and the labels that came with x or y."""
         if (tuple(names), batch_size) not in self._inferences:
@@ -471,7 +500,7 @@ class Judge:
             ]
             model = keras.Model(self.model.input, ends)
             self._inferences[tuple(names), batch_size] = _Inference(model, batch_size)
-        return self._inferences[tuple(names), batch_size](x, y)
+        return self._inferences[tuple(names), batch_size](x, y, title)
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
         if y is None:
@@ -548,6 +577,21 @@ def _check_folds(folds: Any) -> None:
         if not isinstance(fold, tuple | list) or len(fold) not in (3, 4):
             parts = f" of {len(fold)}" if isinstance(fold, tuple | list) else ""
             raise ValueError(f"{told} {type(fold).__name__}{parts}")
+
+
+def _check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:
+    if not isinstance(ensemble, tuple | list):
+        raise ValueError(
+            f"ensemble: expected a list of classifiers, received {type(ensemble).__name__}"
+        )
+    if ensemble and folds:
+        raise ValueError(
+            "ensemble: expected none beside folds, whose held-out samples it was trained on, "
+            "received one"
+        )
+    if ensemble and hasattr(x, "element_spec"):
+        # Shuffled anew, it would come in another order.
+        raise ValueError("ensemble: expected none beside a dataset, received one")
 
 
 def load(path: str | os.PathLike) -> Judge:

@@ -132,6 +132,9 @@ class Reference:
     copies: tuple[tuple[Outputs, ...], ...] = ()
     """Answers to other versions of the samples that `residual` learns from, such as noisy ones: a
     tuple for validation, and one of as many for each of `folds`; empty: none."""
+    distilled: bool = False
+    """Whether `residual` learns 1 − the true class probability of `sampled["ensemble"]`, which
+    validation and its copies then have, instead of right or wrong; without folds."""
 
     def __post_init__(self) -> None:
         _labels("train", self.train)
@@ -165,6 +168,10 @@ class Reference:
                 _labels("held out", held_out),
                 (train.features, _labels("train", train)) if with_index else None,
                 tuple((copy.features, copy.logits) for copy in others),
+                tuple(
+                    _sampled("residual", outputs, "ensemble")
+                    for outputs in ((held_out, *others) if self.distilled else ())
+                ),
             )
             for (train, held_out), others in zip(pairs, copies, strict=True)
         ]

@@ -280,10 +280,11 @@ def train_members(
       strategy: From `training.make_strategy`.
 
     Returns:
-      A snapshot of each network; none without the method `ensemble`.
+      A snapshot of each network; none where neither `ensemble` nor `residual` needs them.
     """
     members = []
-    for number in range(2, config.ensemble_members + 1) if "ensemble" in config.method else ():
+    wanted = "ensemble" in config.method or (config.residual_distilled and _residual_in(config))
+    for number in range(2, config.ensemble_members + 1) if wanted else ():
         if config.verbose:
             print(f"ensemble: member {number} of {config.ensemble_members}")
         members.append(
@@ -312,8 +313,7 @@ def train_folds(
       For each a snapshot of the network, and which training images it did not see, bool `[n]`.
     """
     folds = []
-    wanted = any(name.startswith("residual") for name in config.method)
-    count = config.residual_folds if wanted else 0
+    count = config.residual_folds if _residual_in(config) else 0
     if count > len(dataset.train):
         raise ValueError(
             f"residual_folds: expected at most the {len(dataset.train)} training images, received "
@@ -332,6 +332,10 @@ def train_folds(
         values = _train_further(build, rest, config, -number, folder / f"fold{number}", strategy)
         folds.append((values, unseen))
     return folds
+
+
+def _residual_in(config: Config) -> bool:
+    return any(name.startswith("residual") for name in config.method)
 
 
 def _train_further(
@@ -540,7 +544,7 @@ class Scorer:
         kernel, bias = classifiers.last_dense(network.get_layer("classifier"))
         self.reference = methods.Reference(
             train=self.outputs(dataset.train.images, dataset.train.labels),
-            validation=self.outputs(validation.images, validation.labels),
+            validation=self._learned(validation.images, validation.labels),
             kernel=kernel,
             bias=bias,
             seed=config.seed,
@@ -548,6 +552,7 @@ class Scorer:
             neighbors=config.trust_neighbors,
             folds=tuple(apart),
             copies=tuple(copies),
+            distilled=config.residual_distilled,
         )
         self._scores = {
             name: prepare(self.reference)
@@ -587,7 +592,7 @@ class Scorer:
                     title=title and f"{title}: {self._config.mc_passes} passes with dropout",
                 )
             elif METHODS[name].samples == "ensemble":
-                means[name] = self._ensemble_mean(images, outputs.probs)
+                means[name] = self.ensemble_mean(images, outputs.probs)
         outputs = dataclasses.replace(
             outputs, sampled={METHODS[name].samples: mean for name, mean in means.items()}
         )
@@ -613,12 +618,20 @@ class Scorer:
         _check_finite(*found.values())
         return methods.Outputs(**found, labels=labels)
 
+    def _learned(self, images: np.ndarray, labels: np.ndarray) -> methods.Outputs:
+        """What `residual` learns from, with the ensemble's answers if it learns these."""
+        found = self.outputs(images, labels)
+        if not self._config.residual_distilled:
+            return found
+        mean = self.ensemble_mean(images, found.probs)
+        return dataclasses.replace(found, sampled={"ensemble": mean})
+
     def _copies(self, images: np.ndarray, labels: np.ndarray) -> tuple[methods.Outputs, ...]:
         """Answers to corrupted images, for `residual` to learn from."""
         # Not the noise that the test images get.
         seed = self._config.seed + 1_000_003
         return tuple(
-            self.outputs(CORRUPTIONS[name](images, 1, seed), labels)
+            self._learned(CORRUPTIONS[name](images, 1, seed), labels)
             for name in self._config.residual_copies
         )
 
@@ -636,7 +649,8 @@ class Scorer:
                 training.restore(self._network, self._stages[method.column_of or name].values)
                 yield name, self._estimate(outputs.features)[:, 0]
 
-    def _ensemble_mean(self, images: np.ndarray, own: np.ndarray) -> np.ndarray:
+    def ensemble_mean(self, images: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """Mean probabilities `[n, k]` of the network, whose own they are, and the members."""
         from btcp_tf import training
 
         total = own.copy()

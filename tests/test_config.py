@@ -118,6 +118,8 @@ def test_equal_settings_have_equal_words():
         ("threshold", dict(threshold="nan")),
         ("residual_folds", dict(residual_folds=1)),
         ("residual_folds", dict(residual_folds=5, classifier="my.keras")),
+        ("residual_distilled", dict(residual_distilled=True, residual_folds=2)),
+        ("residual_distilled", dict(residual_distilled=True, classifier="my.keras")),
         ("residual_copies", dict(residual_copies=("noise", "fog"))),
         ("residual_copies", dict(residual_copies=("blur", "blur"))),
         ("logical_devices", dict(logical_devices=2)),

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from scipy import optimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -209,6 +210,59 @@ def test_copies_are_learned_from_and_not_judged_by():
     )
     assert fit.evidence == alone.evidence == () and "not better" in fit.words
     assert weights[:2] == of_samples[:2] and not len(weights[2])
+
+
+def test_targets_are_probabilities_and_errors_judge():
+    random = np.random.default_rng(0)
+    n = 500
+    seen, z = random.normal(size=(n, 1)), random.normal(size=(n, 1)) - 2
+    chance = 1 / (1 + np.exp(-(z + 2 * seen)[:, 0]))
+    is_error = random.random(n) < chance
+    every = np.zeros(n, np.int64)
+    fit, (a, b, h) = estimators.choose(is_error, z, {"answer": seen}, 7, every, chance)
+    assert fit.evidence == ("answer",) and fit.errors == is_error.sum()
+    assert "an ensemble's true class probabilities as targets" in fit.words
+    # Cross entropy to the probabilities and an L2 penalty, minimized without scikit-learn.
+    x = np.hstack([z, seen])
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+
+    def loss(weights):
+        logit = x @ weights[:2] + weights[2]
+        cross_entropy = np.logaddexp(0, logit) - chance * logit
+        return cross_entropy.sum() + (weights[:2] ** 2).sum() / (2 * fit.strength)
+
+    best = optimize.minimize(loss, np.zeros(3), tol=1e-10).x
+    u = 1 / (1 + np.exp(-(np.hstack([z, seen]) @ np.r_[a, h] + b)))
+    np.testing.assert_allclose(u, 1 / (1 + np.exp(-(x @ best[:2] + best[2]))), atol=1e-3)
+    # Wrong targets do not beat MCP on right and wrong; it is calibrated by these.
+    wrong, weights = estimators.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
+    plain = estimators.choose(is_error, z, {"answer": random.normal(size=(n, 1))}, 7, every)
+    assert wrong.evidence == plain[0].evidence == ()
+    assert weights[:2] == plain[1][:2]
+
+
+def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
+    random = np.random.default_rng(0)
+    features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
+    labels = random.integers(0, 3, 40)
+    first, second = (softmax(random.normal(size=(40, 3))) for _ in range(2))
+    held_out = estimators.HeldOut(
+        features, logits, labels, copies=((features, logits),), ensemble=(first, second)
+    )
+    targets = []
+
+    def choose(is_error, z, evidence, seed, classifier, target):
+        targets.append(target)
+        return estimators.Fit(40, 9, (), 0.0, {}, ""), estimators.MCP
+
+    monkeypatch.setattr(estimators, "choose", choose)
+    estimators.fit_residual(held_out)
+    rows = np.arange(40)
+    np.testing.assert_allclose(
+        targets[0], np.concatenate([1 - first[rows, labels], 1 - second[rows, labels]])
+    )
+    with pytest.raises(ValueError, match="ensemble: expected none beside folds"):
+        estimators.fit_residual(held_out, [held_out])
 
 
 def test_copies_of_some_classifiers_only_are_refused():

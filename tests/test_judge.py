@@ -139,6 +139,40 @@ def test_learns_from_copies_what_noise_does(classifier):
         judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], verbose=0)
 
 
+def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, monkeypatch):
+    learned = []
+    fit_residual = estimators.fit_residual
+
+    def fit(held_out, folds, **settings):
+        learned.append(held_out)
+        return fit_residual(held_out, folds, **settings)
+
+    monkeypatch.setattr(estimators, "fit_residual", fit)
+    members = [linear(*samples(2000, seed)) for seed in (3, 4)]
+    x, y = samples(1500, 1)
+    judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
+    before = judge.predict(x)["probs"]
+    judge.fit(x, y, reference=samples(2000, 0), copies=[x + 1], ensemble=members, verbose=0)
+    everyone = [classifier, *members]
+    for mean, inputs in zip(learned[0].ensemble, (x, x + 1), strict=True):
+        wanted = sum(np.asarray(member(inputs)) for member in everyone) / 3
+        np.testing.assert_allclose(mean, wanted, atol=1e-6)
+    assert "true class probabilities as targets" in judge.fitted["words"]
+    # It answers alone, as before.
+    np.testing.assert_array_equal(judge.predict(x)["probs"], before)
+    rows = judge.evaluate(*samples(1500, 2), draws=200)
+    assert rows[1]["aurc_minus_mcp_high"] < 0
+
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    for settings, message in (
+        ({"ensemble": members[0]}, "a list of classifiers, received Functional"),
+        ({"ensemble": members, "folds": [(classifier, (x, y), None)]}, "none beside folds"),
+        ({"x": dataset, "y": None, "ensemble": members}, "none beside a dataset"),
+    ):
+        with pytest.raises(ValueError, match=f"ensemble: expected .*{message}"):
+            judge.fit(**{"x": x, "y": y, "verbose": 0, **settings})
+
+
 def test_without_neighbors_no_sample_goes_into_the_model(classifier):
     judge = btcp_tf.attach(classifier)
     held_out, reference = samples(1500, 1), samples(2000, 0)

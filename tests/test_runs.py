@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy import special
 from sklearn.metrics import roc_auc_score
 
 from btcp_tf import estimators, evaluation, exported, plots, runs, thresholds, training
@@ -392,6 +393,31 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
         spread = held_out.logits.std(axis=0).mean()
         assert 0 < np.abs(noisy).mean() < spread / 2
         assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
+
+
+def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, monkeypatch):
+    learned = []
+    fit_residual = estimators.fit_residual
+
+    def fit(held_out, folds, **settings):
+        learned.append(held_out)
+        return fit_residual(held_out, folds, **settings)
+
+    monkeypatch.setattr(estimators, "fit_residual", fit)
+    short = words(tmp_path, "--method=mcp,residual", "--residual_distilled", "--verbose=2")
+    short += ["--residual_copies=noise", "--ensemble_members=2", "--classifier_epochs=1"]
+    assert main(short) == 0
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert {"classifier.npz", "member2"} == {path.name for path in checkpoints.iterdir()}
+    assert "ensemble: member 2 of 2" in capsys.readouterr().out
+    (held_out,) = learned
+    answers = [held_out.logits, held_out.copies[0][1]]
+    for mean, logits in zip(held_out.ensemble, answers, strict=True):
+        other = 2 * mean - special.softmax(logits, axis=1)
+        # Probabilities of another classifier of the same images.
+        np.testing.assert_allclose(other.sum(axis=1), 1, atol=1e-5)
+        assert other.min() > -1e-5 and np.abs(other - mean).mean() > 1e-3
+        assert (other.argmax(axis=1) == logits.argmax(axis=1)).mean() > 0.5
 
 
 @pytest.mark.parametrize(
