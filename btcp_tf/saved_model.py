@@ -449,7 +449,11 @@ def _assign(directory: Path, values: Mapping[str, Any]) -> None:
 
 
 def _json_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    try:
+        text = json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False)
+    except TypeError as error:
+        raise ValueError(f"about: expected what JSON can hold, received: {error}") from None
+    return text + "\n"
 
 
 def _jsonable(value: Any) -> Any:

@@ -518,3 +518,9 @@ def test_model_with_other_outputs_is_refused(tmp_path, written):
     encoder = written[0].get_layer("encoder")
     with pytest.raises(ValueError, match="expected the outputs probs and uncertainty by name"):
         write(encoder, tmp_path)
+
+
+def test_what_json_cannot_hold_is_refused_and_leaves_nothing(tmp_path, written):
+    with pytest.raises(ValueError, match="about: expected what JSON can hold, received: .*set"):
+        write(written[0], tmp_path, about={"metadata": {"tags": {"a", "b"}}})
+    assert list((tmp_path / "shapes").iterdir()) == []
