@@ -31,17 +31,22 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="folder of a study of one data set, 2 seeds up")
     parser.add_argument("--draws", type=int, default=1000, help="of the bootstrap")
     arguments = parser.parse_args()
+    if arguments.draws < 1:
+        parser.error(f"--draws: expected at least 1, received {arguments.draws}")
     common.print_environment("numpy")
     found = sorted(arguments.study.glob("*-seed*/predictions.npz"))
-    if len(found) < 2:
-        sys.exit(f"error: study: expected at least 2 runs in {arguments.study}, received {found}")
     try:
+        if len(found) < 2:
+            names = ", ".join(path.parent.name for path in found) or "none"
+            raise ValueError(
+                f"study: expected 2 runs or more in {arguments.study}, received {names}"
+            )
         members = [evaluation.load_predictions(path) for path in found]
+        for path, member in zip(found, members, strict=True):
+            check(path, member, members[0])
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     labels = members[0].labels
-    if any(not np.array_equal(member.labels, labels) for member in members[1:]):
-        sys.exit("error: study: expected runs of one test set, received other labels")
     mean = np.mean([member.probs for member in members], axis=0)
     many = f"ensemble-of-{len(members)}"
     judged = [
@@ -63,6 +68,19 @@ def main() -> None:
     own = evaluation.Predictions(labels, mean, mean.argmax(axis=1), {"mcp": 1.0 - mean.max(axis=1)})
     print(f"\nThe ensemble's own answers, {100 * accuracy([own]):.2f} % right")
     show(rows_of([own], [own.uncertainty], arguments.draws), f"{many}, mean probability")
+
+
+def check(path: Path, member: evaluation.Predictions, first: evaluation.Predictions) -> None:
+    """ValueError unless they are answers to the images of the first, with errors among them."""
+    if member.labels is None or member.probs is None or "mcp" not in member.uncertainty:
+        raise ValueError(f"{path}: expected labels, probs and a column mcp, received others")
+    assert first.labels is not None and first.probs is not None
+    if not np.array_equal(member.labels, first.labels) or member.probs.shape != first.probs.shape:
+        raise ValueError(
+            f"{path}: expected answers to the images of the first run, received others"
+        )
+    if not 0 < member.is_error.sum() < len(member.labels):
+        raise ValueError(f"{path}: expected wrong and right answers, received but one kind")
 
 
 def accuracy(members: list[evaluation.Predictions]) -> float:

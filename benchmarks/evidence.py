@@ -18,6 +18,7 @@ others it is MCP, and the difference is that of the calibration alone: none.
 import argparse
 import dataclasses
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ def main() -> None:
     parser.add_argument("--copies", default="", help="names of corruptions, by commas")
     parser.add_argument("--ensemble", type=int, default=0, help="classifiers; not with --folds")
     arguments = parser.parse_args()
+    if arguments.folds and arguments.ensemble:
+        parser.error("--ensemble: expected no --folds beside it, received both")
     common.start_tensorflow(common.cores())
     common.print_environment("tensorflow", "keras", "scikit-learn")
     rows: list[dict[str, Any]] = []
@@ -53,7 +56,12 @@ def main() -> None:
     copies = tuple(filter(None, arguments.copies.split(",")))
     for number, run in enumerate(arguments.runs):
         print(f"{run} ...", flush=True)
-        found, taken = rows_of(run, number, arguments.folds, copies, arguments.ensemble, shifted)
+        try:
+            found, taken = rows_of(
+                run, number, arguments.folds, copies, arguments.ensemble, shifted
+            )
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {run}: {error}")
         rows += found
         for name, is_used in taken.items():
             used[name] = used.get(name, 0) + is_used
@@ -90,7 +98,7 @@ def rows_of(
     """
     import keras
 
-    from btcp_tf import command, estimators, methods, networks, runs, training
+    from btcp_tf import command, estimators, methods, runs, training
     from btcp_tf.data import CORRUPTIONS, load
 
     # What an earlier run left in memory.
@@ -117,16 +125,8 @@ def rows_of(
     )
     strategy = training.make_strategy("none", 0)
 
-    def build(seed: int) -> keras.Model:
-        keras.utils.set_random_seed(seed)
-        return networks.build_model(
-            config.encoder,
-            dataset.train.images.shape[1:],
-            len(dataset.class_names),
-            feature_dim=config.feature_dim,
-            estimator_activation=config.estimator_activation,
-        )
-
+    pixels = runs.choose_pixels(config, dataset)[0] if config.classifier else ""
+    build = runs.builder(config, dataset, strategy, pixels)
     members = runs.train_members(build, dataset, config, run / "checkpoints", strategy)
     apart = runs.train_folds(build, dataset, config, run / "checkpoints", strategy)
     network = build(config.seed)
@@ -140,9 +140,7 @@ def rows_of(
         describe=lambda stage, row, answers: row,
         after_epoch=lambda stage, rows: None,
     )
-    # Without a method that is fitted: here the same one is, several times.
-    plain = dataclasses.replace(config, method=("mcp",), residual_folds=0)
-    scorer = runs.Scorer(network, stages, members, apart, dataset, plain)
+    scorer = runs.Scorer(network, stages, members, apart, dataset, config)
     everything = scorer.reference.held_out
     # The second heads, once trained, are those of all.
     with_copies = [dataclasses.replace(one, ensemble=()) for one in everything]

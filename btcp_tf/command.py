@@ -174,6 +174,11 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         if base and base not in values["method"]:
             raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
     trained = [name for name, method in METHODS.items() if method.trained]
+    if not {"mcp", *trained} & {*values["method"]}:
+        raise UsageError(
+            "method: expected among them mcp, or one whose estimator is trained, which the "
+            f"decision is made of, received {','.join(values['method'])}"
+        )
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)
     if not flag_values["finetune_method"].present:
@@ -233,6 +238,11 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
                 if flag_values[name].present:
                     check(_FIELDS[name], flag_values[name].value)
         except (flags.Error, ValueError) as error:
+            # For a bool it says so in the form of a tuple.
+            if match := re.fullmatch(
+                r"flag --(\w+)=(.*?): \('Non-boolean.*", str(error), re.DOTALL
+            ):
+                error = ValueError(f"{match[1]}: expected true or false, received {match[2]!r}")
             raise UsageError(f"{origin}{error}") from None
     flag_values.mark_as_parsed()
     return leftovers

@@ -202,7 +202,7 @@ class Config:
     )
     ensemble_members: int = setting(
         3,
-        "Classifiers of the method ensemble and of residual_distilled, the run's own among them.",
+        "Classifiers of the method ensemble and of --residual_distilled, the run's own among them.",
         low=2,
         high=1000,
     )
@@ -354,20 +354,25 @@ class Config:
                 "method: expected no ensemble, whose members are trained, beside classifier, "
                 f"received {','.join(self.method)}"
             )
-        if self.residual_distilled and (self.residual_folds or self.classifier):
+        learned = ("residual_folds", "residual_copies", "residual_distilled")
+        given = [name for name in learned if getattr(self, name)]
+        if given and not any(name.startswith("residual") for name in self.method):
             raise ValueError(
-                "residual_distilled: expected no "
-                + (
-                    "residual_folds, whose images the ensemble was trained on, "
-                    if self.residual_folds
-                    else "classifier, whose ensemble would have to be trained, "
-                )
-                + "beside it, received one"
+                f"{given[0]}: expected residual or residual_no_index among the methods beside it, "
+                f"received method={','.join(self.method)}"
             )
-        if self.residual_folds == 1 or (self.residual_folds and self.classifier):
+        if self.residual_folds == 1:
+            raise ValueError("residual_folds: expected 0, or 2 and more, received 1")
+        trained = [name for name in ("residual_folds", "residual_distilled") if name in given]
+        if trained and self.classifier:
             raise ValueError(
-                "residual_folds: expected 0, or 2 and more without classifier, received "
-                f"{self.residual_folds}"
+                f"{trained[0]}: expected none beside classifier, of whose kind no further ones can "
+                "be trained here (in Python, Judge.fit takes yours), received one"
+            )
+        if len(trained) > 1:
+            raise ValueError(
+                "residual_distilled: expected no residual_folds beside it, as the ensemble has "
+                f"seen all of their images, received {self.residual_folds}"
             )
         if self.strategy == "mirrored" and self.logical_devices == 1:
             raise ValueError(

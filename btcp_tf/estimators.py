@@ -21,7 +21,7 @@ from btcp_tf import metrics
 _PACKAGE = "btcp_tf"
 
 NEIGHBORS = 50
-"""Nearest samples that are looked at, where there are so many."""
+"""Nearest samples that are looked at, unless there are fewer."""
 
 _COUNTS = (5, 10, 20, 50)
 _BLOCK = 8192
@@ -111,13 +111,14 @@ class NeighborEvidence(_Float32):
     Args:
       size: Samples in the index, at least 2.
       width: Length of a feature vector.
+      neighbors: Nearest samples that are looked at, where there are so many.
     """
 
-    def __init__(self, size: int, width: int, **settings: Any) -> None:
+    def __init__(self, size: int, width: int, neighbors: int = NEIGHBORS, **settings: Any) -> None:
         super().__init__(**settings)
         self.size = size
         self.width = width
-        self.neighbors = min(NEIGHBORS, size - 1)
+        self.neighbors = min(neighbors, size - 1)
         self.points = self.add_weight(
             shape=(size, width), initializer="zeros", trainable=False, name="points"
         )
@@ -186,7 +187,8 @@ class NeighborEvidence(_Float32):
         return ops.sum(ops.square(difference), axis=2), ops.take(self.labels, places)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "size": self.size, "width": self.width}
+        sizes = {"size": self.size, "width": self.width, "neighbors": self.neighbors}
+        return {**super().get_config(), **sizes}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -426,7 +428,10 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= _ERRORS_FOR_CLASSES)
-    readers = [_readers(one, allowed, classes, seed) for one in everyone]
+    # What is read means the same for all: no more neighbors than the smallest reference has.
+    sizes = [len(one.reference[1]) for one in everyone if one.reference is not None]
+    neighbors = min([NEIGHBORS, *(size - 1 for size in sizes)])
+    readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
     read = [
         _read(readers[number], features, logits, batch_size) for number, features, logits in answers
     ]
@@ -456,7 +461,7 @@ def check_evidence(allowed: Any) -> None:
 
 
 def _readers(
-    held_out: HeldOut, allowed: Sequence[str], classes: bool, seed: int
+    held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
 ) -> dict[str, keras.layers.Layer]:
     """The layers that read the evidence, in the order of `EVIDENCE`."""
     readers: dict[str, keras.layers.Layer] = {
@@ -465,7 +470,8 @@ def _readers(
     if held_out.reference is not None and "head" in allowed:
         readers["head"] = held_out.head(seed)
     if held_out.reference is not None and "neighbors" in allowed:
-        index = NeighborEvidence(*held_out.reference[0].shape, name="neighbors")
+        size, width = held_out.reference[0].shape
+        index = NeighborEvidence(size, width, neighbors, name="neighbors")
         index.set_points(*held_out.reference)
         readers["neighbors"] = index
     return readers
@@ -521,7 +527,7 @@ def choose(
       evidence: By name, `[v · n, e]`.
       seed: Of folds and bootstrap.
       classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
-        fold of the cross-validation: what is learned from others is tried on it.
+        fold of the cross-validation where it can be: what is learned from others is tried on it.
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
     """
     from sklearn.linear_model import LogisticRegression
@@ -548,7 +554,9 @@ def choose(
         return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)
 
     folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    if classifier.any():
+    several = [is_error[classifier != number] for number in np.unique(classifier)]
+    # Unless all errors, or all other answers, are one classifier's.
+    if classifier.any() and all(0 < others.sum() < len(others) for others in several):
         folds = PredefinedSplit(classifier)
     # Of a sample that is held out, the copies are, too.
     splits = [

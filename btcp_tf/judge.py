@@ -11,12 +11,13 @@ the paper's estimator in its place.
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,22 +142,18 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
-        _check_folds(folds)
+        _check_folds(folds, reference, copies)
         _check_ensemble(ensemble, x, folds)
         own = self._held_out((x, y), reference, copies, batch_size, verbose)
         if ensemble:
             mean = self._ensemble_mean(ensemble, own, [x, *copies], batch_size, verbose)
             own = dataclasses.replace(own, ensemble=mean)
         others = []
-        for number, (classifier, samples, trained_on, *more) in enumerate(folds, 1):
-            if (trained_on is None) != (reference is None):
-                raise ValueError(
-                    f"folds: expected a reference for all classifiers or for none, received fold "
-                    f"{number} {'without' if trained_on is None else 'with'}"
-                )
-            judge = attach(classifier, class_names=self.class_names)
-            again = more[0] if more else ()
-            others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
+        for number, (classifier, samples, trained_on, *more) in enumerate(folds):
+            with _naming(f"folds[{number}]"):
+                judge = self._like(classifier, samples)
+                again = more[0] if more else ()
+                others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
         fit, readers, weights = estimators.fit_residual(
             own, others, allowed=evidence, seed=seed, batch_size=batch_size
         )
@@ -423,28 +420,67 @@ class Judge:
         def answers(pair: Any, title: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             is_pair = isinstance(pair, tuple | list)
             if is_pair and len(pair) != 2:
-                raise ValueError(
-                    f"{title}: expected a pair (inputs, labels), received {len(pair)} parts"
-                )
+                raise ValueError(f"expected a pair (inputs, labels), received {len(pair)} parts")
             x, y = pair if is_pair else (pair, None)
             return self._answers(x, y, batch_size, title if verbose else "")
 
         if not isinstance(copies, tuple | list):
             raise ValueError(f"copies: expected a list of arrays, received {type(copies).__name__}")
         features, logits, labels = answers(samples, "held-out samples")
-        x = samples[0] if isinstance(samples, tuple | list) else samples
+        x = _inputs_of(samples)
         if copies and hasattr(x, "element_spec"):
             # Shuffled anew, it would come in another order.
             raise ValueError("copies: expected none beside a dataset, received some")
-        others = [answers((copy, labels), f"copies {n}") for n, copy in enumerate(copies, 1)]
+        others = []
+        for number, copy in enumerate(copies):
+            with _naming(f"copies[{number}]"):
+                if hasattr(copy, "element_spec"):
+                    raise ValueError("expected an array, received a dataset")
+                if (count := len(_rows(copy))) != len(labels):
+                    raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
+                others.append(answers((copy, labels), f"copies[{number}]")[:2])
         around = None
         if reference is not None:
-            points, _, classes = answers(reference, "reference samples")
-            if len(points) < 2:
-                raise ValueError(f"reference: expected at least 2 samples, received {len(points)}")
+            with _naming("reference"):
+                points, _, classes = answers(reference, "reference samples")
+                if len(points) < 2:
+                    raise ValueError(f"expected at least 2 samples, received {len(points)}")
             around = points, classes
-        pairs = tuple((features, logits) for features, logits, _ in others)
-        return estimators.HeldOut(features, logits, labels, around, pairs)
+            self._warn_unless_apart(x, _inputs_of(reference))
+        return estimators.HeldOut(features, logits, labels, around, tuple(others))
+
+    def _warn_unless_apart(self, x: Any, reference: Any) -> None:
+        """Warns if all of x are samples of the reference."""
+        inputs = self.model.inputs[0]
+        is_dataset = any(hasattr(samples, "element_spec") for samples in (x, reference))
+        if is_dataset or inputs.dtype == "string":
+            return
+        held_out, known = (
+            {sample.tobytes() for sample in _check_inputs(samples, inputs.shape[1:], inputs.dtype)}
+            for samples in (x, reference)
+        )
+        if held_out <= known:
+            warnings.warn(
+                "all held-out samples are in the reference, too; on samples that the classifier "
+                "was trained on it hardly errs, and they look better known than others",
+                stacklevel=4,
+            )
+
+    def _like(self, classifier: Any, samples: Any) -> "Judge":
+        """On a further classifier for the same inputs and classes, with features of the same
+        name."""
+        x = _inputs_of(samples)
+        if hasattr(x, "element_spec"):
+            x = _inputs_of(next(iter(x), ()))
+        inputs = self.model.inputs[0]
+        example = _check_inputs(_rows(x)[:4], inputs.shape[1:], inputs.dtype)
+        judge = attach(classifier, self._about.get("features", ""), example=example)
+        if len(judge.class_names) != len(self.class_names):
+            raise ValueError(
+                f"classifier: expected one of {len(self.class_names)} classes, received one of "
+                f"{len(judge.class_names)}"
+            )
+        return judge
 
     def _ensemble_mean(
         self,
@@ -457,13 +493,14 @@ class Judge:
         """Mean probabilities `[n, k]` of the classifier and the members, for each version of x."""
         logits = [own.logits, *(logits for _, logits in own.copies)]
         totals = [special.softmax(answer, axis=1) for answer in logits]
-        for number, member in enumerate(members, 2):
-            judge = attach(member, class_names=self.class_names)
-            for total, x in zip(totals, versions, strict=True):
-                title = f"ensemble, member {number}" if verbose else ""
-                names = ("probs", "uncertainty")
-                (probs, _), _ = judge._outputs(names, x, None, batch_size, title)
-                total += probs
+        for number, member in enumerate(members):
+            with _naming(f"ensemble[{number}]"):
+                judge = self._like(member, versions[0])
+                for total, x in zip(totals, versions, strict=True):
+                    title = f"ensemble[{number}]" if verbose else ""
+                    names = ("probs", "uncertainty")
+                    (probs, _), _ = judge._outputs(names, x, None, batch_size, title)
+                    total += probs
         return tuple(total / (1 + len(members)) for total in totals)
 
     def _answers(
@@ -545,7 +582,7 @@ def attach(
     classes = head.output.shape[1]
     names = _checked_names(class_names, classes)
     about = {"class_names": names, "method": "residual", "fit": None}
-    about |= {"threshold": None, "calibration": None}
+    about |= {"threshold": None, "calibration": None, "features": features}
     return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
 
 
@@ -569,14 +606,30 @@ def _checked_names(given: Any, classes: int) -> list[str]:
     return [str(name) for name in names]
 
 
-def _check_folds(folds: Any) -> None:
+def _check_folds(folds: Any, reference: Any, copies: Any) -> None:
     told = "folds: expected (classifier, held-out samples, reference), perhaps copies, received"
     if not isinstance(folds, tuple | list):
         raise ValueError(f"{told} {type(folds).__name__}")
-    for fold in folds:
+    for number, fold in enumerate(folds):
         if not isinstance(fold, tuple | list) or len(fold) not in (3, 4):
             parts = f" of {len(fold)}" if isinstance(fold, tuple | list) else ""
             raise ValueError(f"{told} {type(fold).__name__}{parts}")
+        if (fold[2] is None) != (reference is None):
+            wanted, received = ("none", "one") if reference is None else ("one", "none")
+            raise ValueError(
+                f"folds[{number}]: expected {wanted} for a reference, as beside x, received "
+                f"{received}"
+            )
+        again = fold[3] if len(fold) == 4 else ()
+        for value in (copies, again):
+            if not isinstance(value, tuple | list):
+                raise ValueError(
+                    f"copies: expected a list of arrays, received {type(value).__name__}"
+                )
+        if len(again) != len(copies):
+            raise ValueError(
+                f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(again)}"
+            )
 
 
 def _check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:
@@ -656,6 +709,28 @@ def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
     )
 
 
+def _inputs_of(samples: Any) -> Any:
+    """Without the labels, if there are any."""
+    return samples[0] if isinstance(samples, tuple | list) and samples else samples
+
+
+def _rows(x: Any) -> np.ndarray:
+    found = metrics.array("x", x)
+    if not found.ndim:
+        raise ValueError(f"x: expected inputs [n, ...], received {x!r:.40}")
+    return found
+
+
+@contextlib.contextmanager
+def _naming(argument: str) -> Iterator[None]:
+    """Says which argument an error is about."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else ValueError
+        raise kind(f"{argument}: {error}") from error
+
+
 class _Inference:
     """A model in inference mode over arrays or datasets, its outputs checked to be finite."""
 
@@ -684,7 +759,8 @@ class _Inference:
             if is_dataset and isinstance(item, tuple):
                 labels.append(np.asarray(item[1]))
                 item = item[0]
-            parts.append(self._infer(self._checked(item), "" if is_dataset else title))
+            checked = _check_inputs(item, self._shape, self._dtype)
+            parts.append(self._infer(checked, "" if is_dataset else title))
         if not parts:
             raise ValueError("x: expected a dataset of batches, received one without any")
         outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -697,28 +773,27 @@ class _Inference:
                 )
         return outputs, np.concatenate(labels) if labels and y is None else y
 
-    def _checked(self, batch: Any) -> np.ndarray:
-        batch = metrics.array("x", batch)
-        if self._dtype != "string":
-            if batch.dtype.kind not in "biuf":
-                raise ValueError(f"x: expected numbers, received {batch.dtype}")
-            if "int" in self._dtype and batch.dtype != self._dtype:
-                limits = np.iinfo(self._dtype)
-                with np.errstate(invalid="ignore"):
-                    fits = (batch >= limits.min) & (batch <= limits.max) & (batch % 1 == 0)
-                if not fits.all():
-                    raise ValueError(
-                        f"x: expected {self._dtype}, received {batch.dtype} with "
-                        f"{batch[~fits].flat[0]}"
-                    )
-            batch = batch.astype(self._dtype, copy=False)
-        fits = len(batch.shape) == len(self._shape) + 1 and all(
-            wanted in (None, size)
-            for wanted, size in zip(self._shape, batch.shape[1:], strict=True)
+
+def _check_inputs(batch: Any, shape: Sequence[int | None], dtype: str) -> np.ndarray:
+    """Inputs `[n, *shape]` of that type, or ValueError."""
+    batch = metrics.array("x", batch)
+    if dtype != "string":
+        if batch.dtype.kind not in "biuf":
+            raise ValueError(f"x: expected numbers, received {batch.dtype}")
+        if "int" in dtype and batch.dtype != dtype:
+            limits = np.iinfo(dtype)
+            with np.errstate(invalid="ignore"):
+                fits = (batch >= limits.min) & (batch <= limits.max) & (batch % 1 == 0)
+            if not fits.all():
+                raise ValueError(
+                    f"x: expected {dtype}, received {batch.dtype} with {batch[~fits].flat[0]}"
+                )
+        batch = batch.astype(dtype, copy=False)
+    fits = len(batch.shape) == len(shape) + 1 and all(
+        wanted in (None, size) for wanted, size in zip(shape, batch.shape[1:], strict=True)
+    )
+    if not fits or not len(batch):
+        raise ValueError(
+            f"x: expected inputs of shape {('n', *shape)}, at least one, received {batch.shape}"
         )
-        if not fits or not len(batch):
-            raise ValueError(
-                f"x: expected inputs of shape {('n', *self._shape)}, at least one, received "
-                f"{batch.shape}"
-            )
-        return batch
+    return batch

@@ -135,6 +135,8 @@ class Reference:
     distilled: bool = False
     """Whether `residual` learns 1 − the true class probability of `sampled["ensemble"]`, which
     validation and its copies then have, instead of right or wrong; without folds."""
+    facts: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Filled by methods that are fitted: how it went, by name."""
 
     def __post_init__(self) -> None:
         _labels("train", self.train)
@@ -590,7 +592,7 @@ def residual(reference: Reference) -> Score:
     those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
     the samples themselves, it is MCP, calibrated. Range [0, 1].
     """
-    return _residual(reference, ("answer", "head", "neighbors"))
+    return _residual("residual", reference, ("answer", "head", "neighbors"))
 
 
 def residual_no_index(reference: Reference) -> Score:
@@ -598,14 +600,17 @@ def residual_no_index(reference: Reference) -> Score:
 
     Range [0, 1].
     """
-    return _residual(reference, ("answer", "head"))
+    return _residual("residual_no_index", reference, ("answer", "head"))
 
 
-def _residual(reference: Reference, allowed: tuple[str, ...]) -> Score:
+def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Score:
     from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
     own, *folds = reference.held_out
-    _, readers, weights = estimators.fit_residual(own, folds, allowed=allowed, seed=reference.seed)
+    fit, readers, weights = estimators.fit_residual(
+        own, folds, allowed=allowed, seed=reference.seed
+    )
+    reference.facts[name] = fit.words
     return lambda outputs: estimators.score_residual(
         readers, weights, outputs.features, outputs.logits
     )

@@ -8,6 +8,7 @@ without training.
 import csv
 import dataclasses
 import datetime
+import functools
 import json
 import logging
 import os
@@ -73,9 +74,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         with command.hidden_stderr():
             # It warns of traces, of which every phase rightly needs some.
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
-            import keras
-
-            from btcp_tf import networks, training
+            from btcp_tf import training
 
             strategy = training.make_strategy(config.strategy, config.logical_devices)
             training.start_devices()
@@ -94,26 +93,14 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         others = load_others(dataset, config)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
 
-        def build(seed: int) -> "keras.Model":
-            # Sets the weights of all networks and the masks of all dropout layers.
-            keras.utils.set_random_seed(seed)
-            with strategy.scope():
-                if config.classifier:
-                    return adopt(config, dataset)
-                return networks.build_model(
-                    config.encoder,
-                    dataset.train.images.shape[1:],
-                    len(dataset.class_names),
-                    feature_dim=config.feature_dim,
-                    estimator_activation=config.estimator_activation,
-                    synchronized=strategy.num_replicas_in_sync > 1,
-                )
-
+        pixels, adopted = choose_pixels(config, dataset) if config.classifier else ("", "")
+        build = builder(config, dataset, strategy, pixels)
         members = train_members(build, dataset, config, folder / "checkpoints", strategy)
         folds = train_folds(build, dataset, config, folder / "checkpoints", strategy)
         network = build(config.seed)
         if config.classifier:
-            log(folder, f"adopted {config.classifier}, weights {training.weights_id(network)}")
+            weights = training.weights_id(network)
+            log(folder, f"adopted {config.classifier}, weights {weights}{adopted}")
         journal = Journal(folder, config, dataset)
         stages = training.fit(
             network,
@@ -141,7 +128,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         rows = evaluate(network, stages, predictions, taus, config)
         decision = decide(stages, predictions, config)
         promises = make_promises(predictions, config)
-        notes = collect_notes(stages, dataset, others, predictions, taus, config)
+        notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
+        notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
         notes += decision.notes
         evaluation.save_rows(
             folder / "results.json",
@@ -194,36 +182,71 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             _print_summary(folder)
 
 
-def adopt(config: Config, dataset: Dataset) -> "keras.Model":
-    """The network around `config.classifier`; with `classifier_pixels=auto` as it reads them best.
+def choose_pixels(config: Config, dataset: Dataset) -> tuple[str, str]:
+    """What `config.classifier` reads for pixels, of `networks.PIXELS`, and the same in words.
+
+    With `classifier_pixels=auto` that of the smallest cross entropy on validation images: many
+    networks answer alike at any scale, but not as surely.
 
     Raises:
       FileNotFoundError, ValueError: As `networks.adopt`.
     """
     from btcp_tf import networks, training
 
-    def around(pixels: str) -> "keras.Model":
-        return networks.adopt(
-            config.classifier,
-            dataset.train.images.shape[1:],
-            len(dataset.class_names),
-            pixels=pixels,
-            estimator_activation=config.estimator_activation,
-        )
-
+    told = "; it reads pixels as "
     if config.classifier_pixels != "auto":
-        return around(config.classifier_pixels)
-    found = []
+        return config.classifier_pixels, told + config.classifier_pixels
+    entropy = {}
+    images, labels = dataset.validation.images[:2000], dataset.validation.labels[:2000]
     for pixels in networks.PIXELS:
-        network = around(pixels)
-        probs = training.Inference(network, config.test_batch_size)(
-            dataset.validation.images[:2000]
-        )["probs"]
-        right = probs.argmax(axis=1) == dataset.validation.labels[: len(probs)]
-        found.append((right.mean(), network))
+        network = _around(config, dataset, pixels)
         if networks.reads_whole_numbers(network):
-            break
-    return max(found, key=lambda item: item[0])[1]
+            return pixels, ""
+        probs = training.Inference(network, config.test_batch_size)(images)["probs"]
+        of_label = probs[np.arange(len(labels)), labels].astype(np.float64)
+        entropy[pixels] = -np.log(np.maximum(of_label, 1e-12)).mean()
+    best = min(entropy, key=lambda pixels: entropy[pixels])
+    found = ", ".join(f"{value:.4g} as {pixels}" for pixels, value in entropy.items())
+    return best, f"{told}{best} (cross entropy on validation images: {found})"
+
+
+def _around(config: Config, dataset: Dataset, pixels: str) -> "keras.Model":
+    from btcp_tf import networks
+
+    return networks.adopt(
+        config.classifier,
+        dataset.train.images.shape[1:],
+        len(dataset.class_names),
+        pixels=pixels,
+        estimator_activation=config.estimator_activation,
+    )
+
+
+def builder(
+    config: Config, dataset: Dataset, strategy: "tf.distribute.Strategy", pixels: str = ""
+) -> Callable[[int], "keras.Model"]:
+    """Seed → a new network of the run: the one around `config.classifier`, if there is one, which
+    reads `pixels` as `choose_pixels` says."""
+    import keras
+
+    from btcp_tf import networks
+
+    def build(seed: int) -> "keras.Model":
+        # Sets the weights of all networks and the masks of all dropout layers.
+        keras.utils.set_random_seed(seed)
+        with strategy.scope():
+            if config.classifier:
+                return _around(config, dataset, pixels)
+            return networks.build_model(
+                config.encoder,
+                dataset.train.images.shape[1:],
+                len(dataset.class_names),
+                feature_dim=config.feature_dim,
+                estimator_activation=config.estimator_activation,
+                synchronized=strategy.num_replicas_in_sync > 1,
+            )
+
+    return build
 
 
 def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
@@ -283,7 +306,7 @@ def train_members(
       A snapshot of each network; none where neither `ensemble` nor `residual` needs them.
     """
     members = []
-    wanted = "ensemble" in config.method or (config.residual_distilled and _residual_in(config))
+    wanted = "ensemble" in config.method or config.residual_distilled
     for number in range(2, config.ensemble_members + 1) if wanted else ():
         if config.verbose:
             print(f"ensemble: member {number} of {config.ensemble_members}")
@@ -313,7 +336,7 @@ def train_folds(
       For each a snapshot of the network, and which training images it did not see, bool `[n]`.
     """
     folds = []
-    count = config.residual_folds if _residual_in(config) else 0
+    count = config.residual_folds
     if count > len(dataset.train):
         raise ValueError(
             f"residual_folds: expected at most the {len(dataset.train)} training images, received "
@@ -332,10 +355,6 @@ def train_folds(
         values = _train_further(build, rest, config, -number, folder / f"fold{number}", strategy)
         folds.append((values, unseen))
     return folds
-
-
-def _residual_in(config: Config) -> bool:
-    return any(name.startswith("residual") for name in config.method)
 
 
 def _train_further(
@@ -369,7 +388,8 @@ def _claim(folder: Path, config: Config) -> None:
     path = folder / "flags.cfg"
     # A run that failed before its first epoch, for want of data say, does not hold its folder.
     traces = [folder / "finished.json", folder / "results.json"]
-    traces += (folder / "checkpoints").glob("*.npz")
+    # Those of further classifiers, which are trained first, are a folder deeper.
+    traces += sorted((folder / "checkpoints").glob("**/*.npz"))
     held = [trace for trace in traces if trace.exists()]
     if not held:
         command.save_flagfile(config, path)
@@ -554,9 +574,12 @@ class Scorer:
             copies=tuple(copies),
             distilled=config.residual_distilled,
         )
-        self._scores = {
+
+    @functools.cached_property
+    def _scores(self) -> dict[str, methods.Score]:
+        return {
             name: prepare(self.reference)
-            for name in config.method
+            for name in self._config.method
             if (prepare := METHODS[name].prepare) is not None
         }
 
@@ -858,11 +881,12 @@ def collect_notes(
     predictions: AllPredictions,
     taus: dict[str, float],
     config: Config,
+    adopted: str,
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     notes = [dataset.note] if dataset.note else []
     if config.classifier:
-        notes.append(_adopted_note(config, predictions))
+        notes.append(_adopted_note(config, predictions, adopted))
     for name in config.ood:
         found, whole = len(others[f"ood_{Path(name).stem}"]), DATASETS.get(name)
         if whole and found != whole.expected_test:
@@ -894,7 +918,7 @@ def collect_notes(
     return list(dict.fromkeys(notes))
 
 
-def _adopted_note(config: Config, predictions: AllPredictions) -> str:
+def _adopted_note(config: Config, predictions: AllPredictions, adopted: str) -> str:
     right = {
         split: 1.0 - predictions[split, "frozen"].is_error.mean()
         for split in ("validation", "calibration", "test")
@@ -902,6 +926,7 @@ def _adopted_note(config: Config, predictions: AllPredictions) -> str:
     return (
         f"the classifier is {config.classifier}, not trained here: right on "
         + ", ".join(f"{share:.2%} of the {split} images" for split, share in right.items())
+        + adopted
         + ". Validation and calibration images that it was trained on make what is chosen on them "
         "look better than it is."
     )

@@ -39,7 +39,7 @@ from btcp_tf.thresholds import Threshold
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for requests to answer before a version goes live."""
-TOLERANCE = 1e-6
+TOLERANCE = 1e-5
 """Largest accepted difference between a float answer of the SavedModel and of Keras."""
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.

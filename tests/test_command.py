@@ -188,7 +188,14 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
         (["--dataset=digits", "--seed=one"], "seed: expected a whole number .*, received 'one'"),
         (["--dataset=digits", "--epsilon=2"], "epsilon: expected .* <= 1, received '2'"),
         (["--dataset=digits", "--density=fine"], "density: expected one of window, bins, .*"),
-        (["--dataset=digits", "--export_collapsed=often"], ".*--export_collapsed=often.*"),
+        (
+            ["--dataset=digits", "--export_collapsed=often"],
+            "export_collapsed: expected true or false, received 'often'",
+        ),
+        (
+            ["--dataset=digits", "--method=entropy,residual"],
+            "method: expected among them mcp, or .*, received entropy,residual",
+        ),
         (["--dataset=digits", "--tau"], ".*--tau"),
         (["--dataset=digits", "--method=mcp,best"], "method: expected one of mcp.*'best'"),
         (["--dataset=digits", "--finetune_method=mcp"], "finetune_method: expected one of .*'mcp'"),

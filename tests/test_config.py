@@ -108,6 +108,9 @@ def test_equal_settings_have_equal_words():
     assert type(given.seed) is int
 
 
+RESIDUAL = ("mcp", "btcp", "residual_no_index")
+
+
 @pytest.mark.parametrize(
     "name, settings",
     [
@@ -116,10 +119,19 @@ def test_equal_settings_have_equal_words():
         ("method", dict(classifier="my.keras", method=("mcp", "btcp", "ensemble"))),
         ("threshold", dict(threshold="best")),
         ("threshold", dict(threshold="nan")),
-        ("residual_folds", dict(residual_folds=1)),
-        ("residual_folds", dict(residual_folds=5, classifier="my.keras")),
-        ("residual_distilled", dict(residual_distilled=True, residual_folds=2)),
-        ("residual_distilled", dict(residual_distilled=True, classifier="my.keras")),
+        ("residual_folds", dict(method=RESIDUAL, residual_folds=1)),
+        ("residual_folds", dict(method=RESIDUAL, residual_folds=5, classifier="my.keras")),
+        ("residual_folds", dict(residual_folds=2)),
+        ("residual_copies", dict(residual_copies=("noise",))),
+        ("residual_distilled", dict(residual_distilled=True)),
+        (
+            "residual_distilled",
+            dict(method=RESIDUAL, residual_distilled=True, residual_folds=2),
+        ),
+        (
+            "residual_distilled",
+            dict(method=RESIDUAL, residual_distilled=True, classifier="my.keras"),
+        ),
         ("residual_copies", dict(residual_copies=("noise", "fog"))),
         ("residual_copies", dict(residual_copies=("blur", "blur"))),
         ("logical_devices", dict(logical_devices=2)),
@@ -182,4 +194,5 @@ def test_every_default_is_accepted_and_every_setting_has_help():
 
 def test_copies_are_of_the_corruptions_that_there_are():
     assert FIELDS["residual_copies"].metadata["choices"] == tuple(CORRUPTIONS)
-    assert Config("mnist", residual_copies=["noise"]).settings()["residual_copies"] == "noise"
+    with_copies = Config("mnist", method=RESIDUAL, residual_copies=["noise"])
+    assert with_copies.settings()["residual_copies"] == "noise"

@@ -265,6 +265,54 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
         estimators.fit_residual(held_out, [held_out])
 
 
+def test_errors_of_one_classifier_alone_are_learned_from():
+    random = np.random.default_rng(0)
+    z, seen = random.normal(size=(400, 1)) - 2, random.normal(size=(400, 1))
+    is_error = random.random(400) < 1 / (1 + np.exp(-(z + 3 * seen)[:, 0]))
+    for flawless in (is_error, ~is_error):
+        # The first 100 answers, all right or all wrong, are of another classifier.
+        first = np.flatnonzero(~flawless)[:100]
+        rest = np.setdiff1d(np.arange(400), first)
+        order = np.r_[first, rest]
+        classifier = np.repeat([0, 1], [100, 300])
+        fit, _ = estimators.choose(
+            is_error[order], z[order], {"answer": seen[order]}, 0, classifier
+        )
+        assert fit.errors == is_error.sum()
+        assert np.isfinite(fit.difference["aurc"]).all()
+
+
+def test_no_more_neighbors_than_the_smallest_reference_has():
+    random = np.random.default_rng(0)
+
+    def held_out(n):
+        features, logits = random.normal(size=(60, 2)), random.normal(size=(60, 3))
+        labels = random.integers(0, 3, 60)
+        around = random.normal(size=(n, 2)).astype(np.float32), random.integers(0, 3, n)
+        one = estimators.HeldOut(features.astype(np.float32), logits, labels, around)
+        # As if trained: nothing to learn from.
+        one._heads[0] = estimators.HeadEvidence(2, 3, hidden=2)
+        return one
+
+    read = []
+    choose = estimators.choose
+
+    def watched(is_error, z, evidence, *others):
+        read.append(evidence["neighbors"])
+        return choose(is_error, z, evidence, *others)
+
+    for sizes in ((90, 7), (90, 30, 80)):
+        own, *folds = map(held_out, sizes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(estimators, "choose", watched)
+            estimators.fit_residual(own, folds)
+        index = estimators.NeighborEvidence(90, 2, min(sizes) - 1)
+        index.set_points(*own.reference)
+        np.testing.assert_allclose(read[-1][:60], index(own.features, own.logits), atol=1e-6)
+        again = estimators.NeighborEvidence.from_config(index.get_config())
+        assert again.neighbors == min(sizes) - 1
+
+
 def test_copies_of_some_classifiers_only_are_refused():
     random = np.random.default_rng(0)
     features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))

@@ -105,9 +105,9 @@ def test_learns_from_the_answers_of_other_folds(classifier):
     # The index that it looks at is its own.
     np.testing.assert_array_equal(judge.model.get_layer("neighbors").points.numpy(), x)
 
-    with pytest.raises(ValueError, match="for all classifiers or for none, received fold 1 with"):
+    with pytest.raises(ValueError, match=r"folds\[0\]: expected none for a reference, .* one"):
         judge.fit(*few, folds=folds)
-    with pytest.raises(ValueError, match="received fold 2 without"):
+    with pytest.raises(ValueError, match=r"folds\[1\]: expected one for a reference, .* none"):
         mixed = [folds[0], (*folds[1][:2], None)]
         judge.fit(*few, reference=(x, y), folds=mixed, verbose=0)
 
@@ -128,14 +128,16 @@ def test_learns_from_copies_what_noise_does(classifier):
     assert rows[1]["ece"] < rows[0]["ece"]
     assert "1 copy of each" in words[1] and "of each" not in words[0]
 
-    with pytest.raises(ValueError, match="y: expected 1499 labels"):
+    with pytest.raises(ValueError, match=r"copies\[0\]: expected 1500 inputs .* received 1499"):
         judge.fit(x, y, copies=[x[1:]], verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
     with pytest.raises(ValueError, match="copies: expected a list of arrays, received ndarray"):
         judge.fit(x, y, copies=x, verbose=0)
     with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
         judge.fit(dataset, copies=[x], verbose=0)
-    with pytest.raises(ValueError, match="copies: expected as many .*, received 1, 0"):
+    with pytest.raises(ValueError, match=r"copies\[0\]: expected an array, received a dataset"):
+        judge.fit(x, y, copies=[dataset], verbose=0)
+    with pytest.raises(ValueError, match=r"folds\[0\]: expected 1 copies, as of x, received 0"):
         judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], verbose=0)
 
 
@@ -171,6 +173,76 @@ def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, monkeypatc
     ):
         with pytest.raises(ValueError, match=f"ensemble: expected .*{message}"):
             judge.fit(**{"x": x, "y": y, "verbose": 0, **settings})
+
+
+def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path):
+    x, y = samples(60, 1)
+    judge = btcp_tf.attach(classifier)
+    inputs = keras.Input((2,))
+    two = keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(inputs))
+    inputs = keras.Input((5,))
+    wide = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(inputs))
+    bad = x.copy()
+    bad[50, 0] = np.nan
+    wrong = (
+        ({"ensemble": [classifier, two]}, r"ensemble\[1\]: classifier: expected one of 3 .* of 2"),
+        ({"ensemble": [wide]}, r"ensemble\[0\]: example: expected inputs that"),
+        ({"ensemble": [None]}, r"ensemble\[0\]: classifier: expected"),
+        ({"folds": [(two, (x, y), None)]}, r"folds\[0\]: classifier: expected one of 3 classes"),
+        ({"folds": [(classifier, (bad, y), None)]}, r"folds\[0\]: classifier: .* for input 50"),
+        ({"folds": [(classifier, None, None)]}, r"folds\[0\]: x: expected inputs .* None"),
+        ({"copies": [None]}, r"copies\[0\]: x: expected inputs .* received None"),
+        ({"copies": [bad]}, r"copies\[0\]: classifier: .* for input 50"),
+        ({"reference": (bad, y)}, r"reference: classifier: .* for input 50"),
+    )
+    for settings, message in wrong:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            judge.fit(x, y, verbose=0, **settings)
+    with pytest.raises(FileNotFoundError, match=r"^ensemble\[0\]: classifier: expected a .keras"):
+        judge.fit(x, y, verbose=0, ensemble=[tmp_path / "none.keras"])
+    assert judge.fitted is None
+    with pytest.warns(UserWarning, match="all held-out samples are in the reference"):
+        judge.fit(x, y, verbose=0, reference=(x[::-1], y[::-1]))
+
+
+def test_folds_are_read_where_the_classifier_is(monkeypatch, tmp_path):
+    def trained(seed):
+        keras.utils.set_random_seed(seed)
+        inputs = keras.Input((2,))
+        wide = keras.layers.Dense(6, "relu", name="wide")(inputs)
+        narrow = keras.layers.Dense(4, "relu", name="narrow")(wide)
+        return keras.Model(inputs, keras.layers.Dense(CLASSES, activation="softmax")(narrow))
+
+    read = []
+    monkeypatch.setattr(
+        estimators,
+        "fit_residual",
+        lambda own, folds, **_: (
+            read.extend([own, *folds]),
+            (estimators.Fit(9, 9, (), 0.0, {}, ""), {}, estimators.MCP),
+        )[1],
+    )
+    x, y = samples(60, 1)
+    judge = btcp_tf.attach(trained(0), features="wide")
+    judge.save(tmp_path / "judge.keras")
+    folds = [(trained(1), (x, y), None)]
+    for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
+        one.fit(x, y, folds=folds, verbose=0)
+    assert [held_out.features.shape for held_out in read] == 4 * [(60, 6)]
+
+
+def test_models_of_text_have_folds_and_ensembles(monkeypatch):
+    def of_text(seed):
+        keras.utils.set_random_seed(seed)
+        words = keras.Input((), dtype="string")
+        x = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")(words)
+        return keras.Model(words, keras.layers.Dense(2, activation="softmax")(x))
+
+    text, y = np.array(["a", "b", "c"] * 20), np.array([0, 1, 1] * 20)
+    judge = btcp_tf.attach(of_text(0), example=text[:3])
+    judge.fit(text, y, ensemble=[of_text(1)], verbose=0)
+    judge.fit(text, y, folds=[(of_text(2), (text, y), None)], verbose=0)
+    assert judge.fitted["samples"] == 120
 
 
 def test_without_neighbors_no_sample_goes_into_the_model(classifier):
@@ -260,7 +332,7 @@ def test_classes_are_told_where_errors_are_many():
         held_out = estimators.HeldOut(features[:n], logits[:n], y[:n])
         errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
         assert (errors >= 100) == told
-        readers = estimators._readers(held_out, ("answer",), errors >= 100, seed=0)
+        readers = estimators._readers(held_out, ("answer",), errors >= 100, 50, seed=0)
         assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
     fit, readers, _ = estimators.fit_residual(held_out)
     assert fit.errors > 900 and all(reader.classes for reader in readers.values())

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 from scipy import special
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from btcp_tf import estimators, evaluation, exported, plots, runs, thresholds, training
@@ -255,6 +257,44 @@ def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch
     assert "--seed=1" in (tmp_path / "run" / "flags.cfg").read_text()
 
 
+@pytest.mark.parametrize("further", ["fold1", "member2"])
+def test_what_was_trained_of_further_classifiers_holds_the_folder(tmp_path, further):
+    config = Config(dataset="digits")
+    runs._claim(tmp_path, config)
+    # These are trained first: nothing else is there yet.
+    (tmp_path / "checkpoints" / further).mkdir(parents=True)
+    (tmp_path / "checkpoints" / further / "classifier.npz").touch()
+    runs._claim(tmp_path, config)
+    before = (tmp_path / "flags.cfg").read_bytes()
+    with pytest.raises(
+        ValueError, match="expected learning_rate=0.001, received learning_rate=0.1"
+    ):
+        runs._claim(tmp_path, dataclasses.replace(config, learning_rate=0.1))
+    assert (tmp_path / "flags.cfg").read_bytes() == before
+
+
+@pytest.mark.parametrize("pixels", ["0_255", "0_1", "-1_1"])
+def test_a_given_classifier_reads_pixels_as_it_is_surest_of_the_truth(tmp_path, pixels):
+    from btcp_tf import networks
+
+    digits = load("digits")
+    scale, offset = networks.PIXELS[pixels]
+    flat = digits.train.images.reshape(len(digits.train), -1) * scale + offset
+    # The class of the largest logit does not depend on the scale.
+    regression = LogisticRegression(C=1 / scale**2, fit_intercept=pixels == "-1_1", max_iter=30)
+    regression.fit(flat, digits.train.labels)
+    last = keras.layers.Dense(10, activation="softmax")
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), last])
+    last.set_weights([regression.coef_.T, regression.intercept_ * np.ones(10)])
+    model.save(tmp_path / "my.keras")
+    config = Config(dataset="digits", classifier=str(tmp_path / "my.keras"))
+    found, words = runs.choose_pixels(config, digits)
+    assert found == pixels
+    assert f"it reads pixels as {pixels} (cross entropy on validation images: " in words
+    given = dataclasses.replace(config, classifier_pixels="0_1")
+    assert runs.choose_pixels(given, digits) == ("0_1", "; it reads pixels as 0_1")
+
+
 def test_a_second_process_is_refused(tmp_path, capsys):
     with folder_lock(tmp_path / "run"):
         assert main(words(tmp_path)) == 1
@@ -362,7 +402,7 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
         np.testing.assert_array_equal(part.train.labels, dataset.train.labels[~unseen])
         np.testing.assert_array_equal(part.test.images, dataset.test.images)
     assert len({part.fingerprint for part, *_ in trained}) == 3
-    without = dataclasses.replace(config, method=("mcp",))
+    without = dataclasses.replace(config, residual_folds=0)
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 
 
@@ -381,8 +421,11 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     checkpoints = tmp_path / "run" / "checkpoints"
     assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
     assert "residual: fold 2 of 2" in capsys.readouterr().out
-    rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp", "residual"]
+    [note] = [note for note in extra["notes"] if note.startswith("residual: ")]
+    assert "held-out samples of 3 classifiers, and 2 copies of each" in note
+    assert "the estimator is used" in note or "u is MCP" in note
     # The classifier itself comes last, whatever weights the network had for the folds.
     saved = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
     np.testing.assert_allclose(saved.uncertainty["mcp"], 1 - saved.probs.max(axis=1), atol=1e-6)
