@@ -337,6 +337,8 @@ class Fit:
     """Cross-validated on the same samples, minus MCP: metric → (value, low, high), 95 %."""
     words: str
     """The same in a sentence."""
+    summary: str
+    """What it learned from and whether it is used, without figures of the difference."""
 
 
 Weights = tuple[float, float, np.ndarray]
@@ -541,8 +543,9 @@ def choose(
     same = dict(samples=n, errors=errors)
     if min(errors, n - errors) < _FOLDS:
         rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
-        words = f"{rare} answers among {n} are too few to learn from: u is MCP"
-        return Fit(**same, evidence=(), strength=0.0, difference={}, words=words), MCP
+        told = f"{rare} answers among {n} are too few to learn from: u is MCP"
+        none = Fit(**same, evidence=(), strength=0.0, difference={}, words=told, summary=told)
+        return none, MCP
 
     def fitted(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
@@ -601,10 +604,16 @@ def choose(
         who += f", and {copies} cop{'y' if copies == 1 else 'ies'} of each"
     if target is not None:
         who += ", an ensemble's true class probabilities as targets"
-    words = f"{n} held-out samples{who}, {errors} errors, minus MCP: {figures}; " + (
-        "the estimator is used" if better else "not better: u is MCP, calibrated"
+    source = f"{n} held-out samples{who}, {errors} errors"
+    end = "the estimator is used" if better else "not better: u is MCP, calibrated"
+    fit = Fit(
+        **same,
+        evidence=names,
+        strength=strength,
+        difference=difference,
+        words=f"{source}, minus MCP: {figures}; {end}",
+        summary=f"{source}; {end}",
     )
-    fit = Fit(**same, evidence=names, strength=strength, difference=difference, words=words)
     # MCP whose u rises where its own answer is more certain would be MCP no more.
     return fit, (a, b, slopes[1:]) if better or a > 0 else MCP
 

@@ -610,7 +610,7 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Scor
     fit, readers, weights = estimators.fit_residual(
         own, folds, allowed=allowed, seed=reference.seed
     )
-    reference.facts[name] = fit.words
+    reference.facts[name] = fit.summary
     return lambda outputs: estimators.score_residual(
         readers, weights, outputs.features, outputs.logits
     )

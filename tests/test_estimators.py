@@ -253,7 +253,7 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
 
     def choose(is_error, z, evidence, seed, classifier, target):
         targets.append(target)
-        return estimators.Fit(40, 9, (), 0.0, {}, ""), estimators.MCP
+        return estimators.Fit(40, 9, (), 0.0, {}, "", ""), estimators.MCP
 
     monkeypatch.setattr(estimators, "choose", choose)
     estimators.fit_residual(held_out)

@@ -219,7 +219,7 @@ def test_folds_are_read_where_the_classifier_is(monkeypatch, tmp_path):
         "fit_residual",
         lambda own, folds, **_: (
             read.extend([own, *folds]),
-            (estimators.Fit(9, 9, (), 0.0, {}, ""), {}, estimators.MCP),
+            (estimators.Fit(9, 9, (), 0.0, {}, "", ""), {}, estimators.MCP),
         )[1],
     )
     x, y = samples(60, 1)
@@ -591,11 +591,11 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
 
 def test_readme_example(unchecked, tmp_path, monkeypatch):
     readme = pathlib.Path(__file__).resolve().parents[1] / "README.md"
-    [code] = [
+    code, more = (
         block
         for block in re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
-        if "btcp_tf.attach" in block
-    ]
+        if "judge.fit(" in block
+    )
     monkeypatch.chdir(tmp_path)
     keras.utils.set_random_seed(0)
     names = {}
@@ -605,6 +605,15 @@ def test_readme_example(unchecked, tmp_path, monkeypatch):
     assert names["residual"]["verdict"] == "better"
     assert set(names["answers"]) == {"predicted", "probs", "uncertainty", "accept"}
     assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
+    fitted = []
+    fit = module.Judge.fit
+    monkeypatch.setattr(module.Judge, "fit", lambda *a, **k: fitted.append(fit(*a, **k).fitted))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        exec(more, names)
+    words = [one["words"] for one in fitted]
+    told = ("1200 held-out samples of 3 classifiers", "1 copy of each", "true class probabilities")
+    assert len(words) == 3 and all(part in one for part, one in zip(told, words, strict=True))
 
 
 def test_the_papers_estimator_in_its_place(unchecked, classifier, tmp_path):
