@@ -142,6 +142,7 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
+        _check_list("copies", copies, "arrays")
         _check_folds(folds, reference, copies)
         _check_ensemble(ensemble, x, folds)
         own = self._held_out((x, y), reference, copies, batch_size, verbose)
@@ -424,8 +425,6 @@ class Judge:
             x, y = pair if is_pair else (pair, None)
             return self._answers(x, y, batch_size, title if verbose else "")
 
-        if not isinstance(copies, tuple | list):
-            raise ValueError(f"copies: expected a list of arrays, received {type(copies).__name__}")
         features, logits, labels = answers(samples, "held-out samples")
         x = _inputs_of(samples)
         if copies and hasattr(x, "element_spec"):
@@ -606,6 +605,11 @@ def _checked_names(given: Any, classes: int) -> list[str]:
     return [str(name) for name in names]
 
 
+def _check_list(name: str, value: Any, of: str) -> None:
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"{name}: expected a list of {of}, received {type(value).__name__}")
+
+
 def _check_folds(folds: Any, reference: Any, copies: Any) -> None:
     told = "folds: expected (classifier, held-out samples, reference), perhaps copies, received"
     if not isinstance(folds, tuple | list):
@@ -621,11 +625,7 @@ def _check_folds(folds: Any, reference: Any, copies: Any) -> None:
                 f"{received}"
             )
         again = fold[3] if len(fold) == 4 else ()
-        for value in (copies, again):
-            if not isinstance(value, tuple | list):
-                raise ValueError(
-                    f"copies: expected a list of arrays, received {type(value).__name__}"
-                )
+        _check_list(f"folds[{number}]: copies", again, "arrays")
         if len(again) != len(copies):
             raise ValueError(
                 f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(again)}"
@@ -633,10 +633,7 @@ def _check_folds(folds: Any, reference: Any, copies: Any) -> None:
 
 
 def _check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:
-    if not isinstance(ensemble, tuple | list):
-        raise ValueError(
-            f"ensemble: expected a list of classifiers, received {type(ensemble).__name__}"
-        )
+    _check_list("ensemble", ensemble, "classifiers")
     if ensemble and folds:
         raise ValueError(
             "ensemble: expected none beside folds, whose held-out samples it was trained on, "
