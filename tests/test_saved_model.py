@@ -437,7 +437,7 @@ def test_differences_are_found_in_each_answer():
         "2/s/probs": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
     }
     assert saved_model._differences(good, good) == []
-    close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(5e-7)}
+    close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(5e-6)}
     assert saved_model._differences(close, good) == []
 
     def only(**changed):
@@ -448,8 +448,8 @@ def test_differences_are_found_in_each_answer():
 
     assert only(predicted=np.array([0, 0])) == "s: predicted of a batch of 2: 1 others"
     far = good["2/s/probs"].copy()
-    far[1, 0] += np.float32(2e-6)
-    assert only(probs=far).startswith("s: probs of a batch of 2: 1 values, the first 0.250001997")
+    far[1, 0] += np.float32(2e-5)
+    assert only(probs=far).startswith("s: probs of a batch of 2: 1 values, the first 0.250019997")
     far[1, 0] = np.nan
     assert "the first nan in place of 0.25" in only(probs=far)
     assert "float32 (1, 2) in place of float32 (2, 2)" in only(probs=far[:1])
