@@ -437,17 +437,17 @@ def fit_residual(
     read = [
         _read(readers[number], features, logits, batch_size) for number, features, logits in answers
     ]
+    target = None
+    if held_out.ensemble:
+        of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
+        target = 1.0 - np.concatenate(of_label)
     fit, weights = choose(
         is_error,
         np.concatenate([z for z, _ in read]),
         {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
         seed,
         classifier,
-        None
-        if not held_out.ensemble
-        else np.concatenate(
-            [1.0 - probs[np.arange(len(probs)), held_out.labels] for probs in held_out.ensemble]
-        ),
+        target,
     )
     return fit, {name: readers[0][name] for name in fit.evidence}, weights
 

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 # Read by TensorFlow when it is imported, which the test modules do after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -98,3 +99,20 @@ def quick_heads() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimators, "_HEAD_STEPS", 240)
         yield
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the residual estimator is fitted to from here on: `HeldOut` of the classifier itself,
+    then of its folds, of one fit after the other."""
+    from btcp_tf import estimators
+
+    found = []
+    fit_residual = estimators.fit_residual
+
+    def fit(held_out: Any, folds: Any, **settings: Any) -> Any:
+        found.extend([held_out, *folds])
+        return fit_residual(held_out, folds, **settings)
+
+    monkeypatch.setattr(estimators, "fit_residual", fit)
+    return found

@@ -141,15 +141,7 @@ def test_learns_from_copies_what_noise_does(classifier):
         judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], verbose=0)
 
 
-def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, monkeypatch):
-    learned = []
-    fit_residual = estimators.fit_residual
-
-    def fit(held_out, folds, **settings):
-        learned.append(held_out)
-        return fit_residual(held_out, folds, **settings)
-
-    monkeypatch.setattr(estimators, "fit_residual", fit)
+def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, learned):
     members = [linear(*samples(2000, seed)) for seed in (3, 4)]
     x, y = samples(1500, 1)
     judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
@@ -205,7 +197,7 @@ def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path
         judge.fit(x, y, verbose=0, reference=(x[::-1], y[::-1]))
 
 
-def test_folds_are_read_where_the_classifier_is(monkeypatch, tmp_path):
+def test_folds_are_read_where_the_classifier_is(learned, tmp_path):
     def trained(seed):
         keras.utils.set_random_seed(seed)
         inputs = keras.Input((2,))
@@ -213,25 +205,16 @@ def test_folds_are_read_where_the_classifier_is(monkeypatch, tmp_path):
         narrow = keras.layers.Dense(4, "relu", name="narrow")(wide)
         return keras.Model(inputs, keras.layers.Dense(CLASSES, activation="softmax")(narrow))
 
-    read = []
-    monkeypatch.setattr(
-        estimators,
-        "fit_residual",
-        lambda own, folds, **_: (
-            read.extend([own, *folds]),
-            (estimators.Fit(9, 9, (), 0.0, {}, "", ""), {}, estimators.MCP),
-        )[1],
-    )
     x, y = samples(60, 1)
     judge = btcp_tf.attach(trained(0), features="wide")
     judge.save(tmp_path / "judge.keras")
     folds = [(trained(1), (x, y), None)]
     for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
         one.fit(x, y, folds=folds, verbose=0)
-    assert [held_out.features.shape for held_out in read] == 4 * [(60, 6)]
+    assert [held_out.features.shape for held_out in learned] == 4 * [(60, 6)]
 
 
-def test_models_of_text_have_folds_and_ensembles(monkeypatch):
+def test_models_of_text_have_folds_and_ensembles():
     def of_text(seed):
         keras.utils.set_random_seed(seed)
         words = keras.Input((), dtype="string")

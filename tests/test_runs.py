@@ -16,7 +16,7 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import estimators, evaluation, exported, plots, runs, thresholds, training
+from btcp_tf import evaluation, exported, plots, runs, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -406,15 +406,7 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 
 
-def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, capsys, monkeypatch):
-    learned = []
-    fit_residual = estimators.fit_residual
-
-    def fit(held_out, folds, **settings):
-        learned.extend([held_out, *folds])
-        return fit_residual(held_out, folds, **settings)
-
-    monkeypatch.setattr(estimators, "fit_residual", fit)
+def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, capsys, learned):
     short = words(tmp_path, "--method=mcp,residual", "--residual_folds=2", "--verbose=2")
     short.append("--residual_copies=noise,rotation")
     assert main([*short, "--classifier_epochs=1"]) == 0
@@ -438,15 +430,7 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
         assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
 
 
-def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, monkeypatch):
-    learned = []
-    fit_residual = estimators.fit_residual
-
-    def fit(held_out, folds, **settings):
-        learned.append(held_out)
-        return fit_residual(held_out, folds, **settings)
-
-    monkeypatch.setattr(estimators, "fit_residual", fit)
+def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, learned):
     short = words(tmp_path, "--method=mcp,residual", "--residual_distilled", "--verbose=2")
     short += ["--residual_copies=noise", "--ensemble_members=2", "--classifier_epochs=1"]
     assert main(short) == 0
