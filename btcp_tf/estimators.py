@@ -612,7 +612,7 @@ def choose(
         strength=strength,
         difference=difference,
         words=f"{source}, minus MCP: {figures}; {end}",
-        summary=f"{source}; {end}",
+        summary=f"learned from {source}; {end}",
     )
     # MCP whose u rises where its own answer is more certain would be MCP no more.
     return fit, (a, b, slopes[1:]) if better or a > 0 else MCP
