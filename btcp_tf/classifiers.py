@@ -7,6 +7,7 @@ answer what it answers, which is tried out before they are handed out.
 import os
 import random
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -267,8 +268,6 @@ def _copy(model: keras.Model) -> keras.Model:
                 f"classifier: expected a model that Keras can copy, received {model.name} with "
                 + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot: {_reason(error)}")
             ) from error
-        if isinstance(copy, keras.Sequential):
-            copy = keras.Model(copy.inputs, copy.outputs, name=copy.name)
     else:
         try:
             copy = type(model).from_config(model.get_config())
@@ -279,10 +278,17 @@ def _copy(model: keras.Model) -> keras.Model:
                 f"from_config(), received a {type(model).__name__} without"
             ) from error
     copy.set_weights(model.get_weights())
-    for layer in flat_layers(copy):
+    for layer, twin in zip(flat_layers(model), flat_layers(copy), strict=True):
+        # An adapted vocabulary is no weight; Keras knows it as files of the layer.
+        if hasattr(layer, "save_assets"):
+            with tempfile.TemporaryDirectory() as folder:
+                layer.save_assets(folder)
+                twin.load_assets(folder)
         # An adapted Normalization computes what it applies from its weights here, once.
-        if hasattr(layer, "finalize_state"):
-            layer.finalize_state()
+        if hasattr(twin, "finalize_state"):
+            twin.finalize_state()
+    if isinstance(copy, keras.Sequential):
+        copy = keras.Model(copy.inputs, copy.outputs, name=copy.name)
     return copy
 
 

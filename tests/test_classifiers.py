@@ -183,6 +183,20 @@ def test_takes_tokens_and_text():
     )
 
 
+def test_takes_an_adapted_vocabulary(tmp_path):
+    lookup = layers.TextVectorization(output_sequence_length=4)
+    lookup.adapt(["good", "bad", "good enough"])
+    ends = [layers.GlobalAveragePooling1D(), layers.Dense(2, activation="softmax")]
+    text = keras.Sequential(
+        [keras.Input((), dtype="string"), lookup, layers.Embedding(9, 4), *ends]
+    )
+    words = keras.ops.convert_to_tensor(["good", "bad enough", "unheard of"])
+    encoder, classifier = classifiers.take_apart(text, example=np.array(["good"]))
+    keras.Model(encoder.input, classifier(encoder.output)).save(tmp_path / "parts.keras")
+    for parts in (lambda x: classifier(encoder(x)), classifiers.load(tmp_path / "parts.keras")):
+        np.testing.assert_array_equal(parts(words), text(words))
+
+
 def squared(x):
     return x * x
 
