@@ -653,7 +653,8 @@ def across_seeds(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     nothing, and the interval is that seed's own.
 
     Where the test draw does not move all seeds alike, s sees some of its noise too, which is then
-    counted twice: the interval is rather too wide than too narrow.
+    counted twice: the interval is rather too wide than too narrow. It ends where the values that a
+    metric can have, or a difference of two, end.
 
     Args:
       rows: Of `rows` and `ood_rows`. Further columns `ablation` and `answers`, if there are any,
@@ -709,7 +710,11 @@ def _mean_row(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         result[f"{name}_sd"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
         if name in measured:
             ends = values_of(f"{name}_low"), values_of(f"{name}_high")
-            result[f"{name}_low"], result[f"{name}_high"] = _interval_of_mean(values, *ends)
+            low, high = _interval_of_mean(values, *ends)
+            metric, minus, _ = name.partition("_minus_")
+            top = (metrics.METRICS | metrics.OOD_METRICS)[metric].top
+            result[f"{name}_low"] = max(low, -top if minus else 0.0)
+            result[f"{name}_high"] = min(high, top)
     return result | {"verdict": _verdict(result)}
 
 

@@ -671,6 +671,8 @@ class Metric:
     """Whether the paper reports it."""
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Fixed keyword arguments of the formula."""
+    top: float = 1.0
+    """No value is greater; none is below 0."""
     task: _Task = _FAILURE
     """For messages: what is told apart."""
 
@@ -710,7 +712,7 @@ METRICS: dict[str, Metric] = {
     ),
     "ece": Metric(_ece, "ECE", "calibration", False),
     "brier": Metric(_brier, "Brier", "calibration", False),
-    "nll": Metric(_nll, "NLL", "calibration", False),
+    "nll": Metric(_nll, "NLL", "calibration", False, top=math.inf),
 }
 """Every metric of failure prediction by name."""
 

@@ -666,6 +666,21 @@ def test_groups_stay_apart_in_order_and_keep_their_names():
     assert not evaluation.across_seeds([])
 
 
+def test_an_interval_over_seeds_ends_where_the_values_of_its_metric_do():
+    rows = [
+        row | {f"{name}{end}": value for name in ("auroc", "nll") for end in ("", "_low", "_high")}
+        for value, row in zip((0.1, 0.9), seed_rows({0: -0.3, 1: 0.5}), strict=True)
+    ]
+    (row,) = evaluation.across_seeds(rows)
+    ends = [
+        row[f"{name}_{end}"]
+        for name in ("auroc_minus_mcp", "auroc", "nll")
+        for end in ("low", "high")
+    ]
+    # Two seeds alone: Student's factor is 12.7.
+    assert ends == [-1, 1, 0, 1, 0, pytest.approx(0.5 + 12.706 * 0.4, rel=1e-4)]
+
+
 def test_what_is_undefined_for_one_seed_is_undefined_for_all():
     rows = seed_rows({0: 0.1, 1: math.nan})
     (row,) = evaluation.across_seeds(rows)

@@ -38,6 +38,11 @@ def tau_if_used(name: str) -> dict[str, float]:
     return {"tau": TAU} if METRICS[name].kind == "threshold" else {}
 
 
+def assert_in_range(values: dict[str, float], table) -> None:
+    for name, value in values.items():
+        assert math.isnan(value) or -1e-12 <= value <= table[name].top + 1e-12, name
+
+
 # Textbook versions: one loop over rows or pairs for each definition.
 
 
@@ -171,6 +176,7 @@ def test_every_metric_equals_its_textbook_version_under_ties(rows):
     expected = slow_all(is_error, u)
     received = {name: call(name, is_error, u) for name in METRICS}
     assert received == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert_in_range(received, METRICS)
 
 
 def test_every_metric_equals_its_textbook_version_without_ties():
@@ -514,6 +520,7 @@ def test_every_ood_metric_equals_its_textbook_version(rows):
     expected = slow_ood([(bool(e), float(x)) for e, x in rows])
     assert whole == pytest.approx(expected, abs=1e-12, nan_ok=True)
     np.testing.assert_equal(single, whole)
+    assert_in_range(whole, OOD_METRICS)
 
 
 def test_ood_metrics_agree_with_scikit_learn():
