@@ -717,9 +717,9 @@ def _tally(rows: Sequence[Row]) -> str:
         for verdict in ("better", "not distinguishable", "worse")
     }
     return (
-        f"Of {len(rows)} methods, {count['better']} rank better than {label(REFERENCE)}, "
-        f"{count['not distinguishable']} are not distinguishable from it, and {count['worse']} "
-        "rank worse (AUROC, paired 95 % intervals)."
+        f"Methods against {label(REFERENCE)}, by AUROC with paired 95 % intervals: "
+        f"{count['better']} better, {count['not distinguishable']} not distinguishable, "
+        f"{count['worse']} worse."
     )
 
 
@@ -740,7 +740,8 @@ def _recommendation(test: Sequence[Row], *, few: bool) -> Text:
     if few:
         return text(
             Cell(f"Fewer than {FEW_ERRORS} errors cannot choose a method."),
-            f" Without more data take {label(REFERENCE)}, which costs nothing. {_tally(rows)}",
+            f" Without more data take {label(REFERENCE)}, which costs nothing. {_tally(rows)} With "
+            "so few errors these intervals are uncertain themselves.",
         )
     if best is None:
         return text(

@@ -458,8 +458,8 @@ def test_study_says_first_which_method_to_use_and_how_sure_it_is(study):
     # thresholding, the control and mcp itself are no choice.
     count = [find(rows, m)["verdict"] for m in ("mc_dropout", "tcp", "btcp", "doctor")]
     assert (
-        f"Of 4 methods, {count.count('better')} rank better than MCP, "
-        f"{count.count('not distinguishable')} are not"
+        f"with paired 95 % intervals: {count.count('better')} better, "
+        f"{count.count('not distinguishable')} not distinguishable, {count.count('worse')} worse."
     ) in said
     assert f"{100 * mcp['auroc']:.2f} %" in said
     tuned = find(rows, "btcp", answers="btcp")
@@ -475,7 +475,20 @@ def test_study_recommends_mcp_where_nothing_is_better(undrawn, tmp_path):
             row |= {f"auroc_minus_mcp{end}": x for end, x in (("_low", -0.1), ("_high", 0.1))}
     page = report.write_study_report(tmp_path, rows, extra)
     said = body(parse(page.read_text(encoding="utf-8")))
-    assert "Use MCP. No other method is shown to rank the errors better. Of 4 methods, 0" in said
+    assert "Use MCP. No other method is shown to rank the errors better. Methods" in said
+    assert "intervals: 0 better, 3 not distinguishable, 1 worse." in said
+
+
+def test_study_recommends_no_method_by_few_errors(undrawn, tmp_path):
+    make_study(tmp_path)
+    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    for row in rows:
+        row["errors"] = 29 + (row["seed"] == 1)  # The seed with the fewest counts.
+    page = report.write_study_report(tmp_path, rows, extra)
+    said = body(parse(page.read_text(encoding="utf-8")))
+    assert "Fewer than 30 errors cannot choose a method. Without more data take MCP" in said
+    assert "worse. With so few errors these intervals are uncertain themselves." in said
+    assert "Use " not in said
 
 
 def test_study_says_what_many_passes_cost_and_what_is_best_without(undrawn, tmp_path):
