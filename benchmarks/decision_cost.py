@@ -55,7 +55,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     import tensorflow as tf
 
     import btcp_tf
-    from btcp_tf import data, networks, saved_model, thresholds
+    from btcp_tf import data, estimators, networks, saved_model, thresholds
 
     found = data.load("fashion_mnist", arguments.data_dir, 0, arguments.images)
     keras.utils.set_random_seed(0)
@@ -89,8 +89,8 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     paths["with btcp"] = export(network, "btcp")
     held_out = found.validation.images, found.validation.labels
     for name, evidence in (
-        ("with residual, no index", ("answer", "head")),
-        (f"with residual, index of {len(found.train):,}", ("answer", "head", "neighbors")),
+        ("with residual, no index", estimators.NO_INDEX),
+        (f"with residual, index of {len(found.train):,}", estimators.EVIDENCE),
     ):
         judge = btcp_tf.attach(classifier, class_names=found.class_names)
         reference = found.train.images, found.train.labels

@@ -27,12 +27,16 @@ import numpy as np
 from benchmarks import common
 from btcp_tf import evaluation, metrics
 
-EVIDENCE = (
-    ("answer",),
-    ("answer", "head"),
-    ("answer", "neighbors"),
-    ("answer", "head", "neighbors"),
-)
+EVIDENCE = {
+    "answer": ("answer",),
+    "answer-head": ("answer", "head"),
+    "answer-neighbors": ("answer", "neighbors"),
+    "features": ("answer", "head", "neighbors"),
+    "image": ("answer", "image_head", "image_neighbors"),
+    "no-index": ("answer", "head", "image_head"),
+    "all": ("answer", "head", "neighbors", "image_head", "image_neighbors"),
+}
+LEARNED_FROM_MORE = ("features", "no-index", "all")
 
 
 def main() -> None:
@@ -145,22 +149,21 @@ def rows_of(
     # The second heads, once trained, are those of all.
     with_copies = [dataclasses.replace(one, ensemble=()) for one in everything]
     plainly = [dataclasses.replace(one, copies=()) for one in with_copies]
-    variants = [("-".join(allowed), plainly[:1], allowed) for allowed in EVIDENCE]
+    variants = [(name, plainly[:1], EVIDENCE[name]) for name in EVIDENCE]
+    more = [(name, EVIDENCE[name]) for name in LEARNED_FROM_MORE]
     if folds:
-        variants += [
-            ("cross-fitted-" + "-".join(allowed), plainly, allowed) for allowed in EVIDENCE[1::2]
-        ]
+        variants += [(f"cross-fitted-{name}", plainly, allowed) for name, allowed in more]
     if copies:
-        variants.append(("copies-all", with_copies[:1], estimators.EVIDENCE))
+        variants += [(f"copies-{name}", with_copies[:1], allowed) for name, allowed in more]
     if folds and copies:
-        variants.append(("cross-fitted-copies-all", with_copies, estimators.EVIDENCE))
+        variants += [
+            (f"cross-fitted-copies-{name}", with_copies, allowed) for name, allowed in more
+        ]
     if ensemble:
         distilled = dataclasses.replace(
             everything[0], copies=(), ensemble=everything[0].ensemble[:1]
         )
-        variants += [
-            ("distilled-" + "-".join(allowed), [distilled], allowed) for allowed in EVIDENCE
-        ]
+        variants += [(f"distilled-{name}", [distilled], allowed) for name, allowed in more]
     calibration = dataset.calibration
     splits = {"calibration": calibration.images}
     for name, corrupt in (CORRUPTIONS if copies else {}).items():
@@ -176,9 +179,7 @@ def rows_of(
         print(f"  {name}: {fit.words}", flush=True)
         used[name] = bool(fit.evidence)
         for split, answers in judged.items():
-            columns[split][name] = estimators.score_residual(
-                readers, weights, answers.features, answers.logits
-            )
+            columns[split][name] = estimators.score_residual(readers, weights, answers)
     if ensemble:
         for split, answers in judged.items():
             mean = scorer.ensemble_mean(splits[split], answers.probs)

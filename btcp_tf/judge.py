@@ -127,8 +127,9 @@ class Judge:
             one was: the estimator learns 1 − the mean probability of the true class over all of
             them instead of right or wrong, and judges alone afterwards. It is chosen and judged by
             right and wrong. Not with `folds`, nor with a dataset.
-          evidence: What the estimator may read, of `estimators.EVIDENCE`. Without "neighbors" no
-            reference sample goes into the model.
+          evidence: What the estimator may read, of `estimators.EVIDENCE`; what is said of images
+            there, others do not have. With `estimators.NO_INDEX` no reference sample goes into the
+            model.
           seed: Of the cross-validation, of the bootstrap and of the second head; from 0 to
             2147483647.
           batch_size: Inputs at once.
@@ -199,12 +200,10 @@ class Judge:
                 f"{', '.join(sorted(unknown))}"
             )
         config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
-        features, logits, labels = self._answers(
-            x, y, batch_size, "training samples" if verbose else ""
-        )
+        seen, labels = self._answers(x, y, batch_size, "training samples" if verbose else "")
         with tempfile.TemporaryDirectory() as folder:
             estimator, facts = training.fit_estimator(
-                features, special.softmax(logits, axis=1), labels, config, Path(folder)
+                seen.features, special.softmax(seen.logits, axis=1), labels, config, Path(folder)
             )
         words = (
             f"BTCP: {facts['train_errors']} errors among {len(labels)} samples, "
@@ -214,7 +213,7 @@ class Judge:
             warnings.warn(facts["collapse"], stacklevel=2)
             words += f"; {facts['collapse']}"
         told = {"samples": len(labels), "errors": facts["train_errors"], **facts, "words": words}
-        self._put("btcp", lambda features, logits, z: estimator(features), told)
+        self._put("btcp", lambda images, features, logits, z: estimator(features), told)
         if facts["train_errors"] < _FEW_ERRORS:
             _warn_of_few_errors(facts["train_errors"], len(labels), "training")
         if verbose:
@@ -418,14 +417,14 @@ class Judge:
         """What `fit` learns from: samples, around them the reference, and copies, as it takes
         them."""
 
-        def answers(pair: Any, title: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def answers(pair: Any, title: str) -> tuple[estimators.Seen, np.ndarray]:
             is_pair = isinstance(pair, tuple | list)
             if is_pair and len(pair) != 2:
                 raise ValueError(f"expected a pair (inputs, labels), received {len(pair)} parts")
             x, y = pair if is_pair else (pair, None)
             return self._answers(x, y, batch_size, title if verbose else "")
 
-        features, logits, labels = answers(samples, "held-out samples")
+        seen, labels = answers(samples, "held-out samples")
         x = _inputs_of(samples)
         if copies and hasattr(x, "element_spec"):
             # Shuffled anew, it would come in another order.
@@ -437,16 +436,15 @@ class Judge:
                     raise ValueError("expected an array, received a dataset")
                 if (count := len(_rows(copy))) != len(labels):
                     raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
-                others.append(answers((copy, labels), f"copies[{number}]")[:2])
+                others.append(answers((copy, labels), f"copies[{number}]")[0])
         around = None
         if reference is not None:
             with _naming("reference"):
-                points, _, classes = answers(reference, "reference samples")
-                if len(points) < 2:
-                    raise ValueError(f"expected at least 2 samples, received {len(points)}")
-            around = points, classes
+                around = answers(reference, "reference samples")
+                if (count := len(around[1])) < 2:
+                    raise ValueError(f"expected at least 2 samples, received {count}")
             self._warn_unless_apart(x, _inputs_of(reference))
-        return estimators.HeldOut(features, logits, labels, around, tuple(others))
+        return estimators.HeldOut(seen, labels, around, tuple(others))
 
     def _warn_unless_apart(self, x: Any, reference: Any) -> None:
         """Warns if all of x are samples of the reference."""
@@ -490,8 +488,7 @@ class Judge:
         verbose: int,
     ) -> tuple[np.ndarray, ...]:
         """Mean probabilities `[n, k]` of the classifier and the members, for each version of x."""
-        logits = [own.logits, *(logits for _, logits in own.copies)]
-        totals = [special.softmax(answer, axis=1) for answer in logits]
+        totals = [special.softmax(seen.logits, axis=1) for seen in (own.seen, *own.copies)]
         for number, member in enumerate(members):
             with _naming(f"ensemble[{number}]"):
                 judge = self._like(member, versions[0])
@@ -504,13 +501,16 @@ class Judge:
 
     def _answers(
         self, x: Any, y: Any, batch_size: int, title: str
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Features `[n, d]`, logits `[n, k]` and labels `[n]`."""
+    ) -> tuple[estimators.Seen, np.ndarray]:
+        """What the evidence is read from, and labels `[n]`."""
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
         vectors = encoder(encoder.input)
-        model = keras.Model(encoder.input, [vectors, ends(vectors)[0]])
-        (features, logits), y = _Inference(model, batch_size)(x, y, title)
-        return features, logits, self._labels(y, len(logits))
+        outputs = [vectors, ends(vectors)[0]]
+        if _has_view(encoder):
+            outputs.append(estimators.View()(encoder.input))
+        found, y = _Inference(keras.Model(encoder.input, outputs), batch_size)(x, y, title)
+        seen = estimators.Seen(*found)
+        return seen, self._labels(y, len(seen.logits))
 
     def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
         """What `predict` answers, and the labels that came with x or y."""
@@ -668,15 +668,17 @@ def load(path: str | os.PathLike) -> Judge:
     return Judge(model)
 
 
-_Estimate = Callable[[Any, Any, Any], Any]
-"""(features `[n, d]`, logits `[n, k]`, MCP's logit `[n, 1]`) → u `[n, 1]`, of Keras tensors."""
+_Estimate = Callable[[Any, Any, Any, Any], Any]
+"""(inputs, features `[n, d]`, logits `[n, k]`, MCP's logit `[n, 1]`) → u `[n, 1]`, of Keras
+tensors."""
 
 
 def _residual(readers: dict[str, keras.layers.Layer], weights: estimators.Weights) -> _Estimate:
-    def estimate(features: Any, logits: Any, z: Any) -> Any:
-        read = [
-            reader(*estimators.reads(name, features, logits)) for name, reader in readers.items()
-        ]
+    def estimate(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
+        of_images = any(name.startswith("image_") for name in readers)
+        view = estimators.View(name="view")(inputs) if of_images else None
+        seen = estimators.Seen(features, logits, view)
+        read = [reader(*estimators.reads(name, seen)) for name, reader in readers.items()]
         a, b, h = weights
         layer = estimators.Residual(read=len(h), name="residual")
         u = layer([z, *read])
@@ -684,6 +686,11 @@ def _residual(readers: dict[str, keras.layers.Layer], weights: estimators.Weight
         return u
 
     return estimate
+
+
+def _has_view(encoder: keras.Model) -> bool:
+    inputs = encoder.inputs[0]
+    return inputs.dtype != "string" and estimators.is_image(inputs.shape[1:])
 
 
 def _join(
@@ -694,7 +701,7 @@ def _join(
     features = encoder(inputs)
     logits, probs = ends(features)
     z = estimators.McpLogit(name="mcp_logit")(logits)
-    u = Card(about, dtype="float32", name="card")([estimate(features, logits, z), z])
+    u = Card(about, dtype="float32", name="card")([estimate(inputs, features, logits, z), z])
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
 
 

@@ -59,6 +59,8 @@ class Outputs:
     sampled: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Mean probabilities [n, k] of the passes with dropout ("dropout") or of the ensemble's members
     ("ensemble")."""
+    view: np.ndarray | None = None
+    """[n, v], from `estimators.View`; None: `residual` does without."""
 
     def __post_init__(self) -> None:
         logits = _finite("logits", self.logits, (None, None))
@@ -74,6 +76,8 @@ class Outputs:
                 for name, mean in self.sampled.items()
             },
         }
+        if self.view is not None:
+            fields["view"] = _finite("view", self.view, (n, None))
         if self.labels is not None:
             labels = np.asarray(self.labels)
             if labels.shape != (n,) or labels.dtype.kind not in "iu":
@@ -95,6 +99,7 @@ class Outputs:
             self.probs[rows],
             None if self.labels is None else self.labels[rows],
             {name: mean[rows] for name, mean in self.sampled.items()},
+            None if self.view is None else self.view[rows],
         )
 
     @property
@@ -163,13 +168,16 @@ class Reference:
         pairs = [(self.train, self.validation), *self.folds]
         copies = self.copies or ((),) * len(pairs)
         with_index = all(len(train.features) > 1 for train, _ in pairs)
+
+        def seen(outputs: Outputs) -> estimators.Seen:
+            return estimators.Seen(outputs.features, outputs.logits, outputs.view)
+
         return [
             estimators.HeldOut(
-                held_out.features,
-                held_out.logits,
+                seen(held_out),
                 _labels("held out", held_out),
-                (train.features, _labels("train", train)) if with_index else None,
-                tuple((copy.features, copy.logits) for copy in others),
+                (seen(train), _labels("train", train)) if with_index else None,
+                tuple(seen(copy) for copy in others),
                 tuple(
                     _sampled("residual", outputs, "ensemble")
                     for outputs in ((held_out, *others) if self.distilled else ())
@@ -584,15 +592,17 @@ def vim(reference: Reference) -> Score:
 
 
 def residual(reference: Reference) -> Score:
-    """MCP, corrected by the whole answer, by a second head and by the nearest training samples in
-    feature space: logit(u) = a · logit(1 − largest probability) + b + h · evidence; see
-    `estimators.fit_residual`.
+    """MCP, corrected by the whole answer, by second heads on the features and on the image itself,
+    and by the training samples that are nearest in either: logit(u) = a · logit(1 − largest
+    probability) + b + h · evidence; see `estimators.fit_residual`.
 
     Fitted by cross-validated logistic regression to the errors of the validation samples, and to
     those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
     the samples themselves, it is MCP, calibrated. Range [0, 1].
     """
-    return _residual("residual", reference, ("answer", "head", "neighbors"))
+    from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
+
+    return _residual("residual", reference, estimators.EVIDENCE)
 
 
 def residual_no_index(reference: Reference) -> Score:
@@ -600,7 +610,9 @@ def residual_no_index(reference: Reference) -> Score:
 
     Range [0, 1].
     """
-    return _residual("residual_no_index", reference, ("answer", "head"))
+    from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
+
+    return _residual("residual_no_index", reference, estimators.NO_INDEX)
 
 
 def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Score:
@@ -611,9 +623,7 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Scor
         own, folds, allowed=allowed, seed=reference.seed
     )
     reference.facts[name] = fit.summary
-    return lambda outputs: estimators.score_residual(
-        readers, weights, outputs.features, outputs.logits
-    )
+    return lambda outputs: estimators.score_residual(readers, weights, outputs)
 
 
 # Controls.

@@ -551,6 +551,9 @@ class Scorer:
         self._network, self._stages, self._members = network, stages, members
         self._config = config
         self._infer = training.Inference(networks.outputs_model(network), config.test_batch_size)
+        self._view = None
+        if any(name.startswith("residual") for name in config.method):
+            self._view = _view_of(dataset.train.images, config.test_batch_size)
         self._estimate = training.Inference(network.get_layer("estimator"), config.test_batch_size)
         apart, copies = [], []
         for values, unseen in folds:
@@ -639,7 +642,8 @@ class Scorer:
         """What the network answers to images `[n, ...]`; FloatingPointError unless finite."""
         found = self._infer(images)
         _check_finite(*found.values())
-        return methods.Outputs(**found, labels=labels)
+        view = None if self._view is None else self._view(images)
+        return methods.Outputs(**found, labels=labels, view=view)
 
     def _learned(self, images: np.ndarray, labels: np.ndarray) -> methods.Outputs:
         """What `residual` learns from, with the ensemble's answers if it learns these."""
@@ -682,6 +686,18 @@ class Scorer:
             total += self._infer(images)["probs"]
         training.restore(self._network, self._stages["classifier"].values)
         return total / (1 + len(self._members))
+
+
+def _view_of(images: np.ndarray, batch_size: int) -> "Callable[[np.ndarray], np.ndarray] | None":
+    """What `residual` sees of such images, whatever the classifier makes of them."""
+    import keras
+
+    from btcp_tf import estimators, training
+
+    if not estimators.is_image(images.shape[1:]):
+        return None
+    inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
+    return training.Inference(keras.Model(inputs, estimators.View()(inputs)), batch_size)
 
 
 def predict_all(

@@ -1,7 +1,10 @@
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 from scipy import optimize
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
@@ -83,6 +86,144 @@ def test_neighbor_evidence_of_copies_is_finite():
     index = estimators.NeighborEvidence(20, 3)
     index.set_points(points, np.arange(20) % 2)
     assert np.isfinite(index(points, np.zeros((20, 2), np.float32))).all()
+
+
+def slow_view(image):
+    """[28, 28] → [588], one pixel at a time."""
+    x = (image.astype(np.float64) - image.mean()) / image.std()
+    votes = np.zeros((7, 7, 8))
+    for row in range(28):
+        for column in range(28):
+            across = x[row, column + 1] - x[row, column - 1] if 0 < column < 27 else 0.0
+            down = x[row + 1, column] - x[row - 1, column] if 0 < row < 27 else 0.0
+            direction = (np.arctan2(down, across) / (2 * np.pi) * 8) % 8
+            low = int(direction)
+            share = direction - low
+            cell = votes[row // 4, column // 4]
+            cell[low % 8] += (1 - share) * np.hypot(across, down)
+            cell[(low + 1) % 8] += share * np.hypot(across, down)
+    normed = np.zeros_like(votes)
+    for row in range(7):
+        for column in range(7):
+            block = votes[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
+            normed[row, column] = votes[row, column] / np.sqrt((block**2).sum() + 0.4)
+    coarse = [x[r : r + 2, c : c + 2].mean() for r in range(0, 28, 2) for c in range(0, 28, 2)]
+    return np.concatenate([normed.ravel(), coarse])
+
+
+def test_view_is_its_textbook_version():
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
+    images[1, :, 14:] = 0
+    wanted = np.stack([slow_view(image) for image in images])
+    np.testing.assert_allclose(np.asarray(estimators.View()(images)), wanted, atol=1e-4)
+    np.testing.assert_array_equal(
+        estimators.View()(images), estimators.View()(images[..., None].astype(np.float32))
+    )
+
+
+def test_view_does_not_depend_on_the_scale_of_pixels_or_on_the_size_of_the_batch():
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 20, 3), np.uint8)
+    found = np.asarray(estimators.View()(images))
+    assert found.shape == (4, 392 + 3 * 196)
+    for other in (images / 255.0, images / 127.5 - 1.0, images * 1e6):
+        np.testing.assert_allclose(np.asarray(estimators.View()(other)), found, atol=1e-3)
+    np.testing.assert_allclose(np.asarray(estimators.View()(images[2:3])), found[2:3], atol=1e-5)
+    turned = np.asarray(estimators.View()(images[:, ::-1]))
+    assert abs(turned - found).max() > 0.1
+
+
+@pytest.mark.parametrize("color", [0, 77.7, -1e-3, 255])
+def test_view_of_one_color_shows_nothing(color):
+    found = np.asarray(estimators.View()(np.full((2, 30, 9, 1), color, np.float32)))
+    assert abs(found).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((28, 28, 1), True),
+        ((8, 9), True),
+        ((None, None, 3), True),
+        ((7, 28, 1), False),
+        ((28, 28, 5), False),
+        ((28, 28, None), False),
+        ((28,), False),
+        ((4, 28, 28, 1), False),
+    ],
+)
+def test_what_is_an_image(shape, expected):
+    assert estimators.is_image(shape) is expected
+
+
+def test_neighbors_along_axes_are_those_of_principal_components():
+    random = np.random.default_rng(0)
+    points = (random.normal(size=(200, 9)) @ random.normal(size=(9, 9))).astype(np.float32)
+    points[:, 8] = 3.0  # Nothing differs there.
+    labels = random.integers(0, 3, 200)
+    queries = random.normal(size=(30, 9)).astype(np.float32)
+    logits = random.normal(size=(30, 3)).astype(np.float32)
+    index = estimators.NeighborEvidence(200, 9, axes=4)
+    index.set_points(points, labels)
+    spread = points.std(axis=0)
+    spread = np.maximum(spread, 0.1 * np.sqrt((spread**2).mean()))
+    pca = PCA(4).fit(points / spread)
+
+    def turned(x):
+        return pca.transform(x / spread) / pca.explained_variance_**0.25
+
+    wanted = brute_force(
+        turned(points), labels, turned(queries), logits.argmax(axis=1), None, index.unit.numpy(), 50
+    )
+    np.testing.assert_allclose(np.asarray(index(queries, logits)), wanted, atol=1e-2)
+
+
+def test_points_that_do_not_differ_leave_neighbors_along_axes_finite():
+    index = estimators.NeighborEvidence(20, 12, axes=5)
+    index.set_points(np.full((20, 12), 7.0, np.float32), np.arange(20) % 2)
+    found = index(np.random.default_rng(0).normal(size=(6, 12)), np.zeros((6, 2), np.float32))
+    assert np.isfinite(np.asarray(found)).all()
+
+
+def test_what_the_image_shows_corrects_a_classifier_that_does_not_see_it():
+    random = np.random.default_rng(0)
+
+    def held_out(n, m):
+        def seen(n):
+            labels = random.integers(0, 2, n)
+            view = random.normal(size=(n, 6)).astype(np.float32)
+            view[:, 0] += 4 * labels
+            # A fifth of the answers are wrong, whatever the image shows.
+            answer = np.where(random.random(n) < 0.2, 1 - labels, labels)
+            logits = np.eye(2)[answer] * random.uniform(0.5, 2, (n, 1))
+            features = random.normal(size=(n, 3))
+            return estimators.Seen(
+                *(x.astype(np.float32) for x in (features, logits, view))
+            ), labels
+
+        around = seen(m)
+        return estimators.HeldOut(*seen(n), around)
+
+    own = held_out(600, 400)
+    for allowed, used in (
+        (("answer", "head", "neighbors"), False),
+        (("answer", "image_head"), True),
+        (("answer", "image_neighbors"), True),
+        (estimators.EVIDENCE, True),
+    ):
+        fit, readers, weights = estimators.fit_residual(own, allowed=allowed)
+        assert any(name.startswith("image_") for name in fit.evidence) is used
+        is_error = own.seen.logits.argmax(axis=1) != own.labels
+        u = estimators.score_residual(readers, weights, own.seen)
+        assert (metrics.auroc(is_error, u) > 0.95) is used
+    blind = dataclasses.replace(own, seen=own.seen._replace(view=None))
+    blind = dataclasses.replace(
+        blind, reference=(own.reference[0]._replace(view=None), own.reference[1])
+    )
+    assert set(estimators._readers(blind, estimators.EVIDENCE, True, 50, 0)) == {
+        "answer",
+        "head",
+        "neighbors",
+    }
 
 
 def test_head_evidence():
@@ -246,9 +387,8 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
     labels = random.integers(0, 3, 40)
     first, second = (softmax(random.normal(size=(40, 3))) for _ in range(2))
-    held_out = estimators.HeldOut(
-        features, logits, labels, copies=((features, logits),), ensemble=(first, second)
-    )
+    seen = estimators.Seen(features, logits)
+    held_out = estimators.HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
     def choose(is_error, z, evidence, seed, classifier, target):
@@ -288,10 +428,12 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
     def held_out(n):
         features, logits = random.normal(size=(60, 2)), random.normal(size=(60, 3))
         labels = random.integers(0, 3, 60)
-        around = random.normal(size=(n, 2)).astype(np.float32), random.integers(0, 3, n)
-        one = estimators.HeldOut(features.astype(np.float32), logits, labels, around)
+        points = random.normal(size=(n, 2)).astype(np.float32)
+        around = estimators.Seen(points, random.normal(size=(n, 3))), random.integers(0, 3, n)
+        seen = estimators.Seen(features.astype(np.float32), logits)
+        one = estimators.HeldOut(seen, labels, around)
         # As if trained: nothing to learn from.
-        one._heads[0] = estimators.HeadEvidence(2, 3, hidden=2)
+        one._heads["head", 0] = estimators.HeadEvidence(2, 3, hidden=2)
         return one
 
     read = []
@@ -307,8 +449,9 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
             patch.setattr(estimators, "choose", watched)
             estimators.fit_residual(own, folds)
         index = estimators.NeighborEvidence(90, 2, min(sizes) - 1)
-        index.set_points(*own.reference)
-        np.testing.assert_allclose(read[-1][:60], index(own.features, own.logits), atol=1e-6)
+        index.set_points(own.reference[0].features, own.reference[1])
+        found = index(own.seen.features, own.seen.logits)
+        np.testing.assert_allclose(read[-1][:60], found, atol=1e-6)
         again = estimators.NeighborEvidence.from_config(index.get_config())
         assert again.neighbors == min(sizes) - 1
 
@@ -317,8 +460,9 @@ def test_copies_of_some_classifiers_only_are_refused():
     random = np.random.default_rng(0)
     features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
     labels = random.integers(0, 3, 40)
-    plain = estimators.HeldOut(features, logits, labels)
-    copied = estimators.HeldOut(features, logits, labels, copies=((features, logits),))
+    seen = estimators.Seen(features, logits)
+    plain = estimators.HeldOut(seen, labels)
+    copied = estimators.HeldOut(seen, labels, copies=(seen,))
     with pytest.raises(ValueError, match="copies: expected as many .*, received 0, 1"):
         estimators.fit_residual(plain, [copied])
 
@@ -327,14 +471,17 @@ def test_layers_survive_a_file(tmp_path):
     random = np.random.default_rng(0)
     index = estimators.NeighborEvidence(30, 4)
     index.set_points(random.normal(size=(30, 4)), random.integers(0, 3, 30))
-    features, logits = keras.Input((4,)), keras.Input((3,))
+    by_view = estimators.NeighborEvidence(30, 588, axes=5)
+    by_view.set_points(random.normal(size=(30, 588)).astype("f4"), random.integers(0, 3, 30))
+    features, logits, images = keras.Input((4,)), keras.Input((3,)), keras.Input((9, 12, 1))
     head = estimators.HeadEvidence(4, 3, hidden=5)
     head.set_weights([random.normal(size=w.shape) for w in head.weights])
     read = [estimators.AnswerEvidence(2, False)(logits), index(features, logits)]
     read.append(head(features, logits))
+    read.append(by_view(estimators.View()(images), logits))
     u = estimators.Residual(sum(x.shape[1] for x in read))([estimators.McpLogit()(logits), *read])
-    model = keras.Model([features, logits], u)
+    model = keras.Model([features, logits, images], u)
     model.save(tmp_path / "m.keras")
-    x = [random.normal(size=(5, 4)).astype(np.float32), random.normal(size=(5, 3)).astype("f4")]
+    x = [random.normal(size=(5, *shape)).astype("f4") for shape in ((4,), (3,), (9, 12, 1))]
     again = keras.models.load_model(tmp_path / "m.keras")
     np.testing.assert_array_equal(again(x), model(x))

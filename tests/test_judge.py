@@ -211,7 +211,8 @@ def test_folds_are_read_where_the_classifier_is(learned, tmp_path):
     folds = [(trained(1), (x, y), None)]
     for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
         one.fit(x, y, folds=folds, verbose=0)
-    assert [held_out.features.shape for held_out in learned] == 4 * [(60, 6)]
+    assert [held_out.seen.features.shape for held_out in learned] == 4 * [(60, 6)]
+    assert all(held_out.seen.view is None for held_out in learned)
 
 
 def test_models_of_text_have_folds_and_ensembles():
@@ -239,6 +240,50 @@ def test_without_neighbors_no_sample_goes_into_the_model(classifier):
     for evidence in ((), ("head",), ("answer", "oracle")):
         with pytest.raises(ValueError, match="evidence: expected answer, and perhaps some of head"):
             judge.fit(*held_out, reference=reference, evidence=evidence, verbose=0)
+
+
+def images(n, seed):
+    """Bars in one of three directions, a noisy one in six, and their labels."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, n)
+    rows, columns = np.mgrid[:12, :12]
+    phase = random.uniform(0, 2 * np.pi, (n, 1, 1))
+    patterns = np.stack([rows, columns, rows + columns])[y]
+    x = 120 + 100 * np.sin(patterns + phase) + random.normal(0, 20, (n, 12, 12))
+    return np.clip(x, 0, 255).astype(np.float32)[..., None], y
+
+
+@pytest.fixture(scope="module")
+def short_sighted():
+    """A classifier that sees two columns of an image alone."""
+    inputs = keras.Input((12, 12, 1))
+    x = keras.layers.Flatten()(keras.layers.Cropping2D(((0, 0), (5, 5)))(inputs))
+    x = keras.layers.Dense(4, "relu")(keras.layers.Rescaling(1 / 255)(x))
+    keras.utils.set_random_seed(0)
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES, activation="softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    model.fit(*images(600, 0), epochs=5, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("evidence", [("answer", "image_neighbors"), estimators.NO_INDEX])
+def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, evidence, tmp_path):
+    judge = btcp_tf.attach(short_sighted)
+    judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, verbose=0)
+    assert evidence[-1] in judge.fitted["evidence"]
+    x, y = images(800, 2)
+    mcp, residual = judge.evaluate(x, y, draws=100)
+    assert mcp["errors"] > 100 and residual["auroc_minus_mcp_low"] > 0.05
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras")
+    found = judge.predict(x)["uncertainty"]
+    np.testing.assert_array_equal(again.predict(x)["uncertainty"], found)
+    largest = max(max(weights.shape, default=0) for weights in judge.model.weights)
+    assert (largest < 600) is (evidence == estimators.NO_INDEX)
+    # Datasets are seen as arrays are.
+    batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
+    judge.fit(batches, reference=images(600, 0), evidence=evidence, verbose=0)
+    np.testing.assert_allclose(judge.predict(x)["uncertainty"], found, rtol=1e-3, atol=1e-5)
 
 
 def test_classifier_and_answers_are_bit_identical(classifier, fitted):
@@ -312,7 +357,7 @@ def test_classes_are_told_where_errors_are_many():
     x, y = samples(1500, 1)
     features, logits = x, np.random.default_rng(0).normal(size=(1500, CLASSES)).astype(np.float32)
     for n, told in ((120, 0), (1500, 1)):
-        held_out = estimators.HeldOut(features[:n], logits[:n], y[:n])
+        held_out = estimators.HeldOut(estimators.Seen(features[:n], logits[:n]), y[:n])
         errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
         assert (errors >= 100) == told
         readers = estimators._readers(held_out, ("answer",), errors >= 100, 50, seed=0)

@@ -423,11 +423,17 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     np.testing.assert_allclose(saved.uncertainty["mcp"], 1 - saved.probs.max(axis=1), atol=1e-6)
     assert len(learned) == 3
     for held_out in learned:
-        noisy, turned = (logits - held_out.logits for _, logits in held_out.copies)
+        noisy, turned = (copy.logits - held_out.seen.logits for copy in held_out.copies)
         # Of the same images in the same order, hence not far off, but others.
-        spread = held_out.logits.std(axis=0).mean()
+        spread = held_out.seen.logits.std(axis=0).mean()
         assert 0 < np.abs(noisy).mean() < spread / 2
         assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
+        # What the images themselves show, of the copies what these show.
+        around, labels = held_out.reference
+        assert around.view.shape == (len(labels), 588)
+        assert held_out.seen.view.shape == (len(held_out.labels), 588)
+        for copy in held_out.copies:
+            assert 0.01 < np.abs(copy.view - held_out.seen.view).mean() < 1
 
 
 def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, learned):
@@ -438,7 +444,7 @@ def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, 
     assert {"classifier.npz", "member2"} == {path.name for path in checkpoints.iterdir()}
     assert "ensemble: member 2 of 2" in capsys.readouterr().out
     (held_out,) = learned
-    answers = [held_out.logits, held_out.copies[0][1]]
+    answers = [held_out.seen.logits, held_out.copies[0].logits]
     for mean, logits in zip(held_out.ensemble, answers, strict=True):
         other = 2 * mean - special.softmax(logits, axis=1)
         # Probabilities of another classifier of the same images.
