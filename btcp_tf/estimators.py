@@ -27,7 +27,7 @@ NEIGHBORS = 50
 _SIDE = 28
 _CELL = 4
 _DIRECTIONS = 8
-_GRAY_LEVEL = 0.4
+_FLAT = 0.4  # Energy of gradients next to which what a cell shows is not blown up.
 _AXES = 64
 
 _COUNTS = (5, 10, 20, 50)
@@ -139,7 +139,7 @@ class View(_Float32):
         cells = _CELL**2 * _means(votes, _CELL)
         energy = ops.sum(ops.square(cells), axis=-1, keepdims=True)
         around = 9 * _means(ops.pad(energy, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
-        cells = cells / ops.sqrt(around + _GRAY_LEVEL)
+        cells = cells / ops.sqrt(around + _FLAT)
         sizes = (_SIDE // _CELL) ** 2 * _DIRECTIONS, (_SIDE // 2) ** 2 * x.shape[-1]
         parts = zip((cells, _means(x, 2)), sizes, strict=True)
         return ops.concatenate([ops.reshape(part, (-1, size)) for part, size in parts], axis=1)
