@@ -136,7 +136,7 @@ def test_quarters_share_no_row(example):
 def test_human_disagreement(example, prepared_data_dir, arrays_dir, tmp_path, capsys):
     from scipy import stats
 
-    flags = ["--epochs=3", "--train_images=3000", "--test_images=2000", f"--output_dir={tmp_path}"]
+    flags = ["--epochs=5", "--train_images=5000", "--test_images=3000", f"--output_dir={tmp_path}"]
     found = example("human_disagreement").main(
         [f"--data_dir={prepared_data_dir}", f"--counts={arrays_dir / 'cifar10h.npz'}", *flags]
     )
@@ -147,8 +147,9 @@ def test_human_disagreement(example, prepared_data_dir, arrays_dir, tmp_path, ca
             assert found["spearman"][row, column] == pytest.approx(wanted)
             assert f"{wanted:+.3f} [" in printed
     assert list(found["u"]) == ["mcp", "entropy", "residual"]
-    # Even this short, a classifier is less sure of what people do not agree about.
-    assert found["spearman"].min() > 0.03
+    # Even this short, a classifier is less sure of what people do not agree about: about 0.1,
+    # where chance has a standard deviation of 0.02.
+    assert found["spearman"].min() > 0.05
     assert (tmp_path / "deciles.png").stat().st_size > 10_000
 
 
