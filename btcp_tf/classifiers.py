@@ -8,6 +8,8 @@ import os
 import random
 import re
 import tempfile
+import threading
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -38,6 +40,9 @@ class TwoProbs(layers.Layer):
         return ops.concatenate([1.0 - p, p], axis=1)
 
 
+_TAPPED = threading.RLock()
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Tap(layers.Layer):
     """What one layer inside a model reads or answers while the model answers, in inference mode.
@@ -60,18 +65,21 @@ class Tap(layers.Layer):
     def call(self, inputs: Any) -> Any:
         layer = flat_layers(self.model)[self.position]
         seen = []
-        original = layer.call
 
-        def call(x: Any, *rest: Any, **named: Any) -> Any:
-            answer = original(x, *rest, **named)
-            seen.append(x if self.side == "input" else answer)
-            return answer
+        # One thread's tracing must not see what another put in the layer's place.
+        with _TAPPED:
+            original = layer.call
 
-        layer.call = call
-        try:
-            self.model(inputs, training=False)
-        finally:
-            layer.call = original
+            def call(x: Any, *rest: Any, **named: Any) -> Any:
+                answer = original(x, *rest, **named)
+                seen.append(x if self.side == "input" else answer)
+                return answer
+
+            layer.call = call
+            try:
+                self.model(inputs, training=False)
+            finally:
+                layer.call = original
         if not seen:
             raise ValueError(f"expected a layer that the model uses, received {layer.name}")
         return seen[-1]
@@ -183,17 +191,22 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
         raise FileNotFoundError(
             f"{what}: expected a .keras file, received {found}, which is {state}"
         )
+    if not zipfile.is_zipfile(found):
+        raise ValueError(
+            f"{what}: expected a .keras file, which is a zip archive, received {found}, which is "
+            "none or is cut off"
+        )
     try:
         return keras.models.load_model(found, compile=False)
     except Exception as error:  # Whatever a damaged or foreign file raises.
-        reason = _reason(error)
+        why = reason(error)
         if name := _unknown(error):
-            reason = (
+            why = (
                 f"it holds {name}, which is not registered here: import the module that registers "
                 "it, or load inside of keras.saving.custom_object_scope"
             )
         raise ValueError(
-            f"{what}: expected a .keras file that Keras can load, received {found} ({reason})"
+            f"{what}: expected a .keras file that Keras can load, received {found} ({why})"
         ) from error
 
 
@@ -211,7 +224,7 @@ def check_loadable(model: keras.Model) -> None:
         name = _unknown(error)
         raise ValueError(
             "classifier: expected one that Keras can read from a file again, received one with "
-            + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot read: {_reason(error)}")
+            + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot read: {reason(error)}")
         ) from error
     finally:
         random.setstate(state)
@@ -229,7 +242,7 @@ def _unknown(error: Exception) -> str:
     return found[1] if found else ""
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """In a line why Keras could not make an object; it hands on reasons inside of others."""
     words = str(error)
     if "enable_unsafe_deserialization" in words:
@@ -266,7 +279,7 @@ def _copy(model: keras.Model) -> keras.Model:
             name = _unknown(error)
             raise ValueError(
                 f"classifier: expected a model that Keras can copy, received {model.name} with "
-                + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot: {_reason(error)}")
+                + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot: {reason(error)}")
             ) from error
     else:
         try:

@@ -174,10 +174,17 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         if base and base not in values["method"]:
             raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
     trained = [name for name, method in METHODS.items() if method.trained]
-    if not {"mcp", *trained} & {*values["method"]}:
+    exported = [name for name in values["method"] if METHODS[name].exported]
+    if not exported:
+        can = [name for name, method in METHODS.items() if method.exported]
         raise UsageError(
-            "method: expected among them mcp, or one whose estimator is trained, which the "
-            f"decision is made of, received {','.join(values['method'])}"
+            f"method: expected among them one that a SavedModel can answer, {', '.join(can)}, "
+            f"received {','.join(values['method'])}"
+        )
+    if values["export_method"] not in ("auto", *exported):
+        raise UsageError(
+            f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
+            f"{', '.join(exported)}, received {values['export_method']}"
         )
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)

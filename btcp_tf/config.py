@@ -277,6 +277,12 @@ class Config:
 
     # Evaluation and output.
     tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
+    export_method: str = setting(
+        "auto",
+        "Whose u the SavedModel answers: mcp, residual, residual_no_index or one whose estimator "
+        "is trained, of --method. auto: the last that is fine-tuned; without one the first of "
+        "residual, residual_no_index, the last estimator that is trained, mcp.",
+    )
     threshold: str = setting(
         "best_bacc",
         "What the SavedModel accepts, chosen on calibration images: best_bacc; least_cost (see "

@@ -36,7 +36,8 @@ _BLOCK = 8192
 _FOLDS = 5
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 _DRAWS = 1000
-_ERRORS_FOR_CLASSES = 100
+FEW_ERRORS = 100
+"""Fewer teach an estimator little."""
 
 _SMOOTHING = 0.1
 _HEAD_BATCH = 256
@@ -101,7 +102,7 @@ class AnswerEvidence(_Float32):
             -ops.sum(probs * log_probs, axis=1, keepdims=True),
         ]
         if self.classes:
-            told.append(ops.one_hot(ops.argmax(logits, axis=1), k))
+            told.append(ops.one_hot(ops.argmax(logits, axis=1), k, dtype="float32"))
         return ops.concatenate(told, axis=1)
 
     def get_config(self) -> dict[str, Any]:
@@ -122,10 +123,14 @@ class View(_Float32):
         x = ops.cast(images, "float32")
         if len(x.shape) == 3:
             x = ops.expand_dims(x, -1)
-        mean = ops.mean(x, axis=(1, 2, 3), keepdims=True)
+        whole: Any = dict(axis=(1, 2, 3), keepdims=True)
+        # Squares of pixels must neither overflow nor vanish.
+        x = x / ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
+        # The rounding error of the mean is a constant, too.
+        x = x - ops.mean(x, **whole)
+        x = x - ops.mean(x, **whole)
         # An image of one color has no more than rounding errors to show.
-        least = 1e-5 * ops.max(ops.abs(x), axis=(1, 2, 3), keepdims=True) + 1e-12
-        x = (x - mean) / ops.maximum(ops.std(x, axis=(1, 2, 3), keepdims=True), least)
+        x = x / ops.maximum(ops.std(x, **whole), 1e-5)
         if x.shape[1:3] != (_SIDE, _SIDE):
             x = ops.image.resize(x, (_SIDE, _SIDE), antialias=True, data_format="channels_last")
         gray = ops.mean(x, axis=-1)
@@ -198,12 +203,12 @@ class NeighborEvidence(_Float32):
         self.labels = self.add_weight(
             shape=(size,), initializer="zeros", trainable=False, dtype="int32", name="labels"
         )
+        self.mean = self.add_weight(
+            shape=(width,), initializer="zeros", trainable=False, name="mean"
+        )
         # A length below which all distances are alike.
         self.unit = self.add_weight(shape=(), initializer="ones", trainable=False, name="unit")
         if axes:
-            self.mean = self.add_weight(
-                shape=(width,), initializer="zeros", trainable=False, name="mean"
-            )
             self.turn = self.add_weight(
                 shape=(width, axes), initializer="zeros", trainable=False, name="turn"
             )
@@ -215,11 +220,14 @@ class NeighborEvidence(_Float32):
           points: `[size, width]` float32, features of the training samples.
           labels: `[size]`.
         """
+        # Far from the origin, rounding would swamp the distances.
+        mean = points.mean(axis=0, dtype=np.float64)
+        self.mean.assign(mean)
+        points = (points - mean).astype(np.float32)
         if self.axes:
-            mean, turn = _principal_axes(points, self.axes)
-            self.mean.assign(mean)
+            turn = _principal_axes(points, self.axes)
             self.turn.assign(turn)
-            points = (points - mean) @ turn
+            points = points @ turn
         self.points.assign(points)
         self.labels.assign(labels)
         spread = np.sqrt(np.var(points, axis=0, dtype=np.float64).sum())
@@ -232,8 +240,9 @@ class NeighborEvidence(_Float32):
           logits: `[n, k]`.
           own: `[n]` int32, the place of each row in the index, where it is not its own neighbor.
         """
+        features = features - self.mean
         if self.axes:
-            features = ops.matmul(features - self.mean, self.turn)
+            features = ops.matmul(features, self.turn)
         squared, labels = self._nearest(features, own)
         distances = ops.log(ops.sqrt(squared) + self.unit)
         predicted = ops.cast(ops.argmax(logits, axis=1), "int32")
@@ -278,14 +287,14 @@ class NeighborEvidence(_Float32):
         return {**super().get_config(), **sizes, "axes": self.axes}
 
 
-def _principal_axes(points: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean `[d]` and turn `[d, count]`: the first principal components, see `NeighborEvidence`."""
-    mean, scale = _standard(points)
-    apart = (points - mean) * scale
+def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
+    """Turn `[d, count]` of points whose mean is 0: the first axes, see `NeighborEvidence`."""
+    _, scale = _standard(points)
+    apart = points * scale
     variances, axes = np.linalg.eigh(apart.T @ apart / len(points))
     # Without a variance there is rounding alone.
     variances = np.maximum(variances[-count:], max(1e-6 * variances[-1], 1e-12))
-    return mean, scale[:, None] * axes[:, -count:] / variances**0.25
+    return scale[:, None] * axes[:, -count:] / variances**0.25
 
 
 def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -329,7 +338,7 @@ class HeadEvidence(_Float32):
         x = ops.relu(ops.matmul((features - mean) * scale, kernel1) + bias1)
         own = ops.log_softmax(ops.matmul(x, kernel2) + bias2, axis=1)
         predicted = ops.argmax(logits, axis=1)
-        told = ops.one_hot(predicted, self.classes)
+        told = ops.one_hot(predicted, self.classes, dtype="float32")
         log_p = ops.sum(told * own, axis=1)
         against = ops.logsumexp(own - 1e9 * told, axis=1)
         return ops.stack(
@@ -525,6 +534,7 @@ def fit_residual(
     allowed: Sequence[str] = EVIDENCE,
     seed: int = 0,
     batch_size: int = 256,
+    verbose: int = 0,
 ) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
     """Fits the residual estimator to a classifier's answers to held-out samples.
 
@@ -541,6 +551,7 @@ def fit_residual(
         sample goes into the model.
       seed: Of the cross-validation's parts, of the bootstrap and of the second head.
       batch_size: Samples at once.
+      verbose: 1 says what is being done.
 
     Raises:
       ValueError: If `allowed` or an argument is not as described.
@@ -570,11 +581,15 @@ def fit_residual(
     classifier = np.repeat(np.arange(len(everyone)), [len(one.labels) for one in everyone])
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
-    classes = bool(is_error[: len(classifier)].sum() >= _ERRORS_FOR_CLASSES)
+    classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
     # What is read means the same for all: no more neighbors than the smallest reference has.
     sizes = [len(one.reference[1]) for one in everyone if one.reference is not None]
     neighbors = min([NEIGHBORS, *(size - 1 for size in sizes)])
+    if verbose:
+        print("second heads ...", flush=True)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
+    if verbose:
+        print(f"evidence of {len(is_error):,} answers: {', '.join(readers[0])} ...", flush=True)
     read = [_read(readers[number], seen, batch_size) for number, seen in answers]
     target = None
     if held_out.ensemble:
@@ -587,6 +602,7 @@ def fit_residual(
         seed,
         classifier,
         target,
+        verbose,
     )
     return fit, {name: readers[0][name] for name in fit.evidence}, weights
 
@@ -594,7 +610,7 @@ def fit_residual(
 def check_evidence(allowed: Any) -> None:
     """ValueError unless it is a list of kinds of evidence, "answer" among them."""
     told = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
-    if isinstance(allowed, str) or not isinstance(allowed, Collection):
+    if isinstance(allowed, str | bytes) or not isinstance(allowed, Collection):
         raise ValueError(f"{told}, in a list, received {allowed!r}")
     names = list(allowed)
     if "answer" not in names or any(name not in EVIDENCE for name in names):
@@ -645,6 +661,34 @@ def score_residual(
     return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
 
 
+def residual_of(
+    readers: dict[str, keras.layers.Layer],
+    weights: Weights,
+    inputs: Any,
+    features: Any,
+    logits: Any,
+    z: Any,
+) -> Any:
+    """The same in a functional model: u `[n, 1]`, of Keras tensors.
+
+    Args:
+      readers: Of `fit_residual`.
+      weights: Of `fit_residual`.
+      inputs: The classifier's, `[n, ...]`.
+      features: `[n, d]`.
+      logits: `[n, k]`.
+      z: MCP's logit `[n, 1]`, from `McpLogit`.
+    """
+    of_images = any(name.startswith("image_") for name in readers)
+    seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
+    read = [reader(*reads(name, seen)) for name, reader in readers.items()]
+    a, b, h = weights
+    layer = Residual(read=len(h), name="residual")
+    u = layer([z, *read])
+    layer.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
+    return u
+
+
 def _read(
     readers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -662,6 +706,7 @@ def choose(
     seed: int,
     classifier: np.ndarray,
     target: np.ndarray | None = None,
+    verbose: int = 0,
 ) -> tuple[Fit, Weights]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
@@ -681,6 +726,7 @@ def choose(
       classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
         fold of the cross-validation where it can be: what is learned from others is tried on it.
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
+      verbose: 1 shows how many of the trials are done.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold
@@ -725,13 +771,17 @@ def choose(
 
     def trial(names: tuple[str, ...], strength: float) -> tuple[float, tuple[str, ...], float, Any]:
         u = held_out(np.hstack([z, *(evidence[name] for name in names)]), strength)
+        bar.add(1)
         return metrics.aurc(is_error, u), names, strength, u
 
+    others = [name for name in evidence if name != "answer"]
+    parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
+    if verbose:
+        print("trials on held-out samples", flush=True)
+    bar = keras.utils.Progbar(len(_STRENGTHS) + len(parts), verbose=verbose)
     # All of it needs the penalty most; the parts are tried with what suits it.
     trials = [trial(tuple(evidence), strength) for strength in _STRENGTHS]
     _, _, strength, _ = min(trials, key=lambda found: found[0])
-    others = [name for name in evidence if name != "answer"]
-    parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
     trials += [trial(("answer", *part), strength) for part in parts]
     _, names, strength, u = min(trials, key=lambda found: found[0])
     difference = _difference(is_error, z[:n, 0], u, seed)
@@ -758,13 +808,14 @@ def choose(
         who += ", an ensemble's true class probabilities as targets"
     source = f"{n} held-out samples{who}, {errors} errors"
     end = "the estimator is used" if better else "not better: u is MCP, calibrated"
+    few = ", which are few to learn from" if errors < FEW_ERRORS else ""
     fit = Fit(
         **same,
         evidence=names,
         strength=strength,
         difference=difference,
         words=f"{source}, minus MCP: {figures}; {end}",
-        summary=f"learned from {source}; {end}",
+        summary=f"learned from {source}{few}; {end}",
     )
     # MCP whose u rises where its own answer is more certain would be MCP no more.
     return fit, (a, b, slopes[1:]) if better or a > 0 else MCP

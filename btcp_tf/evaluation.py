@@ -379,6 +379,10 @@ DECISION_FILE = "decision.json"
 """In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
 
 
+NOT_EXPORTED = "not exported"
+"""How the words begin that stand in the place of a SavedModel's path."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """What a run's SavedModel accepts."""
@@ -390,6 +394,16 @@ class Decision:
     """Whose u: a column of `calibration`."""
     calibration: Predictions
     """Answers to the calibration set."""
+
+    @property
+    def stage(self) -> str:
+        """ "frozen" or "finetuned"."""
+        return "finetuned" if self.predictor.endswith("_finetuned") else "frozen"
+
+    def of(self, saved_model: str) -> str:
+        """Where the SavedModel is, and whose u it answers; or why there is none."""
+        whose = f" (u of {self.method}, {self.stage} classifier)"
+        return saved_model + ("" if saved_model.startswith(NOT_EXPORTED) else whose)
 
 
 def load_decision(folder: str | os.PathLike) -> Decision | None:

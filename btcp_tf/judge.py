@@ -13,6 +13,7 @@ the paper's estimator in its place.
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -23,12 +24,12 @@ from typing import Any, Self
 
 import keras
 import numpy as np
+import tensorflow as tf
 from scipy import special
 
 from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
 from btcp_tf.files import as_path, atomic_path, check_folder
 
-_FEW_ERRORS = 100
 _DRAWS = 1000
 _LARGEST_SEED = 2**31 - 1
 
@@ -154,13 +155,19 @@ class Judge:
         for number, (classifier, samples, trained_on, *more) in enumerate(folds):
             with _naming(f"folds[{number}]"):
                 judge = self._like(classifier, samples)
+                shapes = [one.model.inputs[0].shape[1:] for one in (self, judge)]
+                if estimators.is_image(shapes[0]) != estimators.is_image(shapes[1]):
+                    raise ValueError(
+                        f"classifier: expected one of inputs {shapes[0]}, received one of "
+                        f"{shapes[1]}"
+                    )
                 again = more[0] if more else ()
                 others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
         fit, readers, weights = estimators.fit_residual(
-            own, others, allowed=evidence, seed=seed, batch_size=batch_size
+            own, others, allowed=evidence, seed=seed, batch_size=batch_size, verbose=verbose
         )
         self._put("residual", _residual(readers, weights), dataclasses.asdict(fit))
-        if fit.errors < _FEW_ERRORS:
+        if fit.errors < estimators.FEW_ERRORS:
             _warn_of_few_errors(fit.errors, fit.samples, "held-out")
         if verbose:
             print(fit.words)
@@ -214,7 +221,7 @@ class Judge:
             words += f"; {facts['collapse']}"
         told = {"samples": len(labels), "errors": facts["train_errors"], **facts, "words": words}
         self._put("btcp", lambda images, features, logits, z: estimator(features), told)
-        if facts["train_errors"] < _FEW_ERRORS:
+        if facts["train_errors"] < estimators.FEW_ERRORS:
             _warn_of_few_errors(facts["train_errors"], len(labels), "training")
         if verbose:
             print(words)
@@ -370,7 +377,17 @@ class Judge:
         """
         from btcp_tf.saved_model import COLUMN, export
 
+        inputs = self.model.inputs[0]
+        sample = _check_inputs(sample, inputs.shape[1:], inputs.dtype, "sample")
+        if sample.dtype.kind == "f" and not np.isfinite(sample).all():
+            raise ValueError("sample: expected finite numbers, received NaN or infinity")
         threshold, found = self.threshold, self._about.get("calibration")
+        if threshold is not None and threshold.tau is None:
+            warnings.warn(
+                f"the threshold is not achievable, so the SavedModel accepts nothing: "
+                f"{threshold.rule}",
+                stacklevel=2,
+            )
         held_out = {}
         if found:
             held_out["calibration"] = evaluation.Predictions(
@@ -384,7 +401,7 @@ class Judge:
             root,
             name,
             self.class_names,
-            np.asarray(sample),
+            sample,
             threshold=threshold or thresholds.DEFAULT,
             held_out=held_out,
             about={
@@ -577,6 +594,15 @@ def attach(
     Raises:
       As `classifiers.take_apart`; and `ValueError` if the names are not k different ones.
     """
+    if isinstance(classifier, str | os.PathLike):
+        classifier = classifiers.load(classifier, "classifier")
+    if isinstance(classifier, Judge) or any(
+        isinstance(layer, Card) for layer in getattr(classifier, "layers", ())
+    ):
+        raise ValueError(
+            "classifier: expected a classifier, received a Judge, which has one already; "
+            "btcp_tf.load reads it from a file"
+        )
     encoder, head = classifiers.take_apart(classifier, features, example=example)
     classes = head.output.shape[1]
     names = _checked_names(class_names, classes)
@@ -659,6 +685,10 @@ def load(path: str | os.PathLike) -> Judge:
         missing = {"class_names", "method", "fit", "threshold", "calibration"} - card.about.keys()
         if missing:
             raise ValueError(f"none of {', '.join(sorted(missing))}")
+        _checked_names(card.about["class_names"] or [None], model.output["probs"].shape[-1])
+        for name, kind in (("method", str), ("fit", dict), ("calibration", dict)):
+            if not isinstance(card.about[name], kind | (type(None) if kind is dict else str)):
+                raise ValueError(f"{name} is {card.about[name]!r:.40}")
         if card.about["threshold"] is not None:
             thresholds.from_json(card.about["threshold"])
     except ValueError as error:
@@ -674,18 +704,7 @@ tensors."""
 
 
 def _residual(readers: dict[str, keras.layers.Layer], weights: estimators.Weights) -> _Estimate:
-    def estimate(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
-        of_images = any(name.startswith("image_") for name in readers)
-        view = estimators.View(name="view")(inputs) if of_images else None
-        seen = estimators.Seen(features, logits, view)
-        read = [reader(*estimators.reads(name, seen)) for name, reader in readers.items()]
-        a, b, h = weights
-        layer = estimators.Residual(read=len(h), name="residual")
-        u = layer([z, *read])
-        layer.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
-        return u
-
-    return estimate
+    return functools.partial(estimators.residual_of, readers, weights)
 
 
 def _has_view(encoder: keras.Model) -> bool:
@@ -761,10 +780,16 @@ class _Inference:
         labels = []
         for item in x if is_dataset else [x]:
             if is_dataset and isinstance(item, tuple):
-                labels.append(np.asarray(item[1]))
+                labels += [np.asarray(column) for column in item[1:2]]
                 item = item[0]
             checked = _check_inputs(item, self._shape, self._dtype)
-            parts.append(self._infer(checked, "" if is_dataset else title))
+            try:
+                parts.append(self._infer(checked, "" if is_dataset else title))
+            except tf.errors.InvalidArgumentError as error:
+                raise ValueError(
+                    "x: expected inputs that the classifier can take, received "
+                    f"{checked.shape}: {classifiers.reason(error)}"
+                ) from error
         if not parts:
             raise ValueError("x: expected a dataset of batches, received one without any")
         outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -778,19 +803,21 @@ class _Inference:
         return outputs, np.concatenate(labels) if labels and y is None else y
 
 
-def _check_inputs(batch: Any, shape: Sequence[int | None], dtype: str) -> np.ndarray:
+def _check_inputs(
+    batch: Any, shape: Sequence[int | None], dtype: str, name: str = "x"
+) -> np.ndarray:
     """Inputs `[n, *shape]` of that type, or ValueError."""
-    batch = metrics.array("x", batch)
+    batch = metrics.array(name, batch)
     if dtype != "string":
         if batch.dtype.kind not in "biuf":
-            raise ValueError(f"x: expected numbers, received {batch.dtype}")
-        if "int" in dtype and batch.dtype != dtype:
-            limits = np.iinfo(dtype)
+            raise ValueError(f"{name}: expected numbers, received {batch.dtype}")
+        if (dtype == "bool" or "int" in dtype) and batch.dtype != dtype:
+            low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             with np.errstate(invalid="ignore"):
-                fits = (batch >= limits.min) & (batch <= limits.max) & (batch % 1 == 0)
+                fits = (batch >= low) & (batch <= high) & (batch % 1 == 0)
             if not fits.all():
                 raise ValueError(
-                    f"x: expected {dtype}, received {batch.dtype} with {batch[~fits].flat[0]}"
+                    f"{name}: expected {dtype}, received {batch.dtype} with {batch[~fits].flat[0]}"
                 )
         batch = batch.astype(dtype, copy=False)
     fits = len(batch.shape) == len(shape) + 1 and all(
@@ -798,6 +825,7 @@ def _check_inputs(batch: Any, shape: Sequence[int | None], dtype: str) -> np.nda
     )
     if not fits or not len(batch):
         raise ValueError(
-            f"x: expected inputs of shape {('n', *shape)}, at least one, received {batch.shape}"
+            f"{name}: expected inputs of shape {('n', *shape)}, at least one, received "
+            f"{batch.shape}"
         )
     return batch

@@ -22,6 +22,8 @@ from scipy import optimize, special
 from btcp_tf import metrics
 
 if TYPE_CHECKING:
+    import keras
+
     from btcp_tf import estimators
 
 KNN_NEIGHBORS = 50
@@ -140,6 +142,8 @@ class Reference:
     distilled: bool = False
     """Whether `residual` learns 1 − the true class probability of `sampled["ensemble"]`, which
     validation and its copies then have, instead of right or wrong; without folds."""
+    verbose: int = 0
+    """1: `residual` shows how far it is."""
     facts: dict[str, str] = dataclasses.field(default_factory=dict)
     """Filled by methods that are fitted: how it went, by name."""
 
@@ -214,11 +218,18 @@ class Method:
     """Another method whose u this one has; its decision threshold is its own."""
     samples: str = ""
     """What it needs of `Outputs.sampled`."""
+    fits_graph: bool = False
+    """Whether a SavedModel can compute the u that `prepare` fits."""
 
     @property
     def trained(self) -> bool:
         """Whether the method trains the estimator."""
         return self.prepare is None and not self.column_of
+
+    @property
+    def exported(self) -> bool:
+        """Whether a SavedModel can answer its u."""
+        return self.trained or self.fits_graph
 
 
 def _finite(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> np.ndarray:
@@ -615,15 +626,30 @@ def residual_no_index(reference: Reference) -> Score:
     return _residual("residual_no_index", reference, estimators.NO_INDEX)
 
 
-def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Score:
+@dataclasses.dataclass(frozen=True)
+class ResidualScore:
+    """A fitted residual estimator: u of outputs, and the parts that a model is made of."""
+
+    readers: "dict[str, keras.layers.Layer]"
+    weights: "estimators.Weights"
+
+    def __call__(self, outputs: Outputs) -> np.ndarray:
+        from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
+
+        return estimators.score_residual(self.readers, self.weights, outputs)
+
+
+def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
     from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
+    if reference.verbose:
+        print(f"fitting {name}", flush=True)
     own, *folds = reference.held_out
     fit, readers, weights = estimators.fit_residual(
-        own, folds, allowed=allowed, seed=reference.seed
+        own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose
     )
     reference.facts[name] = fit.summary
-    return lambda outputs: estimators.score_residual(readers, weights, outputs)
+    return ResidualScore(readers, weights)
 
 
 # Controls.
@@ -700,7 +726,7 @@ def squash(score: ArrayLike, validation_score: ArrayLike) -> np.ndarray:
 
 
 METHODS: dict[str, Method] = {
-    "mcp": Method("MCP", "paper", mcp),
+    "mcp": Method("MCP", "paper", mcp, fits_graph=True),
     "mc_dropout": Method("MC dropout", "paper", mc_dropout, samples="dropout"),
     "trust_score": Method("TrustScore", "paper", trust_score),
     # gamma = 0 leaves the plain squared error of the true class probability: ConfidNet's loss
@@ -724,8 +750,8 @@ METHODS: dict[str, Method] = {
     ),
     "vim": Method("ViM", "later", vim, bounded=False),
     "ensemble": Method("Ensemble", "later", ensemble, samples="ensemble"),
-    "residual": Method("Residual", "later", residual),
-    "residual_no_index": Method("Residual, no index", "later", residual_no_index),
+    "residual": Method("Residual", "later", residual, fits_graph=True),
+    "residual_no_index": Method("Residual, no index", "later", residual_no_index, fits_graph=True),
     "constant": Method("Constant", "control", constant),
     "random": Method("Random", "control", random),
     "mcp_cubed": Method("MCP cubed", "control", mcp_cubed),

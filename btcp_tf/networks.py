@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from btcp_tf import classifiers
+from btcp_tf import classifiers, estimators
 
 
 def build_model(
@@ -140,6 +140,25 @@ def mcp_model(model: keras.Model) -> keras.Model:
     probs = model.get_layer("classifier")(encoder(image))
     uncertainty = 1.0 - keras.ops.max(probs, axis=1, keepdims=True)
     return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="mcp")
+
+
+def residual_model(
+    model: keras.Model, readers: dict[str, keras.layers.Layer], weights: estimators.Weights
+) -> keras.Model:
+    """The classifier with the residual estimator in the place of the trained one.
+
+    Args:
+      model: From `assemble`; its weights are shared.
+      readers: Of `estimators.fit_residual`.
+      weights: Of `estimators.fit_residual`.
+    """
+    encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
+    image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
+    features = encoder(image)
+    logits, probs = classifiers.both_ends(classifier)(features)
+    z = estimators.McpLogit(name="mcp_logit")(logits)
+    uncertainty = estimators.residual_of(readers, weights, image, features, logits, z)
+    return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="residual")
 
 
 def outputs_model(model: keras.Model) -> keras.Model:

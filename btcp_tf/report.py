@@ -139,7 +139,7 @@ def write_run_report(
     drawings = plots.draw_run(predictions, history, tau=test[0]["tau"])
     results = [block for group in classifiers(test) for block in _headline(group)]
     if saved_model:
-        results.append(text(f"SavedModel: {saved_model}"))
+        results.append(text(f"SavedModel: {decision.of(saved_model) if decision else saved_model}"))
     seen = tables.with_answers(rows)
     paper = _paper(test, whole) if any(row["dataset"] in tables.PAPER for row in test) else []
     report = Report(
@@ -174,9 +174,10 @@ def _thresholds(
         u = test.uncertainty.get(decision.method)
         if u is not None:
             blocks.append(_decision_words(chosen, outcome(chosen, test.is_error, u)))
-            stage = "finetuned" if decision.predictor.endswith("_finetuned") else "frozen"
             mine = [
-                row for row in promises if (row["method"], row["stage"]) == (decision.method, stage)
+                row
+                for row in promises
+                if (row["method"], row["stage"]) == (decision.method, decision.stage)
             ]
             blocks.append(
                 plots.draw_thresholds(decision.calibration, test, decision.method, chosen, mine)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf import command, evaluation, methods, report, thresholds
+from btcp_tf import command, evaluation, methods, metrics, report, thresholds
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from btcp_tf.training import Answers, Stage
 
 Row = dict[str, Any]
-
-NOT_EXPORTED = "not exported"
 
 SIDE_DRAWS = 200
 """Bootstrap draws, at most, of rows that are not the test set's failure prediction. There are many
@@ -61,7 +59,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         finished = folder / "finished.json"
         if finished.exists():
             saved_model = _read_finished(folder)
-            again = config.export_collapsed and saved_model.startswith(NOT_EXPORTED)
+            again = config.export_collapsed and saved_model.startswith(evaluation.NOT_EXPORTED)
             if part_of_study or not again:
                 if config.verbose and not part_of_study:
                     print(f"{folder} is finished already; nothing is changed.\n")
@@ -126,7 +124,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         log(folder, f"scored the test set: {len(dataset.test)} images")
         taus = choose_taus(predictions, config)
         rows = evaluate(network, stages, predictions, taus, config)
-        decision = decide(stages, predictions, config)
+        decision = decide(predictions, config)
         promises = make_promises(predictions, config)
         notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
         notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
@@ -154,9 +152,9 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         )
         journal.finish(rows, predictions)
         if part_of_study:
-            exported = f"{NOT_EXPORTED}: part of a study"
+            exported = f"{evaluation.NOT_EXPORTED}: part of a study"
         else:
-            exported = export_model(network, stages, decision, dataset, config, rows)
+            exported = export_model(network, stages, scorer, decision, dataset, config, rows)
         with atomic_path(folder / evaluation.DECISION_FILE) as temporary:
             temporary.write_text(json.dumps(decision.as_json(exported), indent=2) + "\n")
         report.write_run_report(
@@ -576,6 +574,7 @@ class Scorer:
             folds=tuple(apart),
             copies=tuple(copies),
             distilled=config.residual_distilled,
+            verbose=int(config.verbose == 1),
         )
 
     @functools.cached_property
@@ -585,6 +584,10 @@ class Scorer:
             for name in self._config.method
             if (prepare := METHODS[name].prepare) is not None
         }
+
+    def score_of(self, name: str) -> "methods.Score | None":
+        """What a method of the run was fitted to; None for trained estimators."""
+        return self._scores.get(name)
 
     def __call__(
         self,
@@ -763,22 +766,30 @@ class Decision:
         }
 
 
-def decide(stages: dict[str, "Stage"], predictions: AllPredictions, config: Config) -> Decision:
-    """Chooses the threshold of the last stage's estimator, on calibration images."""
-    stage = list(stages.values())[-1]
-    finetuned = stage.name.endswith("_finetuned")
-    predictor, method = stage.name if finetuned else "frozen", stage.method or "mcp"
+def exported_method(config: Config) -> str:
+    """Whose u the run's SavedModel answers, see `config.export_method`."""
+    if config.export_method != "auto":
+        return config.export_method
+    if config.finetuned:
+        return config.finetuned[-1]
+    trained = [name for name in config.method if METHODS[name].trained]
+    wanted = ("residual", "residual_no_index", *reversed(trained), "mcp")
+    return next(name for name in wanted if name in config.method)
+
+
+def decide(predictions: AllPredictions, config: Config) -> Decision:
+    """Chooses the threshold of what is exported, on calibration images."""
+    method = exported_method(config)
+    predictor = f"{method}_finetuned" if method in config.finetuned else "frozen"
     held_out = {}
     for split in ("validation", "calibration"):
         rows = predictions[split, predictor]
-        u = rows.uncertainty.get(method)
-        if u is None:
-            # A run whose methods leave MCP out.
-            assert rows.probs is not None, "classifiers here have them"
-            u = 1.0 - rows.probs.max(axis=1)
-        held_out[split] = dataclasses.replace(rows, probs=None, uncertainty={"uncertainty": u})
+        column = {"uncertainty": rows.uncertainty[method]}
+        held_out[split] = dataclasses.replace(rows, probs=None, uncertainty=column)
     rows = held_out["calibration"]
     u, notes, word = rows.uncertainty["uncertainty"], [], config.threshold
+    if told := _worse_than_mcp(predictions["calibration", predictor], method, config):
+        notes.append(told)
     if word == "best_bacc" and not 0 < rows.is_error.sum() < len(u):
         notes.append(
             "threshold: none of best BACC, as the calibration answers are all correct or all "
@@ -796,6 +807,37 @@ def decide(stages: dict[str, "Stage"], predictions: AllPredictions, config: Conf
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
         )
     return Decision(predictor, method, threshold, held_out, notes)
+
+
+def _worse_than_mcp(rows: Predictions, method: str, config: Config) -> str:
+    """A warning if u ranks the errors of these rows worse than MCP does, else ""."""
+    if method == "mcp" or not 0 < rows.is_error.sum() < len(rows.is_error):
+        return ""
+    mcp = rows.uncertainty.get("mcp")
+    if mcp is None:
+        # A run whose methods leave MCP out.
+        assert rows.probs is not None, "classifiers here have them"
+        mcp = 1.0 - rows.probs.max(axis=1)
+    columns = {"mcp": mcp, method: rows.uncertainty[method]}
+    draws = metrics.bootstrap(
+        rows.is_error,
+        columns,
+        tau=config.tau,
+        draws=min(config.bootstrap_draws, SIDE_DRAWS),
+        seed=config.seed,
+        table={"aurc": metrics.METRICS["aurc"]},
+    )
+    low, high = metrics.interval(draws[method]["aurc"] - draws["mcp"]["aurc"])
+    if not low > 0:
+        return ""
+    both = ", ".join(
+        f"{name} {1000 * metrics.aurc(rows.is_error, u):.4g}" for name, u in columns.items()
+    )
+    return (
+        f"export: the SavedModel answers {method}, which ranks the errors of the calibration "
+        f"images worse than MCP: AURC x 1000 {both}, difference [{1000 * low:+.4g}, "
+        f"{1000 * high:+.4g}]; --export_method takes another"
+    )
 
 
 TARGETS = (0.01, 0.02, 0.05)
@@ -973,21 +1015,29 @@ def environment() -> dict[str, str]:
 def export_model(
     network: "keras.Model",
     stages: dict[str, "Stage"],
+    scorer: Scorer,
     decision: Decision,
     dataset: Dataset,
     config: Config,
     rows: list[Row],
 ) -> str:
-    """Exports the run's last estimator; returns the version's folder, or why there is none."""
+    """Exports what was decided on; returns the version's folder, or why there is none."""
     from btcp_tf import networks, training
     from btcp_tf.saved_model import export
 
-    stage = list(stages.values())[-1]
+    name = decision.predictor if decision.predictor != "frozen" else decision.method
+    # What is not trained reads the classifier as phase 1 left it.
+    stage = stages.get(name, stages["classifier"])
     collapse = stages["classifier"].collapse or stage.collapse
     if collapse and not config.export_collapsed:
-        return f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
+        return f"{evaluation.NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
     training.restore(network, stage.values)
-    model = network if stage.method else networks.mcp_model(network)
+    if decision.method == "mcp":
+        model = networks.mcp_model(network)
+    elif isinstance(score := scorer.score_of(decision.method), methods.ResidualScore):
+        model = networks.residual_model(network, score.readers, score.weights)
+    else:
+        model = network
     wanted = (decision.method, decision.stage)
     path = export(
         model,
@@ -1043,12 +1093,13 @@ def _print_summary(folder: Path) -> None:
         print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
     try:
         rows, extra = evaluation.load_rows(files["results"])
+        decision, saved_model = evaluation.load_decision(folder), _read_finished(folder)
         table = report.terminal_table(
             rows,
             {
                 **files,
                 "TensorBoard": f"tensorboard --logdir {folder / 'tensorboard'}",
-                "SavedModel": _read_finished(folder),
+                "SavedModel": saved_model if decision is None else decision.of(saved_model),
             },
         )
         notes = [f"note: {note}" for note in extra["notes"]]

@@ -291,9 +291,12 @@ def check_settings(rule: str, settings: Collection[str]) -> None:
     known = settings_of(rule)
     if not {name for name in known if known[name]} <= set(settings) <= set(known):
         words = [f"{name} (required)" if needed else name for name, needed in known.items()]
+        others = set(settings) - set(known)
+        takers = [name for name in RULES if others and others <= set(settings_of(name))]
         raise ValueError(
             f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
             f"{', '.join(settings) or 'none'}"
+            + (f", which {' and '.join(takers)} take" if takers else "")
         )
 
 

@@ -193,8 +193,17 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
             "export_collapsed: expected true or false, received 'often'",
         ),
         (
-            ["--dataset=digits", "--method=entropy,residual"],
-            "method: expected among them mcp, or .*, received entropy,residual",
+            ["--dataset=digits", "--method=entropy,knn"],
+            "method: expected among them one that a SavedModel can answer, .*mcp.*, received "
+            "entropy,knn",
+        ),
+        (
+            ["--dataset=digits", "--method=mcp,knn,residual", "--export_method=knn"],
+            "export_method: expected auto, or one of .*, mcp, residual, received knn",
+        ),
+        (
+            ["--dataset=digits", "--method=mcp,btcp", "--export_method=residual"],
+            "export_method: expected auto, or one of .*, mcp, btcp, received residual",
         ),
         (["--dataset=digits", "--tau"], ".*--tau"),
         (["--dataset=digits", "--method=mcp,best"], "method: expected one of mcp.*'best'"),

@@ -81,6 +81,28 @@ def test_neighbor_evidence_is_brute_force(size, leave_out, monkeypatch):
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.parametrize("offset", [1e3, 1e4])
+def test_neighbors_are_found_far_from_the_origin(offset):
+    random = np.random.default_rng(0)
+    points = (np.round(random.normal(size=(300, 5)) * 64) / 64).astype(np.float32)
+    labels = random.integers(0, 3, 300)
+    queries = (np.round(random.normal(size=(40, 5)) * 64) / 64).astype(np.float32)
+    logits = random.normal(size=(40, 3)).astype(np.float32)
+    # Like a year or a price beside small numbers; all sums are exact.
+    far = np.array([0, 0, offset, 0, -offset], np.float32)
+    found = []
+    for shift in (0 * far, far):
+        index = estimators.NeighborEvidence(300, 5)
+        index.set_points(points + shift, labels)
+        found.append(np.asarray(index(queries + shift, logits)))
+        alone = [
+            np.asarray(index(query[None] + shift, z[None]))[0]
+            for query, z in zip(queries, logits, strict=True)
+        ]
+        np.testing.assert_allclose(np.stack(alone), found[-1], atol=1e-4)
+    np.testing.assert_allclose(found[1], found[0], atol=2e-3)
+
+
 def test_neighbor_evidence_of_copies_is_finite():
     points = np.zeros((20, 3), np.float32)
     index = estimators.NeighborEvidence(20, 3)
@@ -125,17 +147,18 @@ def test_view_does_not_depend_on_the_scale_of_pixels_or_on_the_size_of_the_batch
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 20, 3), np.uint8)
     found = np.asarray(estimators.View()(images))
     assert found.shape == (4, 392 + 3 * 196)
-    for other in (images / 255.0, images / 127.5 - 1.0, images * 1e6):
+    for other in (images / 255.0, images / 127.5 - 1.0, images * 1e30, images * 1e-20):
         np.testing.assert_allclose(np.asarray(estimators.View()(other)), found, atol=1e-3)
     np.testing.assert_allclose(np.asarray(estimators.View()(images[2:3])), found[2:3], atol=1e-5)
     turned = np.asarray(estimators.View()(images[:, ::-1]))
     assert abs(turned - found).max() > 0.1
 
 
-@pytest.mark.parametrize("color", [0, 77.7, -1e-3, 255])
-def test_view_of_one_color_shows_nothing(color):
-    found = np.asarray(estimators.View()(np.full((2, 30, 9, 1), color, np.float32)))
-    assert abs(found).max() < 0.2
+@pytest.mark.parametrize("color", [0, 77.7, -1e-3, 255, 0.1])
+@pytest.mark.parametrize("shape", [(30, 9, 1), (256, 256, 3)])
+def test_view_of_one_color_shows_nothing(color, shape):
+    found = np.asarray(estimators.View()(np.full((2, *shape), color, np.float32)))
+    assert abs(found).max() < 0.01
 
 
 @pytest.mark.parametrize(

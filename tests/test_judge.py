@@ -1,3 +1,4 @@
+import concurrent.futures
 import dataclasses
 import pathlib
 import random
@@ -195,6 +196,56 @@ def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path
     assert judge.fitted is None
     with pytest.warns(UserWarning, match="all held-out samples are in the reference"):
         judge.fit(x, y, verbose=0, reference=(x[::-1], y[::-1]))
+
+
+def test_a_fold_that_sees_other_inputs_is_refused():
+    def trained(channels):
+        inputs = keras.Input((8, 8, channels))
+        flat = keras.layers.Reshape((64,))(inputs)
+        return keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(flat))
+
+    x, y = np.random.default_rng(0).random((20, 8, 8, 1), np.float32), np.arange(20) % 2
+    folds = [(trained(None), (x, y), (x, y))]
+    with pytest.raises(
+        ValueError, match=r"^folds\[0\]: classifier: expected one of inputs .*1\), "
+    ):
+        btcp_tf.attach(trained(1)).fit(x, y, reference=(x, y), folds=folds, verbose=0)
+
+
+def test_threads_share_a_subclassed_classifier():
+    @keras.saving.register_keras_serializable("tests.threads")
+    class Own(keras.Model):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self.narrow, self.last = keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")
+
+        def call(self, x):
+            return self.last(self.narrow(x))
+
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    classifier = Own()
+    classifier(x[:3])
+    judge = btcp_tf.attach(classifier, example=x[:3])
+    wanted = judge.predict(x)["uncertainty"]
+    sizes = range(2, 10)  # Each is traced anew.
+    with concurrent.futures.ThreadPoolExecutor(len(sizes)) as pool:
+        for found in pool.map(lambda size: judge.predict(x, batch_size=size), sizes):
+            np.testing.assert_allclose(found["uncertainty"], wanted, atol=1e-6)
+
+
+def test_evidence_is_float32_whatever_keras_floats_are(classifier):
+    keras.config.set_floatx("float64")
+    try:
+        inputs = keras.Input((8, 8, 1))
+        flat = keras.layers.Flatten()(inputs)
+        judge = btcp_tf.attach(keras.Model(inputs, keras.layers.Dense(3, "softmax")(flat)))
+        x = np.random.default_rng(0).normal(size=(90, 8, 8, 1))
+        y = np.arange(90) % 3
+        judge.fit(x[:60], y[:60], reference=(x[60:], y[60:]), verbose=0)
+        assert np.isfinite(judge.predict(x)["uncertainty"]).all()
+    finally:
+        keras.config.set_floatx("float32")
 
 
 def test_folds_are_read_where_the_classifier_is(learned, tmp_path):
@@ -599,6 +650,11 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
     ):
         with pytest.raises(ValueError, match=f"target_risk: expected the settings {words}"):
             fitted.select_threshold(X, Y, rule="target_risk", **settings)
+    # With the rule that it is a setting of.
+    with pytest.raises(
+        ValueError, match="best_bacc: .* none, received risk, which target_risk take"
+    ):
+        fitted.select_threshold(X, Y, risk=0.1)
     with pytest.raises(ValueError, match="reference: expected at least 2 samples, received 1"):
         btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), verbose=0)
     with pytest.raises(ValueError, match="ends with .keras, received"):
@@ -615,6 +671,50 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
     classifier.save(tmp_path / "classifier.keras")
     with pytest.raises(ValueError, match="a file that Judge.save wrote, received"):
         btcp_tf.load(tmp_path / "classifier.keras")
+    whole = (tmp_path / "classifier.keras").read_bytes()
+    for cut in (0, len(whole) // 2):
+        (tmp_path / "cut.keras").write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="a zip archive, received .*cut.keras, which is none"):
+            btcp_tf.attach(tmp_path / "cut.keras")
+    fitted.save(tmp_path / "judge.keras")
+    for judge in (fitted, fitted.model, tmp_path / "judge.keras"):
+        with pytest.raises(ValueError, match="classifier: expected a classifier, received a Judge"):
+            btcp_tf.attach(judge)
+
+
+def test_export_takes_what_predict_takes(unchecked, fitted, tmp_path):
+    x = np.round(samples(5, 3)[0])
+    path = fitted.export(tmp_path, "whole", x.astype(np.int64))
+    assert (path / "saved_model.pb").exists()
+    for sample, message in (
+        (np.full((1, 2), np.nan), "sample: expected finite numbers"),
+        (x[:, :1], r"sample: expected inputs of shape \('n', 2\), at least one, received \(5, 1\)"),
+        (x[:0], "sample: expected inputs of shape"),
+        (np.array(["a"]), "sample: expected numbers, received"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fitted.export(tmp_path, "none", sample)
+    assert not (tmp_path / "none").exists()
+    judge = module.Judge(keras.models.clone_model(fitted.model))
+    with pytest.warns(UserWarning, match="not achievable"):
+        judge.select_threshold(*samples(800, 8), rule="target_risk", risk=1e-4, delta=0.1)
+    with pytest.warns(
+        UserWarning, match="not achievable, so the SavedModel accepts nothing: error"
+    ):
+        judge.export(tmp_path, "nothing", x)
+
+
+def test_inputs_too_small_for_a_classifier_are_refused():
+    inputs = keras.Input((None, None, 1))
+    x = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(2, 5)(inputs))
+    judge = btcp_tf.attach(
+        keras.Model(inputs, keras.layers.Dense(2, "softmax")(x)), example=np.zeros((1, 9, 9, 1))
+    )
+    assert len(judge.predict(np.zeros((2, 9, 9, 1)))["predicted"]) == 2
+    with pytest.raises(
+        ValueError, match=r"x: expected inputs that the classifier can take, received \(2, 3, 3"
+    ):
+        judge.predict(np.zeros((2, 3, 3, 1)))
 
 
 def test_readme_example(unchecked, tmp_path, monkeypatch):
@@ -711,6 +811,10 @@ def test_what_is_no_set_of_inputs_is_refused_in_words(classifier):
         (lambda: judge.evaluate(labeled, y), "y: expected none beside a dataset"),
         (lambda: judge.predict(labeled.repeat()), "a dataset that ends, received an infinite one"),
         (lambda: judge.predict(labeled.take(0)), "received one without any"),
+        (
+            lambda: judge.fit(labeled.map(lambda x, y: (x,))),
+            r"y: expected labels \[n\], received none",
+        ),
         (lambda: judge.predict([[1.0, 2.0], [3.0]]), "x: .* rows of different lengths"),
         (lambda: judge.predict(x, batch_size=0), "batch_size: expected a whole number >= 1"),
         (lambda: judge.fit(x, y, reference=(x,)), "expected a pair .* received 1 parts"),
@@ -734,6 +838,12 @@ def test_whole_numbers_are_not_cut_to_fit():
         with pytest.raises(ValueError, match=f"x: expected uint8, received float64 with {value}"):
             judge.predict(np.full((2, 4), value, np.float64))
     assert len(judge.predict(np.full((2, 4), 255.0))["predicted"]) == 2
+    inputs = keras.Input((4,), dtype="bool")
+    bits = keras.ops.cast(inputs, "float32")
+    judge = btcp_tf.attach(keras.Model(inputs, keras.layers.Dense(3, "softmax")(bits)))
+    assert len(judge.predict(np.eye(4))["predicted"]) == 4
+    with pytest.raises(ValueError, match="x: expected bool, received uint8 with 200"):
+        judge.predict(np.full((2, 4), 200, np.uint8))
 
 
 def test_a_limit_that_only_pixels_reach_is_seen():
@@ -750,6 +860,11 @@ def test_a_limit_that_only_pixels_reach_is_seen():
     [
         (lambda about: about.pop("class_names"), "none of class_names"),
         (lambda about: about.__setitem__("threshold", {"tau": "x"}), "tau"),
+        (lambda about: about.__setitem__("class_names", ["a"]), "expected 3 names"),
+        (lambda about: about.__setitem__("class_names", None), "class_names"),
+        (lambda about: about.__setitem__("method", 5), "method is 5"),
+        (lambda about: about.__setitem__("fit", "x"), "fit is 'x'"),
+        (lambda about: about.__setitem__("calibration", 7), "calibration is 7"),
     ],
 )
 def test_a_card_that_is_damaged_is_refused(classifier, tmp_path, change, message):

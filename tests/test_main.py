@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from btcp_tf import evaluation
@@ -79,8 +80,22 @@ def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
     assert set(found.uncertainty) == {"mcp", "vim", "residual", "btcp", "mc_dropout"}
     rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert {row["stage"] for row in rows} == {"frozen"} and rows[0]["accuracy"] > 0.85
-    assert (tmp_path / "models" / "digits" / "1" / "saved_model.pb").exists()
     assert file.read_bytes() == before
+    # Of what a SavedModel can answer, the residual estimator goes before the trained one.
+    exported = tmp_path / "models" / "digits" / "1"
+    assert f"{exported} (u of residual, frozen classifier)" in printed
+    assert f"{exported} (u of residual, frozen classifier)" in (
+        tmp_path / "run" / "report.html"
+    ).read_text(encoding="utf-8")
+    about = json.loads((exported / "assets.extra" / "btcp_tf.json").read_text())
+    assert about["uncertainty"] == {"method": "residual", "stage": "frozen"}
+    answers = tf.saved_model.load(str(exported)).signatures["serving_default"](
+        images=tf.constant(digits.test.images)
+    )
+    np.testing.assert_allclose(answers["uncertainty"], found.uncertainty["residual"], atol=1e-5)
+    np.testing.assert_allclose(answers["probs"], expected, atol=1e-5)
+    tau = about["threshold"]["tau"]
+    np.testing.assert_array_equal(answers["accept"], answers["uncertainty"].numpy() < tau)
 
 
 def test_a_folder_of_ones_own_images(undrawn, unchecked, tmp_path, capsys):

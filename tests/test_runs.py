@@ -16,7 +16,7 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, exported, plots, runs, thresholds, training
+from btcp_tf import evaluation, exported, metrics, plots, runs, thresholds, training
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -404,6 +404,66 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert len({part.fingerprint for part, *_ in trained}) == 3
     without = dataclasses.replace(config, residual_folds=0)
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
+
+
+def test_whose_u_is_exported():
+    def chosen(methods, **settings):
+        settings = {"finetune_method": (), "verbose": 0} | settings
+        return runs.exported_method(Config(dataset="digits", method=methods, **settings))
+
+    assert chosen(("mcp", "tcp", "btcp"), finetune_method=("btcp",)) == "btcp"
+    both = ("mcp", "btcp", "tcp", "residual_no_index", "residual")
+    assert chosen(both, finetune_method=("tcp", "btcp")) == "btcp"
+    assert chosen(both, finetune_method=("btcp",), finetune_epochs=0) == "residual"
+    assert chosen(both) == "residual"
+    assert chosen(both[:-1]) == "residual_no_index"
+    assert chosen(both[:-2]) == "tcp"
+    assert chosen(("knn", "mcp")) == "mcp"
+    for name in both:
+        assert chosen(both, finetune_method=("btcp",), export_method=name) == name
+
+
+def test_an_export_that_ranks_worse_than_mcp_is_told():
+    random = np.random.default_rng(0)
+    is_error = random.random(400) < 0.3
+    probs = np.where(is_error, 0.6, 0.9) + random.normal(0, 0.02, 400)
+    columns = {
+        "mcp": 1 - probs,
+        "btcp": np.where(is_error, 0.4, 0.5) + random.normal(0, 0.2, 400),
+    }
+    probs = np.stack([probs, 1 - probs], axis=1)
+    rows = evaluation.Predictions(is_error.astype(int), probs, np.zeros(400, int), columns)
+
+    def notes(method, mcp=True):
+        column = {name: u for name, u in columns.items() if mcp or name != "mcp"}
+        part = dataclasses.replace(rows, uncertainty=column)
+        config = Config(
+            dataset="digits", method=("mcp", "btcp"), finetune_method=(), export_method=method
+        )
+        found = {(split, "frozen"): part for split in ("validation", "calibration")}
+        decision = runs.decide(found, config)
+        assert (decision.method, decision.predictor, decision.stage) == (method, "frozen", "frozen")
+        return decision.notes
+
+    assert notes("mcp") == []
+    for mcp in (True, False):
+        [note] = notes("btcp", mcp)
+        assert "the SavedModel answers btcp, which ranks the errors" in note
+        assert f"mcp {1000 * metrics.aurc(is_error, columns['mcp']):.4g}, btcp" in note
+    columns["btcp"] = columns["mcp"] ** 2
+    assert notes("btcp") == []
+
+
+def test_residual_alone_is_exported(undrawn, tmp_path):
+    short = words(tmp_path, "--method=residual", "--export_collapsed", "--threshold=0.25")
+    assert main([*short, "--classifier_epochs=2", "--finetune_epochs=0"]) == 0
+    folder = tmp_path / "run"
+    rows, _ = evaluation.load_rows(folder / "results.json")
+    assert [row["method"] for row in rows] == ["residual"]
+    decision = evaluation.load_decision(folder)
+    assert (decision.method, decision.threshold.tau) == ("residual", 0.25)
+    about = tmp_path / "models" / "digits" / "1" / "assets.extra" / "btcp_tf.json"
+    assert json.loads(about.read_text())["uncertainty"]["method"] == "residual"
 
 
 def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, capsys, learned):
