@@ -686,8 +686,8 @@ def load(path: str | os.PathLike) -> Judge:
         if missing:
             raise ValueError(f"none of {', '.join(sorted(missing))}")
         _checked_names(card.about["class_names"] or [None], model.output["probs"].shape[-1])
-        for name, kind in (("method", str), ("fit", dict), ("calibration", dict)):
-            if not isinstance(card.about[name], kind | (type(None) if kind is dict else str)):
+        for name, kind in (("method", str), ("fit", dict | None), ("calibration", dict | None)):
+            if not isinstance(card.about[name], kind):
                 raise ValueError(f"{name} is {card.about[name]!r:.40}")
         if card.about["threshold"] is not None:
             thresholds.from_json(card.about["threshold"])

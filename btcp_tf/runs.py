@@ -128,7 +128,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         promises = make_promises(predictions, config)
         notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
         notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
-        notes += decision.notes
+        if not part_of_study:
+            notes += decision.notes
         evaluation.save_rows(
             folder / "results.json",
             rows,

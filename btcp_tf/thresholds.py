@@ -296,7 +296,7 @@ def check_settings(rule: str, settings: Collection[str]) -> None:
         raise ValueError(
             f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
             f"{', '.join(settings) or 'none'}"
-            + (f", which {' and '.join(takers)} take" if takers else "")
+            + (f"; rules that have them: {', '.join(takers)}" if takers else "")
         )
 
 
