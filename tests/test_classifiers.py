@@ -1,3 +1,5 @@
+import zipfile
+
 import keras
 import numpy as np
 import pytest
@@ -277,8 +279,12 @@ def test_refuses_what_is_no_model(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected a .keras file, received"):
         classifiers.take_apart(tmp_path / "none.keras")
     (tmp_path / "bad.keras").write_bytes(b"PK")
-    with pytest.raises(ValueError, match="that Keras can load, received .*bad.keras"):
+    with pytest.raises(ValueError, match="a zip archive, received .*bad.keras, which is none or"):
         classifiers.take_apart(tmp_path / "bad.keras")
+    with zipfile.ZipFile(tmp_path / "other.keras", "w") as archive:
+        archive.writestr("config.json", "{}")
+    with pytest.raises(ValueError, match="that Keras can load, received .*other.keras"):
+        classifiers.take_apart(tmp_path / "other.keras")
 
 
 class Doubled(layers.Layer):

@@ -414,7 +414,7 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     held_out = estimators.HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
-    def choose(is_error, z, evidence, seed, classifier, target):
+    def choose(is_error, z, evidence, seed, classifier, target, verbose):
         targets.append(target)
         return estimators.Fit(40, 9, (), 0.0, {}, "", ""), estimators.MCP
 
