@@ -712,6 +712,8 @@ def choose(
 
     The L2 penalty is that of the smallest cross-validated AURC with all evidence. What is read, the
     answer with all, none or one of the others, is then that of the smallest AURC with this penalty.
+    All samples weigh the same: a focal factor, the density of the residuals or the rarity of errors
+    as weights ranked held-out samples worse.
     The result counts as better than MCP if the paired 95 % bootstrap intervals of its
     cross-validated differences in AUPR-error and in AURC both exclude zero on the better side. One
     of them was not enough: on few held-out samples the winner of so many trials then lost on
