@@ -124,10 +124,8 @@ class View(_Float32):
         if len(x.shape) == 3:
             x = ops.expand_dims(x, -1)
         whole: Any = dict(axis=(1, 2, 3), keepdims=True)
-        # Squares of pixels must neither overflow nor vanish.
+        # Squares of pixels must neither overflow nor vanish; and the mean of one color is exact.
         x = x / ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
-        # The rounding error of the mean is a constant, too.
-        x = x - ops.mean(x, **whole)
         x = x - ops.mean(x, **whole)
         # An image of one color has no more than rounding errors to show.
         x = x / ops.maximum(ops.std(x, **whole), 1e-5)
