@@ -973,6 +973,21 @@ LUMA = (0.299, 0.587, 0.114)
 """Of red, green and blue in gray (ITU-R BT.601)."""
 
 
+def are_image_sizes(shape: Sequence[int | None]) -> bool:
+    """Whether inputs of this shape are gray or color images of one size."""
+    return len(shape) == 3 and shape[2] in (1, 3) and all(shape[:2])
+
+
+PIXELS = {"0_255": (1.0, 0.0), "0_1": (1.0 / 255, 0.0), "-1_1": (2.0 / 255, -1.0)}
+"""What a classifier of floats may read for pixels from 0 to 255, by name: (scale, offset)."""
+
+
+def scaled(images: np.ndarray, pixels: str) -> np.ndarray:
+    """uint8 images as float32 on a scale of `PIXELS`, to the last digit as Keras' Rescaling."""
+    scale, offset = PIXELS[pixels]
+    return images.astype(np.float32) * np.float32(scale) + np.float32(offset)
+
+
 def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     """Images in another size and number of channels.
 

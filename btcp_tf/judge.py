@@ -20,15 +20,16 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
+from btcp_tf import checks, classifiers, data, estimators, evaluation, known, metrics, thresholds
 from btcp_tf.files import as_path, atomic_path, check_folder
+from btcp_tf.overlaps import sample_hashes
 
 _DRAWS = 1000
 _LARGEST_SEED = 2**31 - 1
@@ -90,6 +91,24 @@ class Judge:
         return self._about["method"]
 
     @property
+    def input_range(self) -> checks.InputRange | None:
+        """The numbers that `fit` saw (before it `select_threshold`), with which all inputs are
+        compared, see `checks.InputWatch`. None: with nothing; set it to None to lift the check."""
+        return checks.InputRange.from_json(self._about.get("input_range"))
+
+    @input_range.setter
+    def input_range(self, value: checks.InputRange | None) -> None:
+        self._about["input_range"] = None if value is None else dataclasses.asdict(value)
+
+    @property
+    def _seen(self) -> dict[str, known.Part]:
+        """Samples that are known, by name of the part; none for files of version 0.1.0."""
+        return {
+            name: known.Part.from_json(part)
+            for name, part in (self._about.get("seen") or {}).items()
+        }
+
+    @property
     def _about(self) -> dict[str, Any]:
         return self.model.get_layer("card").about
 
@@ -112,10 +131,11 @@ class Judge:
         Args:
           x: Inputs `[n, ...]` that the classifier was not trained on; or a `tf.data.Dataset` of
             batches (inputs, labels), then without `y`.
-          y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1.
+          y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1, or one-hot `[n, k]`.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
             a second head learns from them, and what is around a sample is evidence. They go into
-            the model. None: no such evidence.
+            the model. Samples of x that are among them are left out of x, with a warning. None:
+            no such evidence.
           folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
             each trained without its held-out samples: with few of the classifier's own, the
             estimator learns more from theirs. Samples and reference as in `reference`. With
@@ -137,7 +157,8 @@ class Judge:
           verbose: 1 shows progress bars and says what came out, 0 is silent.
 
         Raises:
-          ValueError: If x or y do not fit the classifier, its answers are not finite, or another
+          ValueError: If x or y do not fit the classifier, inputs or answers are not finite, the
+            arguments' inputs are on different scales, all of x are in the reference, or another
             argument is not as described.
         """
         estimators.check_evidence(evidence)
@@ -147,10 +168,11 @@ class Judge:
         _check_list("copies", copies, "arrays")
         _check_folds(folds, reference, copies)
         _check_ensemble(ensemble, x, folds)
-        own = self._held_out((x, y), reference, copies, batch_size, verbose)
+        own = self._held_out((x, y), reference, copies, batch_size, verbose, None)
+        held_out, parts = own.held_out, dict(own.hashes)
         if ensemble:
             mean = self._ensemble_mean(ensemble, own, [x, *copies], batch_size, verbose)
-            own = dataclasses.replace(own, ensemble=mean)
+            held_out = dataclasses.replace(held_out, ensemble=mean)
         others = []
         for number, (classifier, samples, trained_on, *more) in enumerate(folds):
             with _naming(f"folds[{number}]"):
@@ -162,11 +184,26 @@ class Judge:
                         f"{shapes[1]}"
                     )
                 again = more[0] if more else ()
-                others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
+                fold = judge._held_out(
+                    samples, trained_on, again, batch_size, verbose, own.input_range
+                )
+            others.append(fold.held_out)
+            before = parts.get("folds", np.zeros(0, np.uint64))
+            parts["folds"] = np.concatenate([before, fold.hashes["fit"]])
+        if "folds" in parts:
+            fold_part = {"folds": known.Part.of(parts["folds"])}
+            if words := known.overlap(parts["fit"], fold_part, fold_part).words:
+                warnings.warn(f"x: {words}", stacklevel=2)
         fit, readers, weights = estimators.fit_residual(
-            own, others, allowed=evidence, seed=seed, batch_size=batch_size, verbose=verbose
+            held_out, others, allowed=evidence, seed=seed, batch_size=batch_size, verbose=verbose
         )
-        self._put("residual", _residual(readers, weights), dataclasses.asdict(fit))
+        self._put(
+            "residual",
+            _residual(readers, weights),
+            dataclasses.asdict(fit),
+            parts,
+            own.input_range,
+        )
         if fit.errors < estimators.FEW_ERRORS:
             _warn_of_few_errors(fit.errors, fit.samples, "held-out")
         if verbose:
@@ -186,7 +223,7 @@ class Judge:
         Args:
           x: Inputs `[n, ...]`, or a `tf.data.Dataset` of batches (inputs, labels), then without
             `y`.
-          y: Labels `[n]` or `[n, 1]`.
+          y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once, when features are computed.
           verbose: 1 shows progress bars and says what came out, 0 is silent.
           **settings: Of `btcp_tf.config.Config`, such as `gamma`, `epsilon`, `estimator_epochs`,
@@ -200,14 +237,15 @@ class Judge:
         from btcp_tf import training
         from btcp_tf.config import Config
 
-        known = {field.name for field in dataclasses.fields(Config)}
-        if unknown := settings.keys() - known:
+        names = {field.name for field in dataclasses.fields(Config)}
+        if unknown := settings.keys() - names:
             raise ValueError(
-                f"settings: expected some of {', '.join(sorted(known))}, received "
+                f"settings: expected some of {', '.join(sorted(names))}, received "
                 f"{', '.join(sorted(unknown))}"
             )
         config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
-        seen, labels = self._answers(x, y, batch_size, "training samples" if verbose else "")
+        found = self._answers(x, y, batch_size, "training samples" if verbose else "", None)
+        seen, labels = found.seen, found.labels
         with tempfile.TemporaryDirectory() as folder:
             estimator, facts = training.fit_estimator(
                 seen.features, special.softmax(seen.logits, axis=1), labels, config, Path(folder)
@@ -220,7 +258,13 @@ class Judge:
             warnings.warn(facts["collapse"], stacklevel=2)
             words += f"; {facts['collapse']}"
         told = {"samples": len(labels), "errors": facts["train_errors"], **facts, "words": words}
-        self._put("btcp", lambda images, features, logits, z: estimator(features), told)
+        self._put(
+            "btcp",
+            lambda images, features, logits, z: estimator(features),
+            told,
+            {"fit": found.hashes},
+            found.input_range,
+        )
         if facts["train_errors"] < estimators.FEW_ERRORS:
             _warn_of_few_errors(facts["train_errors"], len(labels), "training")
         if verbose:
@@ -237,6 +281,10 @@ class Judge:
         Returns:
           `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` `[n]` in [0, 1], and once there
           is a threshold `accept` bool `[n]`.
+
+        Raises:
+          ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
+            `fit` that they must be on another scale (`input_range = None` lets those pass).
         """
         return self._predict(x, None, batch_size)[0]
 
@@ -246,40 +294,72 @@ class Judge:
         """Answers to labeled inputs with u of `method` and, beside it, of "mcp".
 
         `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads.
+        Row i is of input i: samples that the judge learned from are kept, with a warning, as what
+        belongs to the inputs elsewhere would no longer fit; `evaluate` leaves them out.
 
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
-          y: Labels `[n]`.
+          y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once.
         """
-        (probs, u, z), y = self._outputs(("probs", "uncertainty", "mcp_logit"), x, y, batch_size)
-        return evaluation.Predictions(
-            self._labels(y, len(probs)),
+        found, overlap = self._predictions(x, y, batch_size)
+        if overlap.words:
+            kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
+            warnings.warn(f"x: {overlap.words}{kept}", stacklevel=2)
+        return found
+
+    def _predictions(
+        self, x: Any, y: Any, batch_size: int
+    ) -> tuple[evaluation.Predictions, known.Overlap]:
+        """What `predictions` answers, and which of the samples are known."""
+        names = ("probs", "uncertainty", "mcp_logit")
+        found = self._outputs(names, x, y, batch_size, hashed=bool(self._seen))
+        probs, u, z = found.outputs
+        rows = evaluation.Predictions(
+            self._labels(found.labels, len(probs)),
             probs,
             probs.argmax(axis=1),
             # From the logit: 1 - p in float32 has ties that the other's u does not have.
             {"mcp": special.expit(z[:, 0]), self.method: u[:, 0]},
         )
+        return rows, self._overlap(found, len(probs))
+
+    def _overlap(self, found: "_Found", n: int) -> known.Overlap:
+        """Which of n samples the judge learned from, or its classifier."""
+        hashes = np.zeros(n, np.uint64) if found.hashes is None else found.hashes
+        return known.overlap(hashes, self._seen, ("fit", "folds", "reference"))
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
     ) -> list[dict[str, Any]]:
         """How well u finds the errors, beside MCP on the same answers.
 
+        Samples that the judge learned from (x of `fit`, of its folds, the reference) are left out,
+        with a warning that says how many; unless there are no more of them than repeat by nature.
+        Those of `select_threshold` are not: u does not depend on them, but what is accepted does.
+
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
-          y: Labels `[n]`.
+          y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once.
           draws: Of the bootstrap intervals.
           seed: Of the draws.
 
         Returns:
           Rows of `evaluation.rows` of "mcp" and of `method`.
+
+        Raises:
+          ValueError: As `predict`; and if all samples are known.
         """
+        predictions, overlap = self._predictions(x, y, batch_size)
+        if overlap.words:
+            rest = _rest_of(overlap, "evaluated")
+            if len(rest) < len(overlap.known):
+                predictions = _rows_of(predictions, rest)
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
         return evaluation.rows(
-            self.predictions(x, y, batch_size=batch_size),
+            predictions,
             dataset="",
             seed=seed,
             stage="frozen",
@@ -306,23 +386,41 @@ class Judge:
         Args:
           x: Inputs `[n, ...]` that neither the classifier nor `fit` has seen, or a dataset of
             batches (inputs, labels).
-          y: Labels `[n]`; `target_coverage` needs none.
+            Samples that the judge learned from are left out, with a warning, unless there are
+            no more of them than repeat by nature.
+          y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`; `target_coverage` needs none.
           rule: One of `thresholds.RULES`.
           batch_size: Inputs at once.
           **settings: Of the rule, see `btcp_tf.thresholds`.
 
         Raises:
-          ValueError: As the rule; and for settings that it does not have, or lacks.
+          ValueError: As the rule; for settings that it does not have, or lacks; and if all
+            samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
-        answers, y = self._predict(x, y, batch_size)
+        answers, found = self._predict(x, y, batch_size, hashed=True)
         predicted, u = answers["predicted"], answers["uncertainty"]
         labels = None
-        if y is not None or thresholds.needs_labels(rule):
-            labels = self._labels(y, len(predicted))
+        if found.labels is not None or thresholds.needs_labels(rule):
+            labels = self._labels(found.labels, len(predicted))
+        overlap = self._overlap(found, len(predicted))
+        if rule == "target_risk" and overlap.share > known.MOST:
+            raise ValueError(
+                f"x: expected samples that classifier and fit have not seen, at most "
+                f"{known.MOST:.0%} others, received: {overlap.words}; a promise on those would not "
+                "hold: give fresh samples"
+            )
+        rest = _rest_of(overlap, "used")
+        predicted, u = predicted[rest], u[rest]
+        labels = None if labels is None else labels[rest]
         is_error = None if labels is None else predicted != labels
         chosen = thresholds.choose(rule, is_error, u, **settings)
         self._about["threshold"] = dataclasses.asdict(chosen)
+        assert found.hashes is not None
+        part = known.Part.of(found.hashes[rest]).to_json()
+        self._about["seen"] = {**(self._about.get("seen") or {}), "threshold": part}
+        if self._about.get("fit") is None and "input_range" not in self._about:
+            self.input_range = found.input_range
         # For those who read the exported model; u in so many digits is the same float32 again.
         self._about["calibration"] = {
             "labels": None if labels is None else labels.tolist(),
@@ -363,7 +461,13 @@ class Judge:
                 written.unlink(missing_ok=True)
 
     def export(
-        self, root: str | os.PathLike, name: str, sample: np.ndarray, metadata: Any = None
+        self,
+        root: str | os.PathLike,
+        name: str,
+        sample: np.ndarray,
+        metadata: Any = None,
+        *,
+        pixels: str = "auto",
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
 
@@ -374,13 +478,26 @@ class Judge:
           name: Directory below it.
           sample: A few inputs, on which the SavedModel is checked in a fresh process.
           metadata: JSON values that a reader of the model should know.
+          pixels: What a classifier of float images `[height, width, 1 or 3]` reads for pixels from
+            0 to 255, one of "0_255", "0_1" and "-1_1" (`data.PIXELS`); the SavedModel then takes
+            files (`serving_bytes`), and `btcp_tf.predict` folders of them. "auto": found by the
+            range of the inputs that `fit` saw (else of `sample`) and a Rescaling layer at the
+            start; where they do not tell, it takes arrays alone.
+
+        Raises:
+          ValueError: As `saved_model.export`; if `sample` is not finite or on another scale than
+            what `fit` saw, or `pixels` is.
         """
         from btcp_tf.saved_model import COLUMN, export
 
         inputs = self.model.inputs[0]
+        kind = metrics.array("sample", sample).dtype.kind
         sample = _check_inputs(sample, inputs.shape[1:], inputs.dtype, "sample")
-        if sample.dtype.kind == "f" and not np.isfinite(sample).all():
-            raise ValueError("sample: expected finite numbers, received NaN or infinity")
+        found_pixels = None
+        if inputs.dtype != "string":
+            watch = checks.InputWatch(self.input_range, "sample")
+            watch.see(sample, kind)
+            found_pixels = self._pixels(pixels, self.input_range or watch.range)
         threshold, found = self.threshold, self._about.get("calibration")
         if threshold is not None and threshold.tau is None:
             warnings.warn(
@@ -409,10 +526,65 @@ class Judge:
                 "fit": self.fitted,
                 "metadata": metadata or {},
             },
+            input_range=self.input_range,
+            pixels=found_pixels,
         )
 
-    def _put(self, method: str, estimate: "_Estimate", fit: dict[str, Any]) -> None:
-        """Another estimate in the place of the present one, without a threshold."""
+    def _pixels(self, told: str, seen: checks.InputRange | None) -> str | None:
+        """The scale of pixels for a classifier of float images, of `data.PIXELS`; None: unknown.
+
+        Args:
+          told: As `export` takes it.
+          seen: Numbers that the classifier reads.
+        """
+        inputs = self.model.inputs[0]
+        if told not in ("auto", *data.PIXELS):
+            raise ValueError(
+                f"pixels: expected auto or one of {', '.join(data.PIXELS)}, received {told!r}"
+            )
+        is_float = "float" in inputs.dtype
+        if told != "auto" and (not is_float and told == "0_255"):
+            return None  # They are read as they are.
+        if told == "auto":
+            is_image = data.are_image_sizes(inputs.shape[1:])
+            if not is_float or not is_image or seen is None:
+                return None
+            return checks.pixels_of(seen, self._rescaling())
+        if seen is not None and not checks.may_be_pixels(seen, told):
+            raise ValueError(
+                f"pixels: expected the scale of the numbers that fit saw, {seen.words}, received "
+                f"{told!r}"
+            )
+        return told
+
+    def _rescaling(self) -> tuple[float, float] | None:
+        """(scale, offset) of a Rescaling layer that is the first of the classifier."""
+        for layer in classifiers.flat_layers(self.model.get_layer("encoder")):
+            if isinstance(layer, keras.layers.Rescaling):
+                if np.ndim(layer.scale) or np.ndim(layer.offset):
+                    return None
+                return float(layer.scale), float(layer.offset)
+            if not isinstance(layer, keras.layers.InputLayer | keras.Model):
+                return None
+        return None
+
+    def _put(
+        self,
+        method: str,
+        estimate: "_Estimate",
+        fit: dict[str, Any],
+        seen: dict[str, np.ndarray],
+        input_range: checks.InputRange | None,
+    ) -> None:
+        """Another estimate in the place of the present one, without a threshold.
+
+        Args:
+          method: Its name.
+          estimate: How u comes about.
+          fit: What is said of it.
+          seen: Hashes of what it learned from, by part.
+          input_range: Of its inputs.
+        """
         self.model = _join(
             self.model.get_layer("encoder"),
             self.model.get_layer("ends"),
@@ -424,26 +596,35 @@ class Judge:
                 "fit": json.loads(json.dumps(fit)),
                 "threshold": None,
                 "calibration": None,
+                "seen": {name: known.Part.of(hashes).to_json() for name, hashes in seen.items()},
+                "input_range": input_range and dataclasses.asdict(input_range),
             },
         )
         self._inferences = {}
 
     def _held_out(
-        self, samples: Any, reference: Any, copies: Sequence[Any], batch_size: int, verbose: int
-    ) -> estimators.HeldOut:
+        self,
+        samples: Any,
+        reference: Any,
+        copies: Sequence[Any],
+        batch_size: int,
+        verbose: int,
+        like: checks.InputRange | None,
+    ) -> "_Learned":
         """What `fit` learns from: samples, around them the reference, and copies, as it takes
-        them."""
+        them; their inputs are compared with `like`, and with one another."""
 
-        def answers(pair: Any, title: str) -> tuple[estimators.Seen, np.ndarray]:
+        def answers(pair: Any, title: str, like: checks.InputRange | None) -> "_Answers":
             is_pair = isinstance(pair, tuple | list)
             if is_pair and len(pair) != 2:
                 raise ValueError(f"expected a pair (inputs, labels), received {len(pair)} parts")
             x, y = pair if is_pair else (pair, None)
-            return self._answers(x, y, batch_size, title if verbose else "")
+            return self._answers(x, y, batch_size, title if verbose else "", like)
 
-        seen, labels = answers(samples, "held-out samples")
-        x = _inputs_of(samples)
-        if copies and hasattr(x, "element_spec"):
+        own = answers(samples, "held-out samples", like)
+        ranges, hashes = [own.input_range], {"fit": own.hashes}
+        like = like or own.input_range
+        if copies and hasattr(_inputs_of(samples), "element_spec"):
             # Shuffled anew, it would come in another order.
             raise ValueError("copies: expected none beside a dataset, received some")
         others = []
@@ -451,34 +632,31 @@ class Judge:
             with _naming(f"copies[{number}]"):
                 if hasattr(copy, "element_spec"):
                     raise ValueError("expected an array, received a dataset")
-                if (count := len(_rows(copy))) != len(labels):
-                    raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
-                others.append(answers((copy, labels), f"copies[{number}]")[0])
-        around = None
+                if (count := len(_rows(copy))) != len(own.labels):
+                    raise ValueError(f"expected {len(own.labels)} inputs as in x, received {count}")
+                again = answers((copy, own.labels), f"copies[{number}]", like)
+                others.append(again.seen)
+                ranges.append(again.input_range)
+        around, kept = None, np.arange(len(own.labels))
         if reference is not None:
             with _naming("reference"):
-                around = answers(reference, "reference samples")
-                if (count := len(around[1])) < 2:
+                trained_on = answers(reference, "reference samples", like)
+                if (count := len(trained_on.labels)) < 2:
                     raise ValueError(f"expected at least 2 samples, received {count}")
-            self._warn_unless_apart(x, _inputs_of(reference))
-        return estimators.HeldOut(seen, labels, around, tuple(others))
-
-    def _warn_unless_apart(self, x: Any, reference: Any) -> None:
-        """Warns if all of x are samples of the reference."""
-        inputs = self.model.inputs[0]
-        is_dataset = any(hasattr(samples, "element_spec") for samples in (x, reference))
-        if is_dataset or inputs.dtype == "string":
-            return
-        held_out, known = (
-            {sample.tobytes() for sample in _check_inputs(samples, inputs.shape[1:], inputs.dtype)}
-            for samples in (x, reference)
+            around = (trained_on.seen, trained_on.labels)
+            ranges.append(trained_on.input_range)
+            hashes["reference"] = trained_on.hashes
+            parts = {"reference": known.Part.of(trained_on.hashes)}
+            kept = _rest_of(known.overlap(own.hashes, parts, parts), "learned from", stacklevel=4)
+        held_out = estimators.HeldOut(
+            _seen_rows(own.seen, kept),
+            own.labels[kept],
+            around,
+            tuple(_seen_rows(one, kept) for one in others),
         )
-        if held_out <= known:
-            warnings.warn(
-                "all held-out samples are in the reference, too; on samples that the classifier "
-                "was trained on it hardly errs, and they look better known than others",
-                stacklevel=4,
-            )
+        present = [one for one in ranges if one is not None]
+        joined = functools.reduce(checks.InputRange.joined, present) if present else None
+        return _Learned(held_out, kept, hashes, joined)
 
     def _like(self, classifier: Any, samples: Any) -> "Judge":
         """On a further classifier for the same inputs and classes, with features of the same
@@ -499,50 +677,62 @@ class Judge:
     def _ensemble_mean(
         self,
         members: Sequence[Any],
-        own: estimators.HeldOut,
+        own: "_Learned",
         versions: Sequence[Any],
         batch_size: int,
         verbose: int,
     ) -> tuple[np.ndarray, ...]:
         """Mean probabilities `[n, k]` of the classifier and the members, for each version of x."""
-        totals = [special.softmax(seen.logits, axis=1) for seen in (own.seen, *own.copies)]
+        learned = own.held_out
+        totals = [special.softmax(seen.logits, axis=1) for seen in (learned.seen, *learned.copies)]
         for number, member in enumerate(members):
             with _naming(f"ensemble[{number}]"):
                 judge = self._like(member, versions[0])
                 for total, x in zip(totals, versions, strict=True):
                     title = f"ensemble[{number}]" if verbose else ""
                     names = ("probs", "uncertainty")
-                    (probs, _), _ = judge._outputs(names, x, None, batch_size, title)
-                    total += probs
+                    total += judge._outputs(names, x, None, batch_size, title).outputs[0][own.kept]
         return tuple(total / (1 + len(members)) for total in totals)
 
     def _answers(
-        self, x: Any, y: Any, batch_size: int, title: str
-    ) -> tuple[estimators.Seen, np.ndarray]:
-        """What the evidence is read from, and labels `[n]`."""
+        self, x: Any, y: Any, batch_size: int, title: str, like: checks.InputRange | None
+    ) -> "_Answers":
+        """What the evidence is read from, labels, and what is to be remembered of the inputs."""
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
         vectors = encoder(encoder.input)
         outputs = [vectors, ends(vectors)[0]]
         if _has_view(encoder):
             outputs.append(estimators.View()(encoder.input))
-        found, y = _Inference(keras.Model(encoder.input, outputs), batch_size)(x, y, title)
-        seen = estimators.Seen(*found)
-        return seen, self._labels(y, len(seen.logits))
+        infer = _Inference(keras.Model(encoder.input, outputs), batch_size)
+        found = infer(x, y, title, like=like, hashed=True)
+        seen = estimators.Seen(*found.outputs)
+        labels = self._labels(found.labels, len(seen.logits))
+        assert found.hashes is not None
+        return _Answers(seen, labels, found.hashes, found.input_range)
 
-    def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
-        """What `predict` answers, and the labels that came with x or y."""
-        (probs, u), y = self._outputs(("probs", "uncertainty"), x, y, batch_size)
+    def _predict(
+        self, x: Any, y: Any, batch_size: int, hashed: bool = False
+    ) -> tuple[dict[str, np.ndarray], "_Found"]:
+        """What `predict` answers, and what else came of the inputs."""
+        passed = self._outputs(("probs", "uncertainty"), x, y, batch_size, hashed=hashed)
+        probs, u = passed.outputs
         found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
         if self.threshold is not None:
             # A tau between neighboring float32 must not be rounded to one of them.
             tau = -np.inf if self.threshold.tau is None else self.threshold.tau
             found["accept"] = found["uncertainty"].astype(np.float64) < tau
-        return found, y
+        return found, passed
 
     def _outputs(
-        self, names: Sequence[str], x: Any, y: Any, batch_size: int, title: str = ""
-    ) -> tuple[list[np.ndarray], Any]:
-        """Of the model or of a layer of it, by name; and the labels that came with x or y."""
+        self,
+        names: Sequence[str],
+        x: Any,
+        y: Any,
+        batch_size: int,
+        title: str = "",
+        hashed: bool = False,
+    ) -> "_Found":
+        """Of the model or of a layer of it, by name; and what else came of the inputs."""
         if (tuple(names), batch_size) not in self._inferences:
             # Traced once: it takes seconds for a large network.
             ends = [
@@ -553,12 +743,14 @@ class Judge:
             ]
             model = keras.Model(self.model.input, ends)
             self._inferences[tuple(names), batch_size] = _Inference(model, batch_size)
-        return self._inferences[tuple(names), batch_size](x, y, title)
+        infer = self._inferences[tuple(names), batch_size]
+        return infer(x, y, title, like=self.input_range, hashed=hashed)
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
         if y is None:
             raise ValueError("y: expected labels [n], received none")
-        labels = np.asarray(y)
+        classes = len(self.class_names)
+        labels = checks.class_numbers(np.asarray(y), classes)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
@@ -567,7 +759,6 @@ class Judge:
                 f"y: expected {n} labels, whole numbers, received {labels.dtype} {labels.shape}"
             )
         labels = labels.astype(np.int64)
-        classes = len(self.class_names)
         if not n or labels.min() < 0 or labels.max() >= classes:
             found = f"{labels.min()} to {labels.max()}" if n else "none"
             raise ValueError(f"y: expected labels from 0 to {classes - 1}, received {found}")
@@ -691,6 +882,9 @@ def load(path: str | os.PathLike) -> Judge:
                 raise ValueError(f"{name} is {card.about[name]!r:.40}")
         if card.about["threshold"] is not None:
             thresholds.from_json(card.about["threshold"])
+        checks.InputRange.from_json(card.about.get("input_range"))
+        for part in (card.about.get("seen") or {}).values():
+            known.Part.from_json(part)
     except ValueError as error:
         raise ValueError(
             f"path: expected a file that Judge.save wrote, received {path} ({error})"
@@ -732,6 +926,47 @@ def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
     )
 
 
+def _rest_of(overlap: known.Overlap, done: str, stacklevel: int = 3) -> np.ndarray:
+    """Rows of the samples that are not known, with a warning that says how many are.
+
+    Args:
+      overlap: Which are.
+      done: What is done with the others, for messages.
+      stacklevel: Of the warning.
+
+    Raises:
+      ValueError: If none is left.
+    """
+    rest = np.flatnonzero(~overlap.known)
+    if not len(rest):
+        raise ValueError(
+            f"x: expected samples that have not been seen, received: {overlap.words}; on those "
+            "classifier and u look better than they are: give fresh samples"
+        )
+    if overlap.words:
+        left_out = len(overlap.known) - len(rest)
+        told = f"; left out, {len(rest)} are {done}" if left_out else ""
+        warnings.warn(f"x: {overlap.words}{told}", stacklevel=stacklevel)
+    return rest
+
+
+def _rows_of(found: evaluation.Predictions, rows: np.ndarray) -> evaluation.Predictions:
+    """Some of the answers, all of which have labels and probabilities."""
+    assert found.labels is not None and found.probs is not None
+    return evaluation.Predictions(
+        found.labels[rows],
+        found.probs[rows],
+        found.predicted[rows],
+        {name: u[rows] for name, u in found.uncertainty.items()},
+    )
+
+
+def _seen_rows(seen: estimators.Seen, rows: np.ndarray) -> estimators.Seen:
+    """Of some of the samples."""
+    columns: list[Any] = [None if column is None else column[rows] for column in seen]
+    return estimators.Seen(*columns)
+
+
 def _inputs_of(samples: Any) -> Any:
     """Without the labels, if there are any."""
     return samples[0] if isinstance(samples, tuple | list) and samples else samples
@@ -754,8 +989,42 @@ def _naming(argument: str) -> Iterator[None]:
         raise kind(f"{argument}: {error}") from error
 
 
+class _Found(NamedTuple):
+    """What came of n inputs."""
+
+    outputs: list[np.ndarray]
+    """Of the model, each `[n, ...]`."""
+    labels: Any
+    """That came with the inputs, or beside them."""
+    hashes: np.ndarray | None
+    """uint64 `[n]`; None: not asked for."""
+    input_range: checks.InputRange | None
+    """None: text."""
+
+
+class _Answers(NamedTuple):
+    """What `fit` takes from n labeled samples."""
+
+    seen: estimators.Seen
+    labels: np.ndarray
+    hashes: np.ndarray
+    input_range: checks.InputRange | None
+
+
+class _Learned(NamedTuple):
+    """What `fit` learns from."""
+
+    held_out: estimators.HeldOut
+    kept: np.ndarray
+    """Rows of the samples that are in it."""
+    hashes: dict[str, np.ndarray]
+    """Of all samples, by part: "fit", "reference"."""
+    input_range: checks.InputRange | None
+    """Of all inputs."""
+
+
 class _Inference:
-    """A model in inference mode over arrays or datasets, its outputs checked to be finite."""
+    """A model in inference mode over arrays or datasets, its inputs and outputs checked."""
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
         from btcp_tf.training import Inference
@@ -765,8 +1034,16 @@ class _Inference:
         self._shape = tuple(model.inputs[0].shape[1:])
         self._dtype = model.inputs[0].dtype
 
-    def __call__(self, x: Any, y: Any, title: str = "") -> tuple[list[np.ndarray], Any]:
-        """Outputs for all inputs, and labels.
+    def __call__(
+        self,
+        x: Any,
+        y: Any,
+        title: str = "",
+        *,
+        like: checks.InputRange | None = None,
+        hashed: bool = False,
+    ) -> _Found:
+        """Outputs for all inputs, labels, hashes and range.
 
         A dataset is gone through once, for inputs and labels together: it may be shuffled anew the
         next time.
@@ -776,20 +1053,22 @@ class _Inference:
             raise ValueError("y: expected none beside a dataset, received labels")
         if is_dataset and int(x.cardinality()) == -1:
             raise ValueError("x: expected a dataset that ends, received an infinite one")
+        watch = checks.InputWatch(like)
         parts: list[list[np.ndarray]] = []
-        labels = []
+        labels, hashes = [], []
         for item in x if is_dataset else [x]:
             if is_dataset and isinstance(item, tuple):
                 labels += [np.asarray(column) for column in item[1:2]]
                 item = item[0]
             checked = _check_inputs(item, self._shape, self._dtype)
-            try:
-                parts.append(self._infer(checked, "" if is_dataset else title))
-            except tf.errors.InvalidArgumentError as error:
-                raise ValueError(
-                    "x: expected inputs that the classifier can take, received "
-                    f"{checked.shape}: {classifiers.reason(error)}"
-                ) from error
+            if self._dtype != "string":
+                watch.see(checked, np.asarray(item).dtype.kind)
+                if not is_dataset:
+                    watch.end()
+            if hashed:
+                hashes.append(sample_hashes(checked))
+            parts.append(self._answers(checked, "" if is_dataset else title))
+        watch.end()
         if not parts:
             raise ValueError("x: expected a dataset of batches, received one without any")
         outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -800,7 +1079,21 @@ class _Inference:
                     "classifier: expected finite answers, received NaN or infinity for input "
                     f"{int(np.argmin(rows))}"
                 )
-        return outputs, np.concatenate(labels) if labels and y is None else y
+        return _Found(
+            outputs,
+            np.concatenate(labels) if labels and y is None else y,
+            np.concatenate(hashes) if hashed else None,
+            watch.range,
+        )
+
+    def _answers(self, inputs: np.ndarray, title: str) -> list[np.ndarray]:
+        try:
+            return self._infer(inputs, title)
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(
+                "x: expected inputs that the classifier can take, received "
+                f"{inputs.shape}: {classifiers.reason(error)}"
+            ) from error
 
 
 def _check_inputs(

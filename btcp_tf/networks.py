@@ -15,6 +15,7 @@ import numpy as np
 from keras import layers, ops
 
 from btcp_tf import classifiers, estimators
+from btcp_tf.data import PIXELS
 
 
 def build_model(
@@ -58,10 +59,6 @@ def build_model(
     )
 
 
-PIXELS = {"0_255": (1.0, 0.0), "0_1": (1.0 / 255, 0.0), "-1_1": (2.0 / 255, -1.0)}
-"""What a given classifier may read for pixels from 0 to 255, by name: (scale, offset)."""
-
-
 def adopt(
     path: str | os.PathLike,
     image_shape: tuple[int, int, int],
@@ -76,7 +73,7 @@ def adopt(
       path: Its `.keras` file, see `classifiers.take_apart`.
       image_shape: Height, width, channels of the images.
       num_classes: Number of classes, at least 2.
-      pixels: What it reads, of `PIXELS`. Models of whole numbers read pixels as they are.
+      pixels: What it reads, of `data.PIXELS`. Models of whole numbers read pixels as they are.
       estimator_activation: See `build_model`.
 
     Raises:

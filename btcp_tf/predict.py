@@ -29,6 +29,7 @@ from absl import flags
 
 import btcp_tf
 from btcp_tf import command, data, drift, evaluation, exported, metrics
+from btcp_tf.checks import InputRange
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import as_path, atomic_path, folder_lock
@@ -63,7 +64,8 @@ class Scorer:
         rows.map_batches(predict.Scorer, fn_constructor_args=(model,), batch_size=256, ...)
 
     A batch is a dict of arrays of n rows: `images`, numbers as the model takes them or uint8 images
-    that `data.convert` brings to its size and channels; or `files`, paths of image files, as
+    that `data.convert` brings to its size and channels (and `data.scaled` to its scale, for a model
+    of float images whose scale is known); or `files`, paths of image files, as
     `data.read_image`. Other entries pass through. The answer has them, and `predicted` int64 `[n]`,
     `class_name` `[n]`, `probs` float32 `[n, k]`, `uncertainty` float32 `[n]` in [0, 1], `accept`
     bool `[n]`, and `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN,
@@ -81,7 +83,9 @@ class Scorer:
           ValueError: If it does not answer as this package's models do.
         """
         self.directory = exported.newest(model)
-        self.class_names: list[str] = exported.read_about(self.directory)["class_names"]
+        about = exported.read_about(self.directory)
+        self.class_names: list[str] = about["class_names"]
+        self._range, self._pixels = _intake(self.directory, about)
         with command.hidden_stderr():
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
             import tensorflow as tf
@@ -130,10 +134,11 @@ class Scorer:
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
         """Height, width and channels that images can be converted to; None: none can."""
-        if self.dtype != np.uint8 or len(self.shape) != 3:
+        if (self.dtype != np.uint8 and not self._pixels) or not data.are_image_sizes(self.shape):
             return None
         height, width, channels = self.shape
-        return (height, width, channels) if height and width and channels in (1, 3) else None
+        assert height and width and channels
+        return height, width, channels
 
     def check(self, what: str, dtype: np.dtype, shape: Sequence[int]) -> bool:
         """Whether inputs of this type and shape (of one input) have to be converted to be taken.
@@ -143,7 +148,8 @@ class Scorer:
         """
         wanted, fits = self.shape, len(shape) == len(self.shape)
         fits = fits and all(a in (None, b) for a, b in zip(wanted, shape, strict=True))
-        if fits and _keeps_kind(dtype, self.dtype):
+        is_scaled = self._pixels not in (None, "0_255") and dtype == np.uint8
+        if fits and _keeps_kind(dtype, self.dtype) and not is_scaled:
             return False
         if self.image_shape and dtype == np.uint8 and all(shape):
             if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
@@ -160,8 +166,9 @@ class Scorer:
         if self.image_shape is None:
             size = ["any" if size is None else size for size in self.shape]
             raise ValueError(
-                f"{what}: expected a model of gray or color images in uint8 and of one size for "
-                f"image files, received one of {self.dtype} of shape {_shape(size)}"
+                f"{what}: expected a model of gray or color images of one size, in uint8 or with a "
+                f"known scale of its pixels (Judge.export(pixels=...)), for image files, received "
+                f"one of {self.dtype} of shape {_shape(size)}"
             )
 
     def prepare(self, batch: Mapping[str, np.ndarray]) -> Batch:
@@ -194,14 +201,15 @@ class Scorer:
             if self._readers is None:
                 self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
             problem = np.array(list(self._readers.map(read, range(len(files)))), object)
+            images = self._scaled(images)
         elif "images" in batch:
             images = np.asarray(batch["images"])
             problem = np.full(len(images), "", object)
             if self.check("images", images.dtype, images.shape[1:]):
                 assert self.image_shape is not None
-                images = data.convert(images, self.image_shape)
+                images = self._scaled(data.convert(images, self.image_shape))
             elif self.dtype.kind == "f":
-                images, problem = _finite(images, self.dtype)
+                images, problem = _meant(images, self.dtype, self._range)
             else:
                 images = images.astype(self.dtype, copy=False)
         else:
@@ -209,6 +217,12 @@ class Scorer:
                 f"batch: expected images or files, received {', '.join(batch) or 'none'}"
             )
         return rest | {"images": images, "problem": problem}
+
+    def _scaled(self, images: np.ndarray) -> np.ndarray:
+        """uint8 images of the model's size, in its type."""
+        if self._pixels is None:
+            return images
+        return data.scaled(images, self._pixels).astype(self.dtype, copy=False)
 
     def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
         """The model's answers to a batch from `prepare`."""
@@ -255,19 +269,45 @@ def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
     return dtype.kind == wanted.kind and np.can_cast(dtype, wanted, "safe")
 
 
-def _finite(rows: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as floats of a type, those with NaN or infinity as zeros, and what is wrong in them."""
+def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | None, str | None]:
+    """The range of the inputs that the estimator was fitted on, and the scale of pixels, as far as
+    the model tells; models of version 0.1.0 tell neither."""
+    try:
+        seen, pixels = InputRange.from_json(about.get("input_range")), about.get("pixels")
+        if pixels not in (None, *data.PIXELS):
+            raise ValueError(f"pixels is {pixels!r}")
+    except ValueError as error:
+        raise ValueError(
+            f"{directory}: expected what btcp_tf writes about a model, received what cannot be "
+            f"read ({error})"
+        ) from None
+    return seen, pixels
+
+
+def _meant(
+    rows: np.ndarray, dtype: np.dtype, seen: InputRange | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows as floats of a type, and what is wrong in those that cannot be meant: NaN, infinity, or
+    numbers far from those that the estimator was fitted on. In their place stand harmless ones."""
     # A number too large for the type becomes infinite, which is looked for next.
     with np.errstate(over="ignore"):
-        rows = rows.astype(dtype)
-    problem = np.full(len(rows), "", object)
-    flat = rows.reshape(len(rows), -1)
+        taken = rows.astype(dtype)
+    problem = np.full(len(taken), "", object)
+    flat = taken.reshape(len(taken), -1)
+    blank = 0.0 if seen is None else seen.low
     bad = ~np.isfinite(flat)
     for row in np.flatnonzero(bad.any(axis=1)):
         entry = int(np.flatnonzero(bad[row])[0])
         problem[row] = f"expected finite numbers, received {flat[row, entry]} as number {entry}"
-        flat[row] = 0
-    return flat.reshape(rows.shape), problem
+        flat[row] = blank
+    if seen is not None:
+        expected = f"expected numbers like those of fit, {seen.words}, received"
+        for row in np.flatnonzero(seen.far(flat, rows.dtype.kind)):
+            problem[row] = f"{expected} {seen.farthest(flat[row]):.6g}"
+        for row in seen.all_flat(flat):
+            problem[row] = f"{expected} {flat[row].min():.6g} to {flat[row].max():.6g}"
+        flat[problem != ""] = blank
+    return flat.reshape(taken.shape), problem
 
 
 # Files of scores -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -31,7 +31,8 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
 from btcp_tf import evaluation, metrics
-from btcp_tf.data import LUMA
+from btcp_tf.checks import FLAT, InputRange
+from btcp_tf.data import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.evaluation import Predictions
 from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
 from btcp_tf.files import as_path, check_folder
@@ -58,9 +59,11 @@ signatures = tf.saved_model.load(sys.argv[2]).signatures
 images = np.load(sys.argv[3])
 asked = tf.constant(["", "?"])
 found = {"2/about/json": signatures["about"](ask=asked)["json"].numpy().astype("S")}
+scale, offset = json.loads(sys.argv[6])
 def files(images):
+    pixels = np.rint((images - offset) / scale).astype(np.uint8)
     # An empty list would be one of floats.
-    return tf.constant([tf.io.encode_png(image).numpy() for image in images], tf.string)
+    return tf.constant([tf.io.encode_png(image).numpy() for image in pixels], tf.string)
 inputs = {
     "serving_default": lambda images: {"images": tf.constant(images)},
     "serving_float": lambda images: {"images": tf.constant(images, tf.float32)},
@@ -86,18 +89,22 @@ def export(
     threshold: Threshold,
     held_out: Mapping[str, Predictions] | None = None,
     about: Mapping[str, Any] | None = None,
+    input_range: InputRange | None = None,
+    pixels: str | None = None,
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
 
     Signatures, for any number n of inputs from 0 on:
 
     - `serving_default` takes `images` `[n, ...]` as the model does: uint8 pixels `[n, height,
-      width, channels]` for the networks trained here;
+      width, channels]` for the networks trained here. NaN and infinity fail the request, and so do
+      numbers that are too far from `input_range`;
     - `serving_float`, of uint8 models: `images` float32 of the same shape, from 0 to 255. They are
-      rounded to whole numbers; NaN fails the request;
-    - `serving_bytes`, of uint8 models of gray or color images: `image_bytes` `[n]`, JPEG or PNG
-      files, made gray or color and brought to size as `data.convert` does, without a look at
-      Exif's orientation. A file that is none fails the request;
+      rounded to whole numbers; NaN fails the request, and so does another scale: all from 0 to 1,
+      or beyond 0 to 255 by more than 255;
+    - `serving_bytes`, of uint8 models of gray or color images and of those with `pixels`:
+      `image_bytes` `[n]`, JPEG or PNG files of 8 bits a channel, read as `data.read_image` does.
+      Another file fails the request;
     - `about` takes `ask` `[n]`, any text, and answers `json` `[n]`, each the content of
       `assets.extra/btcp_tf.json`. A server's REST refuses what has no input, and a server that puts
       requests together what does not answer one row for each.
@@ -108,7 +115,8 @@ def export(
 
     In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape`, `threshold` (the fields of
     `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
-    this package's checkout, null without one) and `about`, NaN and infinity being null; each of
+    this package's checkout, null without one), where they are known `input_range` (its fields) and
+    `pixels`, and `about`, NaN and infinity being null; each of
     `held_out` as a predictions file; and requests to warm up TensorFlow Serving.
 
     Before the directory gets its number, a fresh process without `btcp_tf`
@@ -127,6 +135,10 @@ def export(
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its one column `COLUMN`.
       about: What else a reader of the model should know; JSON values.
+      input_range: Of the inputs that the estimator was fitted on, for models of floats: others that
+        are too far from it are refused. None: none is.
+      pixels: How a model of float images `[height, width, 1 or 3]` reads pixels from 0 to 255, of
+        `data.PIXELS`; it gets `serving_bytes` then. None: it is not known.
 
     Returns:
       The new version directory. Its number is one above the largest that
@@ -138,6 +150,13 @@ def export(
     """
     held_out = held_out or {}
     _validate(model, name, class_names, sample_images)
+    sample_images = np.asarray(sample_images)
+    intake = _Intake.of(model, sample_images, input_range, pixels)
+    if pixels:
+        # Files hold whole pixels: what is between them could not be compared.
+        scale, offset = intake.scale
+        whole = np.rint((sample_images - offset) / scale).clip(0, 255).astype(np.uint8)
+        sample_images = scaled(whole, pixels).astype(sample_images.dtype)
     folder = as_path("root", root) / name
     with _temporary_directory(folder) as temporary:
         content = {
@@ -152,11 +171,15 @@ def export(
             },
             "git": _git_hash(),
         }
+        if input_range is not None:
+            content["input_range"] = dataclasses.asdict(input_range)
+        if pixels is not None:
+            content["pixels"] = pixels
         text = _json_text(content)
-        _write(model, temporary, content["class_names"], threshold, text)
+        _write(model, temporary, content["class_names"], threshold, text, intake)
         _write_extra(temporary, text, held_out)
-        _write_warmup(temporary / WARMUP_FILE, name, np.asarray(sample_images))
-        _check(model, temporary, content["class_names"], threshold, text, np.asarray(sample_images))
+        _write_warmup(temporary / WARMUP_FILE, name, sample_images)
+        _check(model, temporary, content["class_names"], threshold, text, sample_images, intake)
         return _publish(temporary, folder)
 
 
@@ -334,10 +357,91 @@ def _decide(
     }
 
 
-def _pixels(images: tf.Tensor) -> tf.Tensor:
+class _Intake(NamedTuple):
+    """What a model takes, and what it refuses."""
+
+    low: float
+    high: float
+    """Float inputs from `low` to `high` are taken."""
+    least: float
+    """Of a request's inputs that vary at all, one has to vary by as much."""
+    words: str
+    """What is expected."""
+    pixels: str | None
+    """Of `data.PIXELS`, for models of float images."""
+
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        sample_images: np.ndarray,
+        input_range: InputRange | None,
+        pixels: str | None,
+    ) -> "_Intake":
+        """For the arguments of `export`; ValueError where `pixels` is not for that model."""
+        shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+        if pixels is not None and (
+            pixels not in PIXELS or "float" not in dtype or not are_image_sizes(shape)
+        ):
+            raise ValueError(
+                f"pixels: expected one of {', '.join(PIXELS)} with a model of float images "
+                f"[height, width, 1 or 3], received {pixels!r} with {dtype} {shape}"
+            )
+        if dtype == "uint8":
+            # Images of two levels vary by one.
+            seen = input_range or InputRange.of(sample_images)
+            least = min(2.05, (seen.contrast or 0.0) / FLAT)
+            return cls(-255.0, 510.0, least, "pixels from 0 to 255", None)
+        if input_range is None:
+            return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
+        low, high = input_range.limits
+        words = f"numbers like those of fit, {input_range.words}"
+        return cls(low, high, (input_range.contrast or 0.0) / FLAT, words, pixels)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """(scale, offset) from pixels to the model's inputs."""
+        return PIXELS[self.pixels or "0_255"]
+
+
+def _meant(intake: _Intake, images: tf.Tensor) -> tf.Tensor:
+    """The same floats; the request fails where they cannot be meant, see `checks`."""
+    images = tf.debugging.check_numerics(images, f"images: expected {intake.words}")
+    if math.isinf(intake.high):
+        return images
+    axes = list(range(1, images.shape.rank))
+    top = tf.cast(tf.reduce_max(images, axes), tf.float64)
+    bottom = tf.cast(tf.reduce_min(images, axes), tf.float64)
+    near = tf.reduce_all((bottom >= intake.low) & (top <= intake.high))
+    spread = top - bottom
+    vary = tf.reduce_any(spread >= intake.least) | ~tf.reduce_any(spread > 0)
+    found = [f"images: expected {intake.words}, received numbers from and to"]
+    found += [tf.reduce_min(bottom), tf.reduce_max(top)]
+    with tf.control_dependencies([tf.debugging.Assert(near & vary, found)]):
+        return tf.identity(images)
+
+
+def _rounded(intake: _Intake, images: tf.Tensor) -> tf.Tensor:
     """Float pixels as uint8."""
-    images = tf.debugging.check_numerics(images, "images: expected pixels from 0 to 255")
-    return tf.saturate_cast(tf.round(images), tf.uint8)
+    return tf.saturate_cast(tf.round(_meant(intake, images)), tf.uint8)
+
+
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+
+
+def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
+    """The same files; the request fails where one is of a kind that TensorFlow decodes otherwise
+    than Pillow, or Pillow not at all: palettes of BMP, GIF, WebP, 16 bits."""
+    is_png = tf.strings.substr(image_bytes, 0, len(_PNG)) == _PNG
+    # The first chunk of a PNG file is its header; its bits a channel are in the 25th byte.
+    is_deep = is_png & (tf.strings.substr(image_bytes, 24, 1) == b"\x10")
+    is_jpeg = tf.strings.substr(image_bytes, 0, len(_JPEG)) == _JPEG
+    good = (is_png & ~is_deep) | is_jpeg
+    first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
+    told = "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
+    remedy = "save it as PNG of 8 bits"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [told, first, remedy])]):
+        return tf.identity(image_bytes)
 
 
 def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
@@ -345,29 +449,72 @@ def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
     height, width, channels = shape
 
     def decoded(file: tf.Tensor) -> tf.Tensor:
-        pixels = tf.io.decode_image(file, channels=3, expand_animations=False)
+        # As Pillow does it, pixel for pixel. It decodes PNG, too.
+        pixels = tf.io.decode_jpeg(file, channels=3, dct_method="INTEGER_ACCURATE")
+        pixels = _upright(file, tf.cast(pixels, tf.float32))
         pixels.set_shape((None, None, 3))
-        pixels = tf.cast(pixels, tf.float32)
         if channels == 1:
             pixels = tf.round(tf.tensordot(pixels, tf.constant(LUMA), 1)[..., None])
         pixels = tf.image.resize(pixels, (height, width), "bilinear", antialias=True)
         return tf.saturate_cast(tf.round(pixels), tf.uint8)
 
-    return tf.map_fn(decoded, image_bytes, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
+    files = _known_files(image_bytes)
+    return tf.map_fn(decoded, files, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
 
 
-def _signatures(model: keras.Model) -> dict[str, tuple[tf.TensorSpec, Callable]]:
+# The entry of the orientation among those of the first directory, in either order of bytes. `\C` is
+# any byte.
+_ORIENTATION = (
+    r"\C*(?:Exif\x00\x00|eXIf)(?:"
+    r"II\*\x00\x08\x00\x00\x00\C\C(?:\C{12}){0,60}?\x12\x01\x03\x00\x01\x00\x00\x00([\x02-\x08])|"
+    r"MM\x00\*\x00\x00\x00\x08\C\C(?:\C{12}){0,60}?\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x02-\x08])"
+    r")\C*"
+)
+_EXIF_BYTES = 2**17
+"""Where Exif is looked for: it stands before the pixels."""
+
+
+def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+    """`[height, width, 3]` turned as the file's Exif orientation says."""
+    head = tf.strings.substr(file, 0, _EXIF_BYTES)
+
+    def turned() -> tf.Tensor:
+        found = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
+        # One byte, from 2 to 8.
+        turns = [
+            lambda: pixels[:, ::-1],
+            lambda: pixels[::-1, ::-1],
+            lambda: pixels[::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2)),
+            lambda: tf.transpose(pixels, (1, 0, 2))[:, ::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2))[::-1, ::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2))[::-1],
+        ]
+        return tf.switch_case(tf.cast(tf.io.decode_raw(found, tf.uint8)[0], tf.int32) - 2, turns)
+
+    return tf.cond(tf.strings.regex_full_match(head, _ORIENTATION), turned, lambda: pixels)
+
+
+def _signatures(model: keras.Model, intake: _Intake) -> dict[str, tuple[tf.TensorSpec, Callable]]:
     """By name what a signature takes, and how the model's inputs are made of it."""
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+
+    def floats(image_bytes: tf.Tensor) -> tf.Tensor:
+        scale, offset = intake.scale
+        return tf.cast(_decoded(shape, image_bytes), dtype) * scale + offset
+
+    own: Callable = functools.partial(_meant, intake) if "float" in dtype else lambda images: images
     found: dict[str, tuple[tf.TensorSpec, Callable]] = {
-        SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), lambda images: images)
+        SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), own)
     }
+    files = tf.TensorSpec((None,), tf.string, name="image_bytes")
     if dtype == "uint8":
         spec = tf.TensorSpec((None, *shape), tf.float32, name="images")
-        found["serving_float"] = (spec, _pixels)
-        if len(shape) == 3 and shape[2] in (1, 3) and None not in shape:
-            spec = tf.TensorSpec((None,), tf.string, name="image_bytes")
-            found["serving_bytes"] = (spec, functools.partial(_decoded, shape))
+        found["serving_float"] = (spec, functools.partial(_rounded, intake))
+        if are_image_sizes(shape):
+            found["serving_bytes"] = (files, functools.partial(_decoded, shape))
+    elif intake.pixels:
+        found["serving_bytes"] = (files, floats)
     return found
 
 
@@ -377,6 +524,7 @@ def _write(
     class_names: Sequence[str],
     threshold: Threshold,
     about: str,
+    intake: _Intake,
 ) -> None:
     # The graphs of a distributed model name this machine's devices, and a server has others.
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
@@ -398,7 +546,7 @@ def _write(
         function.get_concrete_function()
         return function
 
-    for name, (spec, prepare) in _signatures(model).items():
+    for name, (spec, prepare) in _signatures(model, intake).items():
         archive.add_endpoint(name, endpoint(spec, prepare))
 
     def tell(ask: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -515,13 +663,15 @@ def _check(
     threshold: Threshold,
     about: str,
     sample_images: np.ndarray,
+    intake: _Intake,
 ) -> None:
     """Raises RuntimeError unless the directory answers like `model` in a fresh process."""
     sizes = sorted({0, 1, len(sample_images)})
     with tempfile.TemporaryDirectory() as scratch:
         images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
         np.save(images, sample_images)
-        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers)
+        scale = json.dumps(intake.scale)
+        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers, scale)
         # This process may hold all memory of the GPUs, and they round differently from a CPU.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         try:
@@ -550,7 +700,7 @@ def _check(
             found = dict(loaded)
     wanted = {"2/about/json": np.array(2 * [about.encode()])}
     for size, answer in _keras_answers(model, class_names, sample_images, sizes).items():
-        for signature in _signatures(model):
+        for signature in _signatures(model, intake):
             # Whether it decided by its own u, which may differ in the last digits.
             u = found.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
             accept = u.astype(np.float64) < _limit(threshold)
@@ -626,7 +776,9 @@ def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> N
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
     # Whatever the inputs are: the same for both.
     spec = old[SIGNATURE].structured_input_signature[1]["images"]
-    noise = np.random.default_rng(0).uniform(0, 255, [size or 8 for size in spec.shape])
+    seen = InputRange.from_json(json.loads(about).get("input_range"))
+    low, high = (seen.low, seen.high) if seen else (0.0, 255.0)
+    noise = np.random.default_rng(0).uniform(low, high, [size or 8 for size in spec.shape])
     images = tf.constant(noise, tf.float32)
     wanted, found = (s[SIGNATURE](images=tf.cast(images, spec.dtype)) for s in (old, new))
     accept = found["uncertainty"].numpy().astype(np.float64) < _limit(threshold)

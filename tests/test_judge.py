@@ -183,11 +183,11 @@ def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path
         ({"ensemble": [wide]}, r"ensemble\[0\]: example: expected inputs that"),
         ({"ensemble": [None]}, r"ensemble\[0\]: classifier: expected"),
         ({"folds": [(two, (x, y), None)]}, r"folds\[0\]: classifier: expected one of 3 classes"),
-        ({"folds": [(classifier, (bad, y), None)]}, r"folds\[0\]: classifier: .* for input 50"),
+        ({"folds": [(classifier, (bad, y), None)]}, r"folds\[0\]: x: .* nan in input 50"),
         ({"folds": [(classifier, None, None)]}, r"folds\[0\]: x: expected inputs .* None"),
         ({"copies": [None]}, r"copies\[0\]: x: expected inputs .* received None"),
-        ({"copies": [bad]}, r"copies\[0\]: classifier: .* for input 50"),
-        ({"reference": (bad, y)}, r"reference: classifier: .* for input 50"),
+        ({"copies": [bad]}, r"copies\[0\]: x: .* nan in input 50"),
+        ({"reference": (bad, y)}, r"reference: x: .* nan in input 50"),
     )
     for settings, message in wrong:
         with pytest.raises(ValueError, match=f"^{message}"):
@@ -195,7 +195,7 @@ def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path
     with pytest.raises(FileNotFoundError, match=r"^ensemble\[0\]: classifier: expected a .keras"):
         judge.fit(x, y, verbose=0, ensemble=[tmp_path / "none.keras"])
     assert judge.fitted is None
-    with pytest.warns(UserWarning, match="all held-out samples are in the reference"):
+    with pytest.raises(ValueError, match="60 of 60 samples are among those of the reference"):
         judge.fit(x, y, verbose=0, reference=(x[::-1], y[::-1]))
 
 
@@ -554,7 +554,7 @@ X, Y = samples(60, 1)
         (X, Y + 1, "y: expected labels from 0 to 2, received 1 to 3"),
         (X, Y - 1, "y: expected labels from 0 to 2, received -1 to 1"),
         (X, None, r"y: expected labels \[n\], received none"),
-        (np.where(X > 2, np.nan, X), Y, "finite answers, received NaN or infinity for input"),
+        (np.where(X > 2, np.nan, X), Y, r"x: expected finite numbers, received nan in input"),
     ],
 )
 def test_refuses(classifier, x, y, message):
