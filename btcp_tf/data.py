@@ -983,7 +983,7 @@ PIXELS = {"0_255": (1.0, 0.0), "0_1": (1.0 / 255, 0.0), "-1_1": (2.0 / 255, -1.0
 
 
 def scaled(images: np.ndarray, pixels: str) -> np.ndarray:
-    """uint8 images as float32 on a scale of `PIXELS`, to the last digit as Keras' Rescaling."""
+    """uint8 images as float32 on a scale of `PIXELS`, as Keras' Rescaling has them."""
     scale, offset = PIXELS[pixels]
     return images.astype(np.float32) * np.float32(scale) + np.float32(offset)
 

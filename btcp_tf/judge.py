@@ -103,10 +103,7 @@ class Judge:
     @property
     def _seen(self) -> dict[str, known.Part]:
         """Samples that are known, by name of the part; none for files of version 0.1.0."""
-        return {
-            name: known.Part.from_json(part)
-            for name, part in (self._about.get("seen") or {}).items()
-        }
+        return _parts_of(self._about)
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -322,12 +319,16 @@ class Judge:
             # From the logit: 1 - p in float32 has ties that the other's u does not have.
             {"mcp": special.expit(z[:, 0]), self.method: u[:, 0]},
         )
-        return rows, self._overlap(found, len(probs))
+        return rows, self._overlap(found.hashes, "threshold")
 
-    def _overlap(self, found: "_Found", n: int) -> known.Overlap:
-        """Which of n samples the judge learned from, or its classifier."""
-        hashes = np.zeros(n, np.uint64) if found.hashes is None else found.hashes
-        return known.overlap(hashes, self._seen, ("fit", "folds", "reference"))
+    def _overlap(self, hashes: np.ndarray | None, *also: str) -> known.Overlap:
+        """Which samples the judge learned from, or its classifier; parts in `also` are counted in
+        the words alone."""
+        if hashes is None:
+            return known.Overlap(np.zeros(0, bool), "")
+        found = known.overlap(hashes, self._seen, ("fit", "folds", "reference"))
+        more = known.overlap(hashes, self._seen, also)
+        return known.Overlap(found.known, "; ".join(filter(None, (found.words, more.words))))
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
@@ -336,7 +337,7 @@ class Judge:
 
         Samples that the judge learned from (x of `fit`, of its folds, the reference) are left out,
         with a warning that says how many; unless there are no more of them than repeat by nature.
-        Those of `select_threshold` are not: u does not depend on them, but what is accepted does.
+        Those of `select_threshold` are counted alone: what is accepted depends on them, u does not.
 
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
@@ -403,7 +404,7 @@ class Judge:
         labels = None
         if found.labels is not None or thresholds.needs_labels(rule):
             labels = self._labels(found.labels, len(predicted))
-        overlap = self._overlap(found, len(predicted))
+        overlap = self._overlap(found.hashes)
         if rule == "target_risk" and overlap.share > known.MOST:
             raise ValueError(
                 f"x: expected samples that classifier and fit have not seen, at most "
@@ -883,13 +884,20 @@ def load(path: str | os.PathLike) -> Judge:
         if card.about["threshold"] is not None:
             thresholds.from_json(card.about["threshold"])
         checks.InputRange.from_json(card.about.get("input_range"))
-        for part in (card.about.get("seen") or {}).values():
-            known.Part.from_json(part)
+        _parts_of(card.about)
     except ValueError as error:
         raise ValueError(
             f"path: expected a file that Judge.save wrote, received {path} ({error})"
         ) from None
     return Judge(model)
+
+
+def _parts_of(about: Mapping[str, Any]) -> dict[str, known.Part]:
+    """Samples that are known, by name of the part; ValueError where they cannot be read."""
+    seen = about.get("seen") or {}
+    if not isinstance(seen, Mapping):
+        raise ValueError(f"seen is {seen!r:.40}")
+    return {name: known.Part.from_json(part) for name, part in seen.items()}
 
 
 _Estimate = Callable[[Any, Any, Any, Any], Any]

@@ -122,4 +122,3 @@ _NAMES = {
     "threshold": "those of select_threshold",
 }
 """Parts that a judge may have seen."""
-

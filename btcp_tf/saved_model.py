@@ -671,7 +671,14 @@ def _check(
         images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
         np.save(images, sample_images)
         scale = json.dumps(intake.scale)
-        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers, scale)
+        arguments = (
+            json.dumps(sys.path),
+            str(directory),
+            images,
+            json.dumps(sizes),
+            answers,
+            scale,
+        )
         # This process may hold all memory of the GPUs, and they round differently from a CPU.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         try:

@@ -64,7 +64,7 @@ BAD = {
     "one": ("serving_default", {"images": IMAGES[0]}, "not compatible with expected shape"),
     "type": ("serving_default", {"images": IMAGES.astype(np.float32)}, "uint8"),
     "nan": ("serving_float", {"images": np.full(IMAGES.shape, np.nan, np.float32)}, "NaN"),
-    "broken": ("serving_bytes", {"image_bytes": [*FILES, b"?"]}, "Unknown image file format"),
+    "broken": ("serving_bytes", {"image_bytes": [*FILES, b"?"]}, "expected PNG or JPEG files"),
 }
 
 

@@ -205,12 +205,13 @@ def test_a_fold_that_sees_other_inputs_is_refused():
         flat = keras.layers.Reshape((64,))(inputs)
         return keras.Model(inputs, keras.layers.Dense(2, activation="softmax")(flat))
 
-    x, y = np.random.default_rng(0).random((20, 8, 8, 1), np.float32), np.arange(20) % 2
-    folds = [(trained(None), (x, y), (x, y))]
+    random, y = np.random.default_rng(0), np.arange(20) % 2
+    x, seen = random.random((2, 20, 8, 8, 1), np.float32)
+    folds = [(trained(None), (x, y), (seen, y))]
     with pytest.raises(
         ValueError, match=r"^folds\[0\]: classifier: expected one of inputs .*1\), "
     ):
-        btcp_tf.attach(trained(1)).fit(x, y, reference=(x, y), folds=folds, verbose=0)
+        btcp_tf.attach(trained(1)).fit(x, y, reference=(seen, y), folds=folds, verbose=0)
 
 
 def test_threads_share_a_subclassed_classifier():
@@ -378,7 +379,7 @@ def test_too_few_errors_leave_mcp_and_a_warning(classifier, wrong):
     judge = btcp_tf.attach(classifier)
     before = judge.predict(x)["uncertainty"]
     with pytest.warns(UserWarning, match=f"wrong on {wrong} of 200 held-out samples"):
-        judge.fit(x, y, reference=(x, y), verbose=0)
+        judge.fit(x, y, reference=samples(200, 0), verbose=0)
     np.testing.assert_array_equal(judge.predict(x)["uncertainty"], before)
     assert f"{wrong} wrong answers among 200 are too few" in judge.fitted["words"]
 
@@ -396,7 +397,8 @@ def test_a_fallback_ranks_exactly_as_mcp():
     few = np.flatnonzero(judge.predict(x)["predicted"] != y)[:3]
     some = np.r_[few, np.flatnonzero(judge.predict(x)["predicted"] == y)[:100]]
     with pytest.warns(UserWarning, match="wrong on 3 of 103"):
-        judge.fit(x[some], y[some], reference=(x, y), verbose=0)
+        judge.fit(x[some], y[some], reference=samples(600, 0), verbose=0)
+    x, y = samples(600, 2)
     mcp, residual = judge.evaluate(x, y, draws=20)
     assert residual["auroc_minus_mcp"] == 0 and residual["verdict"] == "not distinguishable"
     assert mcp["aurc"] == pytest.approx(residual["aurc"], rel=1e-12)

@@ -1,0 +1,72 @@
+"""Samples that a judge knows, and rows that repeat by nature."""
+
+import json
+
+import numpy as np
+import pytest
+
+from btcp_tf import known
+from btcp_tf.overlaps import sample_hashes
+
+
+def part_of(x):
+    return known.Part.of(sample_hashes(x))
+
+
+def test_what_was_seen_is_known_again():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(500, 4))
+    part = known.Part.from_json(json.loads(json.dumps(part_of(x[:300]).to_json())))
+    found = known.overlap(sample_hashes(x[250:]), {"fit": part}, ("fit", "reference"))
+    np.testing.assert_array_equal(found.known, np.arange(250, 500) < 300)
+    assert found.share == 0.2
+    assert "50 of 250 samples are among those of fit" in found.words
+    fresh = known.overlap(sample_hashes(x[300:]), {"fit": part}, ("fit",))
+    assert not fresh.known.any() and fresh.words == ""
+    # From one on.
+    one = known.overlap(sample_hashes(x[299:]), {"fit": part}, ("fit",))
+    assert one.known.sum() == 1 and "1 of 201" in one.words
+    empty = known.Part.of(np.zeros(0, np.uint64))
+    assert not empty.holds(sample_hashes(x)).any()
+
+
+@pytest.mark.parametrize("values", [3, 5, 8])
+def test_rows_that_repeat_by_nature_are_fresh(values):
+    """A table of few values: many rows of a fresh part equal ones of the other."""
+    random = np.random.default_rng(values)
+    for _ in range(20):
+        table = random.integers(0, values, (1500, 4))
+        part = part_of(table[:1000])
+        found = known.overlap(sample_hashes(table[1000:]), {"fit": part}, ("fit",))
+        assert not found.known.any() and "repeat by nature" in found.words
+    # The same rows again are more than that, unless all rows repeat.
+    table = np.concatenate([random.integers(0, 8, (800, 4)), random.normal(size=(800, 4))])
+    found = known.overlap(sample_hashes(table[600:1000]), {"fit": part_of(table)}, ("fit",))
+    assert found.known.all()
+
+
+def test_each_part_is_looked_at_by_itself():
+    random = np.random.default_rng(1)
+    x, fit = random.normal(size=(200, 3)), random.normal(size=(100, 3))
+    # Each sample of the reference stands there twice: what is known of fit stays known.
+    parts = {"reference": part_of(np.concatenate([x, x])), "fit": part_of(fit)}
+    given = np.concatenate([x[:50], fit[:10]])
+    found = known.overlap(sample_hashes(given), parts, ("fit", "reference"))
+    assert found.known.sum() == 10
+    assert "10 of 60" in found.words and "50 of 60" in found.words
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        {"hashes": "AAAAAAAAAAA=", "rows": 1},
+        {"hashes": "?", "rows": 1, "repeated": 0},
+        {"hashes": "AAAA", "rows": 1, "repeated": 0},
+        {"hashes": "AAAAAAAAAAA=", "rows": 1, "repeated": 2},
+        {"hashes": "AAAAAAAAAAA=", "rows": 0, "repeated": 0},
+    ],
+)
+def test_what_is_no_part_is_refused(content):
+    with pytest.raises(ValueError, match="seen: expected hashes"):
+        known.Part.from_json(content)
