@@ -170,29 +170,19 @@ class Judge:
         if ensemble:
             mean = self._ensemble_mean(ensemble, own, [x, *copies], batch_size, verbose)
             held_out = dataclasses.replace(held_out, ensemble=mean)
-        others = []
-        for number, (classifier, samples, trained_on, *more) in enumerate(folds):
-            with _naming(f"folds[{number}]"):
-                judge = self._like(classifier, samples)
-                shapes = [one.model.inputs[0].shape[1:] for one in (self, judge)]
-                if estimators.is_image(shapes[0]) != estimators.is_image(shapes[1]):
-                    raise ValueError(
-                        f"classifier: expected one of inputs {shapes[0]}, received one of "
-                        f"{shapes[1]}"
-                    )
-                again = more[0] if more else ()
-                fold = judge._held_out(
-                    samples, trained_on, again, batch_size, verbose, own.input_range
-                )
-            others.append(fold.held_out)
-            before = parts.get("folds", np.zeros(0, np.uint64))
-            parts["folds"] = np.concatenate([before, fold.hashes["fit"]])
-        if "folds" in parts:
+        others = self._folds_learned(folds, batch_size, verbose, own.input_range)
+        if others:
+            parts["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
             fold_part = {"folds": known.Part.of(parts["folds"])}
             if words := known.overlap(parts["fit"], fold_part, fold_part).words:
                 warnings.warn(f"x: {words}", stacklevel=2)
         fit, readers, weights = estimators.fit_residual(
-            held_out, others, allowed=evidence, seed=seed, batch_size=batch_size, verbose=verbose
+            held_out,
+            [fold.held_out for fold in others],
+            allowed=evidence,
+            seed=seed,
+            batch_size=batch_size,
+            verbose=verbose,
         )
         self._put(
             "residual",
@@ -658,6 +648,29 @@ class Judge:
         present = [one for one in ranges if one is not None]
         joined = functools.reduce(checks.InputRange.joined, present) if present else None
         return _Learned(held_out, kept, hashes, joined)
+
+    def _folds_learned(
+        self,
+        folds: Sequence[tuple[Any, ...]],
+        batch_size: int,
+        verbose: int,
+        like: checks.InputRange | None,
+    ) -> list["_Learned"]:
+        """What `fit` learns from further classifiers; their inputs are compared with `like`."""
+        found = []
+        for number, (classifier, samples, trained_on, *more) in enumerate(folds):
+            with _naming(f"folds[{number}]"):
+                judge = self._like(classifier, samples)
+                shapes = [one.model.inputs[0].shape[1:] for one in (self, judge)]
+                if estimators.is_image(shapes[0]) != estimators.is_image(shapes[1]):
+                    raise ValueError(
+                        f"classifier: expected one of inputs {shapes[0]}, received one of "
+                        f"{shapes[1]}"
+                    )
+                again = more[0] if more else ()
+                fold = judge._held_out(samples, trained_on, again, batch_size, verbose, like)
+            found.append(fold)
+        return found
 
     def _like(self, classifier: Any, samples: Any) -> "Judge":
         """On a further classifier for the same inputs and classes, with features of the same

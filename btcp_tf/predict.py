@@ -208,10 +208,8 @@ class Scorer:
             if self.check("images", images.dtype, images.shape[1:]):
                 assert self.image_shape is not None
                 images = self._scaled(data.convert(images, self.image_shape))
-            elif self.dtype.kind == "f":
-                images, problem = _meant(images, self.dtype, self._range)
             else:
-                images = images.astype(self.dtype, copy=False)
+                images, problem = _meant(images, self.dtype, self._range)
         else:
             raise ValueError(
                 f"batch: expected images or files, received {', '.join(batch) or 'none'}"
@@ -287,12 +285,14 @@ def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | Non
 def _meant(
     rows: np.ndarray, dtype: np.dtype, seen: InputRange | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows as floats of a type, and what is wrong in those that cannot be meant: NaN, infinity, or
-    numbers far from those that the estimator was fitted on. In their place stand harmless ones."""
+    """Rows in a type, and what is wrong in those that cannot be meant: NaN, infinity, or numbers
+    far from those that the estimator was fitted on. In their place stand harmless ones."""
+    problem = np.full(len(rows), "", object)
+    if dtype.kind != "f" and seen is None:
+        return rows.astype(dtype, copy=False), problem
     # A number too large for the type becomes infinite, which is looked for next.
     with np.errstate(over="ignore"):
         taken = rows.astype(dtype)
-    problem = np.full(len(taken), "", object)
     flat = taken.reshape(len(taken), -1)
     blank = 0.0 if seen is None else seen.low
     bad = ~np.isfinite(flat)
