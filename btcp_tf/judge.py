@@ -488,6 +488,10 @@ class Judge:
         if inputs.dtype != "string":
             watch = checks.InputWatch(self.input_range, "sample")
             watch.see(sample, kind)
+            watch.end()
+            if (seen := self.input_range) and (flat := seen.flat(sample))[0]:
+                # One that the SavedModel takes alone stands first: it is tried out with it.
+                sample = np.concatenate([sample[~flat], sample[flat]])
             found_pixels = self._pixels(pixels, self.input_range or watch.range)
         threshold, found = self.threshold, self._about.get("calibration")
         if threshold is not None and threshold.tau is None:
