@@ -18,8 +18,9 @@ FAR = 10.0
 
 Outliers of standardized features come nowhere near (a width is about 10 standard deviations);
 pixels on the scale of another convention do."""
-FLAT = 10.0
-"""A sample whose numbers differ by less than the remembered least difference over this is flat."""
+FLAT = 50.0
+"""A sample whose numbers differ by less than the usual difference over this is flat: less than an
+image that is nearly black, more than one from 0 to 1 or -1 to 1 among those from 0 to 255."""
 _LEAST_NUMBERS = 16
 """A row of fewer numbers may have nearly equal ones by chance: no sample of those is flat."""
 
@@ -35,8 +36,8 @@ class InputRange:
     whole: bool
     """Whether all were whole numbers."""
     contrast: float | None = None
-    """Least difference between the largest and the smallest number of one sample, constant samples
-    aside; None: unknown, or too few numbers in a sample."""
+    """Usual difference (median) between the largest and the smallest number of one sample, constant
+    samples aside; None: unknown, or too few numbers in a sample."""
 
     @classmethod
     def of(cls, x: np.ndarray, kind: str = "") -> Self:
@@ -50,7 +51,7 @@ class InputRange:
             float(flat.max()),
             kind or x.dtype.kind,
             x.dtype.kind != "f" or bool((flat == np.rint(flat)).all()),
-            float(spread.min()) if known else None,
+            float(np.median(spread)) if known else None,
         )
 
     @classmethod
@@ -102,8 +103,8 @@ class InputRange:
         return np.any((flat < low) | (flat > high), axis=1)
 
     def flat(self, x: np.ndarray) -> np.ndarray:
-        """Which of finite samples `[n, ...]` vary as no sample did, constant ones aside; bool
-        `[n]`."""
+        """Which of finite samples `[n, ...]` vary as little as no sample does, constant ones aside;
+        bool `[n]`."""
         if self.contrast is None:
             return np.zeros(len(x), bool)
         spread = _spread(x.reshape(len(x), -1))

@@ -390,7 +390,7 @@ class _Intake(NamedTuple):
         if dtype == "uint8":
             # Images of two levels vary by one.
             seen = input_range or InputRange.of(sample_images)
-            least = min(2.05, (seen.contrast or 0.0) / FLAT)
+            least = (seen.contrast or 0.0) / FLAT
             return cls(-255.0, 510.0, least, "pixels from 0 to 255", None)
         if input_range is None:
             return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
@@ -432,10 +432,12 @@ _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
     """The same files; the request fails where one is of a kind that TensorFlow decodes otherwise
     than Pillow, or Pillow not at all: palettes of BMP, GIF, WebP, 16 bits."""
-    is_png = tf.strings.substr(image_bytes, 0, len(_PNG)) == _PNG
+    # Substr fails where a file is shorter.
+    heads = tf.strings.join([tf.strings.substr(image_bytes, 0, 25), tf.constant(25 * b"\0")])
+    is_png = tf.strings.substr(heads, 0, len(_PNG)) == _PNG
     # The first chunk of a PNG file is its header; its bits a channel are in the 25th byte.
-    is_deep = is_png & (tf.strings.substr(image_bytes, 24, 1) == b"\x10")
-    is_jpeg = tf.strings.substr(image_bytes, 0, len(_JPEG)) == _JPEG
+    is_deep = is_png & (tf.strings.substr(heads, 24, 1) == b"\x10")
+    is_jpeg = tf.strings.substr(heads, 0, len(_JPEG)) == _JPEG
     good = (is_png & ~is_deep) | is_jpeg
     first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
     told = "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
