@@ -289,7 +289,7 @@ def monitor(
         threshold,
         judge_assumption((then, baseline.predicted), (now, scores.predicted), cut, alpha),
         promise,
-        _figures(scores, now, labels, cut),
+        _figures(scores, now, labels, threshold),
         history,
         delta,
         tuple(notes),
@@ -302,9 +302,13 @@ def _figures(
     scores: Scores,
     uncertainty: np.ndarray,
     labels: tuple[np.ndarray, np.ndarray] | None,
-    tau: float | None,
+    threshold: Threshold | None,
 ) -> Figures:
-    accepted = np.zeros(len(uncertainty), bool) if tau is None else uncertainty < tau
+    if threshold is None:
+        return Figures()
+    accepted = np.zeros(len(uncertainty), bool)
+    if threshold.tau is not None:
+        accepted = uncertainty < threshold.tau
     share = Share.of(int(accepted.sum()), len(accepted))
     if labels is None:
         return Figures(share)
@@ -397,6 +401,9 @@ def _next_steps(findings: Findings) -> Iterator[str]:
         "label a random sample of recent answers and choose the threshold on it: python -m "
         "btcp_tf.export MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
     )
+    again = "To look again as labels come, add them at the end and name --ordered."
+    if promise.test == SEQUENTIAL:
+        again = "Look again with more labels as often as you like."
     if promise.verdict == "broken":
         yield "Do not act on accepted answers without a check until there is a new threshold."
         yield f"Then {anew}."
@@ -417,9 +424,9 @@ def _next_steps(findings: Findings) -> Iterator[str]:
                 f"{anew}."
             )
         else:
-            yield "Nothing needs to be done; look again when there are more labels."
+            yield f"Nothing needs to be done. {again}"
     elif promise.verdict == "open":
-        yield "Label more accepted answers, drawn at random: these neither refute nor show it."
+        yield f"Label more accepted answers, drawn at random. {again}"
     elif changed:
         yield f"What was promised was promised for other data: {anew}."
     else:
@@ -1174,16 +1181,21 @@ def terminal_text(findings: Findings) -> str:
 
 
 def _state_words(findings: Findings) -> str:
-    """State and figures on a line or two."""
+    """State and figures in a sentence."""
     figures = findings.figures
 
-    def percent(share: Share | None) -> str:
-        return "unknown" if share is None else _percent(share.count / share.rows, share.interval)
+    def percent(share: Share) -> str:
+        return _percent(share.count / share.rows, share.interval)
 
-    return (
-        f"{findings.state}. Accepted {percent(figures.accepted)}; wrong among the accepted "
-        f"{percent(figures.wrong)}; errors handed over {percent(figures.handed_over)}."
-    )
+    words = f"{findings.state}."
+    if figures.accepted is not None:
+        words += f" Of the answers {percent(figures.accepted)} are accepted"
+        if figures.wrong is not None:
+            words += f", and of these {percent(figures.wrong)} are wrong"
+        if figures.handed_over is not None:
+            words += f"; of the errors {percent(figures.handed_over)} are handed over"
+        words += " (exact 95 % intervals)."
+    return words
 
 
 # The command -----------------------------------------------------------------------------------

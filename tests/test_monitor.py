@@ -439,6 +439,7 @@ def test_figures_are_shares_of_what_they_say():
     assert found.handed_over.interval == pytest.approx((exact.low, exact.high))
     none = monitor.monitor(base, scores_of(p)).figures
     assert none.accepted == found.accepted and none.wrong is None and none.handed_over is None
+    assert monitor.monitor(baseline_of(p), scores_of(p)).figures == monitor.Figures()
 
 
 def test_an_input_that_is_answered_twice_is_noted():
