@@ -415,6 +415,19 @@ def test_blocks_are_those_of_all_orders(groups):
     assert drift.blocks(np.sort(groups)).changes == len(set(groups)) - 1
 
 
+def test_the_bound_for_long_files_is_no_less_than_what_shuffles_show():
+    # Blocks of three: fewer changes than chance makes, by so much that no shuffle shows it.
+    groups = np.repeat(rng().integers(0, 2, 1000), 3)
+    found, shuffled = drift.blocks(groups, shuffles=99), np.empty(2000)
+    for seed in range(2000):
+        shuffled[seed] = np.count_nonzero(np.diff(rng(seed).permutation(groups)))
+    assert found.p_value < 1 / 100 and found.changes < shuffled.min()
+    assert found.expected == pytest.approx(shuffled.mean(), rel=0.01)
+    # As a normal distribution has it; the bound is far above.
+    z = (found.changes - shuffled.mean()) / shuffled.std()
+    assert found.p_value > stats.norm.cdf(z)
+
+
 def test_blocks_make_no_more_false_alarms_than_their_level():
     p = [drift.blocks(rng(seed).integers(0, 4, 40), shuffles=99).p_value for seed in range(400)]
     assert 0 < np.mean(np.less_equal(p, 0.1)) <= 0.1 + 3 * math.sqrt(0.09 / 400)
