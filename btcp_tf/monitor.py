@@ -275,7 +275,7 @@ def monitor(
         raise ValueError(
             "ordered: expected rows in the order in which their labels came, received "
             f"{sorted_by}; leave out --ordered for the test of a fixed sample, which needs no "
-            "order, or name a column of times with --time_column"
+            "order, or name a column of times or running numbers with --time_column"
         )
     promise = judge_promise(scores, now, threshold, labels, risk, delta, ordered=bool(order))
     history = _with_this_look(history, scores, now, labels, cut, promise)
@@ -330,7 +330,7 @@ def _sorted_by(
 ) -> str | None:
     """By what labeled rows are sorted, or nearly so, in words; None: by nothing.
 
-    Only an order that a sort makes: less than half as many changes as chance would make. That
+    Only an order that a sort makes: less than a third of the changes that chance would make. That
     classes come a little bunched is common in a stream, and no fault.
     """
     rows, true = labels
@@ -344,11 +344,12 @@ def _sorted_by(
     }
     for name, groups in columns.items():
         found = drift.blocks(groups)
-        if found.changes <= found.expected / 2 and found.p_value <= _SORTED:
+        if found.changes <= found.expected / 3 and found.p_value <= _SORTED:
             what = "the quarter that u is in" if name == "uncertainty" else f"the {name}"
             return (
-                f"rows that are sorted by {name}: from one row to the next {what} changes "
-                f"{found.changes:,} times, and in a random order {found.expected:,.0f} times"
+                f"rows that stand together as if sorted by {name}: from one to the next {what} "
+                f"changes {found.changes:,} times, and in a random order {found.expected:,.0f} "
+                "times"
             )
     return None
 
