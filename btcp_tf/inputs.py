@@ -43,6 +43,8 @@ class Inputs:
     and `labels` if they were asked for, `UNLABELED` where there is none."""
     what: str
     """Names the inputs in errors."""
+    order: str
+    """How inputs follow one another, for people."""
     key: str = ""
     """Of an array in an npz file."""
     dtype: np.dtype | None = None
@@ -134,7 +136,8 @@ def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
     if stray:
         told = f"{as_text(first)!r}" + (f" and {stray - 1:,} more files" if stray > 1 else "")
         note = f"{told} in no class's folder: without a label"
-    return Inputs(count, digest.hexdigest(), batches, os.fspath(root), note=note)
+    order = "names of files, folder by folder, by code points"
+    return Inputs(count, digest.hexdigest(), batches, os.fspath(root), order, note=note)
 
 
 def _sub_folder(name: str) -> str:
@@ -334,6 +337,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         hashlib.sha256("\n".join(about).encode()).hexdigest(),
         batches,
         f"{path}: {images.name}",
+        "rows of the array",
         key,
         images.dtype,
         images.shape[1:],

@@ -5,9 +5,11 @@
 A promise such as "at most 5 % of the accepted answers are wrong" holds as long as what comes in is
 drawn as the calibration set was. Without labels this looks for signs that it is not: in u, in the
 classes predicted, in the share of abstentions. With labels, which may come later and for some rows
-only, it tests the promise itself and says at which row it was shown broken. The verdicts go to the
-terminal, to `monitor.json` and to `monitor.html`; the exit status tells a scheduler. No TensorFlow
-here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`.
+only, it tests the promise itself: all rows at once, whatever their order; or, where the order in
+which labels came is stated, row by row, and says at which row it was shown broken. The verdicts go
+to the terminal, to `monitor.json` and to `monitor.html`; the exit status tells a scheduler. No
+TensorFlow here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`, and what
+earlier looks judged is kept by `btcp_tf.looks`.
 """
 
 import dataclasses
@@ -28,6 +30,7 @@ from btcp_tf import (
     command,
     drift,
     evaluation,
+    looks,
     metrics,
     pages,
     plots,
@@ -48,6 +51,13 @@ USAGE = "python -m btcp_tf.monitor --baseline=BASELINE --scores=FILE [--labels=F
 NOTHING, DRIFT, BROKEN = 0, 3, 4
 """Exit statuses: nothing found; the assumption of the promise no longer holds, or without a promise
 the data has changed; the promise is shown broken, which is worse."""
+
+ORDERS = ("", "rows", "time")
+"""What is known of the order of labels: nothing; that of the rows is the one in which they came; a
+column of times has put them in order."""
+
+FIXED_SAMPLE, SEQUENTIAL = "fixed sample", "sequential"
+"""Tests of the promise: for one look, of rows in any order; for any number of looks, in order."""
 
 FEWEST = 100
 """Rows below which, on either side, there is no verdict about a change."""
@@ -93,6 +103,32 @@ class Assumption:
     abstention: drift.Rates | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """`count` of `rows`, and the exact 95 % interval of the share that it estimates."""
+
+    count: int
+    rows: int
+    interval: tuple[float, float]
+
+    @classmethod
+    def of(cls, count: int, rows: int) -> "Share | None":
+        """None where there are no rows."""
+        return cls(count, rows, drift.clopper_pearson(count, rows)) if rows else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What a threshold does with the scores; None: not known without rows, labels or errors."""
+
+    accepted: Share | None = None
+    """Accepted answers among all."""
+    wrong: Share | None = None
+    """Wrong ones among the accepted answers with a label."""
+    handed_over: Share | None = None
+    """Errors that are not accepted among all errors, of answers with a label."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Promise:
     """What labels say of the error rate of accepted answers."""
@@ -100,6 +136,11 @@ class Promise:
     verdict: str
     """"broken"; "kept": shown to be so far; "open": neither is shown; "none": nothing to test."""
     words: str
+    test: str | None = None
+    """`FIXED_SAMPLE` or `SEQUENTIAL`; None: nothing is tested."""
+    p_value: float | None = None
+    """Of the promise being kept. In the sequential test for all looks together: the promise is
+    broken from where it is at most delta for the first time."""
     limit: float | None = None
     """Error rate under test."""
     labeled: int = 0
@@ -111,7 +152,8 @@ class Promise:
     interval: tuple[float, float] | None = None
     """Exact 95 % interval of the error rate of accepted answers, for a single look."""
     broken_at: int | None = None
-    """The promise was shown broken at so many accepted answers with a label."""
+    """The promise was shown broken at so many accepted answers with a label; None: not so, or by a
+    fixed sample, which has no order."""
     row: int | None = None
     """Row of the scores, from 0, that it was."""
     input: str | None = None
@@ -119,7 +161,8 @@ class Promise:
     """From where on it shows most clearly, counted as `broken_at`: roughly where the rate rose."""
     since_row: int | None = None
     curve: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`."""
+    """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`. Empty
+    where their order is not known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,6 +174,9 @@ class Findings:
     threshold: Threshold | None
     assumption: Assumption
     promise: Promise
+    figures: Figures
+    history: looks.History
+    """All looks, this one among them."""
     delta: float
     notes: tuple[str, ...]
     then: np.ndarray
@@ -145,6 +191,20 @@ class Findings:
             return BROKEN
         return DRIFT if self.assumption.verdict == "changed" else NOTHING
 
+    @property
+    def state(self) -> str:
+        """Does the threshold still hold: "holds", "broken" or "cannot tell".
+
+        Labels alone can show either: without a change in u the errors may have risen, and with one
+        they need not have.
+        """
+        return {"kept": "holds", "broken": "broken"}.get(self.promise.verdict, "cannot tell")
+
+    @property
+    def next_steps(self) -> tuple[str, ...]:
+        """What to do now, a sentence each, the most urgent first."""
+        return tuple(_next_steps(self))
+
 
 def monitor(
     baseline: Baseline,
@@ -155,24 +215,34 @@ def monitor(
     risk: float | None = None,
     alpha: float = 0.01,
     delta: float = 0.01,
+    order: str = "",
+    history: looks.History = looks.NONE,
 ) -> Findings:
     """Compares scores with what a threshold was chosen on, and tests its promise.
 
     Args:
       baseline: From `load_baseline`.
       scores: From `load_scores`.
-      labels: From `join_labels`: rows and true classes in the order of arrival. None: those of the
-        scores, if any, in their order.
+      labels: From `join_labels`: rows and true classes. None: those of the scores, if any.
       tau: Threshold, for a baseline without one.
       risk: Limit of the error rate to test, in (0, 1); None: the one that was promised.
       alpha: Probability of a false alarm of all checks for a change together, each time they are
         made, in (0, 1).
-      delta: Probability of a false alarm about the promise over the whole stream of labels, however
-        often it is looked at, in (0, 1).
+      delta: Probability of a false alarm about the promise, in (0, 1): of one look without an
+        order, else over the whole stream of labels, however often it is looked at.
+      order: One of `ORDERS`: how it is known that labels stand in the order in which they came, or
+        were put in it. Without one the verdict does not depend on their order.
+      history: Earlier looks, from `looks.load`.
 
     Raises:
-      ValueError: If the scores are those of another model, or an argument is not as described.
+      ValueError: If the scores are those of another model, or an argument is not as described; if
+        rows that are said to be in order are sorted by their class or u, or are not those that were
+        judged before.
     """
+    if order not in ORDERS:
+        raise ValueError(
+            f"order: expected one of {', '.join(map(repr, ORDERS))}, received {order!r}"
+        )
     for name, value, kind in (("baseline", baseline, Baseline), ("scores", scores, Scores)):
         if not isinstance(value, kind):
             raise ValueError(
@@ -191,9 +261,8 @@ def monitor(
     then, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     if labels is not None:
         labels = _checked_labels(labels, len(now))
-    elif scores.labels is not None:
-        rows = np.flatnonzero(scores.labels >= 0)
-        labels = rows, scores.labels[rows]
+    else:
+        labels = scores.labeled()
     if labels is not None and known is not None and len(labels[1]) and labels[1].max() >= known:
         row = int(labels[1].argmax())
         raise ValueError(
@@ -201,18 +270,171 @@ def monitor(
             f"{_name_of(scores, int(labels[0][row]))}"
         )
     cut = None if threshold is None else threshold.tau
-    promise = judge_promise(scores, now, threshold, labels, risk, delta)
+    sorted_by = _sorted_by(scores, now, labels) if order and labels is not None else None
+    if sorted_by is not None and order == "rows":
+        raise ValueError(
+            "ordered: expected rows in the order in which their labels came, received "
+            f"{sorted_by}; leave out --ordered for the test of a fixed sample, which needs no "
+            "order, or name a column of times or running numbers with --time_column"
+        )
+    promise = judge_promise(scores, now, threshold, labels, risk, delta, ordered=bool(order))
+    history = _with_this_look(history, scores, now, labels, cut, promise)
+    notes = [
+        *_order_notes(promise, history, delta, sorted_by),
+        *_notes(scores, threshold, now, labels, promise),
+    ]
     return Findings(
         baseline,
         scores,
         threshold,
         judge_assumption((then, baseline.predicted), (now, scores.predicted), cut, alpha),
         promise,
+        _figures(scores, now, labels, threshold),
+        history,
         delta,
-        tuple(_notes(scores, threshold, now, promise)),
+        tuple(notes),
         then,
         now,
     )
+
+
+def _figures(
+    scores: Scores,
+    uncertainty: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray] | None,
+    threshold: Threshold | None,
+) -> Figures:
+    if threshold is None:
+        return Figures()
+    accepted = np.zeros(len(uncertainty), bool)
+    if threshold.tau is not None:
+        accepted = uncertainty < threshold.tau
+    share = Share.of(int(accepted.sum()), len(accepted))
+    if labels is None:
+        return Figures(share)
+    rows, true = labels
+    kept, wrong = accepted[rows], scores.predicted[rows] != true
+    return Figures(
+        share,
+        Share.of(int(np.sum(wrong & kept)), int(kept.sum())),
+        Share.of(int(np.sum(wrong & ~kept)), int(wrong.sum())),
+    )
+
+
+_SORTED = 0.001
+"""p-value from which on rows are taken for sorted."""
+
+
+def _sorted_by(
+    scores: Scores, uncertainty: np.ndarray, labels: tuple[np.ndarray, np.ndarray]
+) -> str | None:
+    """By what labeled rows are sorted, or nearly so, in words; None: by nothing.
+
+    Only an order that a sort makes: less than a third of the changes that chance would make. That
+    classes come a little bunched is common in a stream, and no fault.
+    """
+    rows, true = labels
+    if not len(rows):
+        return None
+    quarters = np.quantile(uncertainty[rows], [0.25, 0.5, 0.75])
+    columns = {
+        "true class": true,
+        "predicted class": scores.predicted[rows],
+        "uncertainty": np.searchsorted(quarters, uncertainty[rows]),
+    }
+    for name, groups in columns.items():
+        found = drift.blocks(groups)
+        if found.changes <= found.expected / 3 and found.p_value <= _SORTED:
+            what = "the quarter that u is in" if name == "uncertainty" else f"the {name}"
+            return (
+                f"rows that stand together as if sorted by {name}: from one to the next {what} "
+                f"changes {found.changes:,} times, and in a random order {found.expected:,.0f} "
+                "times"
+            )
+    return None
+
+
+def _with_this_look(
+    history: looks.History,
+    scores: Scores,
+    uncertainty: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray] | None,
+    tau: float | None,
+    promise: Promise,
+) -> looks.History:
+    """All looks; ValueError if rows that were judged have not kept their places."""
+    if promise.test is None or labels is None or tau is None or promise.limit is None:
+        return history
+    accepted = uncertainty[labels[0]] < tau
+    digests = scores.digests(labels[0][accepted], labels[1][accepted])
+    if promise.test == SEQUENTIAL:
+        return history.with_stream(digests, tau, promise.limit)
+    return history.with_sample(looks.sample_digest(digests, tau, promise.limit))
+
+
+def _order_notes(
+    promise: Promise, history: looks.History, delta: float, sorted_by: str | None
+) -> Iterator[str]:
+    """What follows from the order of rows and from earlier looks."""
+    if promise.test == FIXED_SAMPLE:
+        earlier = len(history.samples) - 1 + (history.stream is not None)
+        if earlier:
+            alarm = min(1.0, (earlier + 1) * delta)
+            yield (
+                "Looks at other rows or limits before this one, in the same output folder: "
+                f"{earlier:,}. The test of a fixed sample is for one look; that any of "
+                f"{earlier + 1:,} is a false alarm has a probability of up to {alarm:.4g}. With "
+                "--ordered or --time_column one may look as often as one likes."
+            )
+    elif promise.test == SEQUENTIAL and sorted_by is not None:
+        yield (
+            f"In the order of time the test sees {sorted_by}. It counts each answer on its own, "
+            "so a block of a difficult class can break the promise although all rows together "
+            "keep it."
+        )
+
+
+def _next_steps(findings: Findings) -> Iterator[str]:
+    """See `Findings.next_steps`."""
+    threshold, promise = findings.threshold, findings.promise
+    changed = findings.assumption.verdict == "changed"
+    anew = (
+        "label a random sample of recent answers and choose the threshold on it: python -m "
+        "btcp_tf.export MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
+    )
+    again = "To look again as labels come, add them at the end and name --ordered."
+    if promise.test == SEQUENTIAL:
+        again = "Look again with more labels as often as you like."
+    if promise.verdict == "broken":
+        yield "Do not act on accepted answers without a check until there is a new threshold."
+        yield f"Then {anew}."
+        return
+    if threshold is None:
+        yield "Name the threshold with --tau, and the error rate to test with --risk."
+    elif threshold.tau is None or promise.limit is None:
+        what = "accepts nothing" if threshold.tau is None else "promises nothing"
+        yield (
+            f"The threshold {what}: choose one that promises an error rate, with python -m "
+            "btcp_tf.export MODEL --threshold=target_risk --risk=LIMIT"
+            + ("." if threshold.tau is None else ", or test a limit of your own with --risk.")
+        )
+    elif promise.verdict == "kept":
+        if changed:
+            yield (
+                "Accepted answers are still right often enough, but what comes in has changed: "
+                f"{anew}."
+            )
+        else:
+            yield f"Nothing needs to be done. {again}"
+    elif promise.verdict == "open":
+        yield f"Label more accepted answers, drawn at random. {again}"
+    elif changed:
+        yield f"What was promised was promised for other data: {anew}."
+    else:
+        yield (
+            "Label a random sample of accepted answers, and look again with --labels: without "
+            "labels nobody can tell whether the promise is kept."
+        )
 
 
 def _check_tau(tau: Any) -> float:
@@ -397,6 +619,8 @@ def judge_promise(
     labels: tuple[np.ndarray, np.ndarray] | None,
     risk: float | None,
     delta: float,
+    *,
+    ordered: bool = False,
 ) -> Promise:
     """Whether accepted answers are wrong more often than was promised.
 
@@ -404,47 +628,100 @@ def judge_promise(
       scores: The answers.
       uncertainty: Their u, `[m]` float64.
       threshold: The threshold.
-      labels: Rows `[l]` and true classes `[l]`, in the order of arrival; None: no labels.
+      labels: Rows `[l]` and true classes `[l]`; None: no labels.
       risk: Limit to test in the place of the promised one.
-      delta: Probability of a false alarm over the whole stream, in (0, 1).
+      delta: Probability of a false alarm, in (0, 1): over the whole stream if `ordered`, else of
+        one look.
+      ordered: Whether labels are in the order in which they came. If not, they are a fixed sample,
+        and no order of them gives another verdict.
     """
     drift.check_probability("delta", delta)
     if risk is not None:
         drift.check_probability("risk", risk)
     limit = risk if risk is not None else threshold.target if threshold else None
     if labels is None or not len(labels[0]):
-        return Promise("none", "There are no labels.", limit)
+        return Promise("none", "There are no labels.", limit=limit)
     rows, true = labels
     if threshold is None or threshold.tau is None:
         words = "no threshold" if threshold is None else "a threshold that accepts nothing"
-        return Promise("none", f"There is {words}.", limit, len(rows))
+        return Promise("none", f"There is {words}.", limit=limit, labeled=len(rows))
     accepted = uncertainty[rows] < threshold.tau
     rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
     labeled, n, k = len(accepted), len(rows), int(wrong.sum())
     if not n:
         words = f"None of the {labeled:,} answers with a label was accepted."
-        return Promise("none", words, limit, labeled)
-    interval = drift.clopper_pearson(k, n)
+        return Promise("none", words, limit=limit, labeled=labeled)
+    result = Promise(
+        "none",
+        "Nothing was promised.",
+        limit=limit,
+        labeled=labeled,
+        accepted=n,
+        errors=k,
+        interval=drift.clopper_pearson(k, n),
+    )
+    if ordered:
+        return _judge_stream(result, scores, rows, wrong, delta)
+    return _judge_sample(result, delta)
+
+
+def _observed(promise: Promise) -> str:
+    assert promise.interval is not None
+    share = _percent(promise.errors / promise.accepted, promise.interval)
+    return (
+        f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong, "
+        f"{share}"
+    )
+
+
+def _judge_sample(result: Promise, delta: float) -> Promise:
+    """The verdict on rows whose order is not known, from their counts alone."""
+    observed, limit = _observed(result), result.limit
+    if limit is None:
+        return dataclasses.replace(result, words=f"{result.words} {observed}.")
+    found = drift.rate_test(result.errors, result.accepted, limit)
+    rate = f"{100 * limit:.4g} %"
+    result = dataclasses.replace(result, test=FIXED_SAMPLE, p_value=found.above)
+    if found.above <= delta:
+        return dataclasses.replace(
+            result,
+            verdict="broken",
+            words=f"{observed}; that at most {rate} are is refuted (exact binomial test, p "
+            f"{_p(found.above)}, false alarm at most {delta:.4g} for one look).",
+        )
+    if found.below <= delta:
+        return dataclasses.replace(
+            result,
+            verdict="kept",
+            words=f"{observed}; that the rate is at most {rate} is shown (exact binomial test, "
+            f"level {1 - delta:.4g}, for one look).",
+        )
+    return dataclasses.replace(
+        result,
+        verdict="open",
+        words=f"{observed}; so many labels neither refute nor show that at most {rate} are (exact "
+        f"binomial test, level {1 - delta:.4g}, for one look).",
+    )
+
+
+def _judge_stream(
+    result: Promise, scores: Scores, rows: np.ndarray, wrong: np.ndarray, delta: float
+) -> Promise:
+    """The verdict on accepted answers in the order of their labels, after every one of them."""
+    limit, n = result.limit, result.accepted
+    assert result.interval is not None
+    single_look, _ = result.interval
     seen = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
     totals = np.cumsum(wrong)[seen - 1]
     low, high = drift.anytime_interval(totals, seen, delta=delta, scale=limit or 0.1)
     curve = {"rows": seen, "risk": totals / seen, "low": low, "high": high}
-    observed = (
-        f"{k:,} of {n:,} accepted answers with a label are wrong, {_percent(k / n, interval)}"
-    )
-    result = Promise(
-        "none",
-        f"Nothing was promised. {observed}.",
-        limit,
-        labeled,
-        accepted=n,
-        errors=k,
-        interval=interval,
-        curve=curve,
-    )
+    observed = _observed(result)
     if limit is None:
-        return result
-    curve["evidence"] = drift.evidence(wrong, limit)[seen - 1]
+        return dataclasses.replace(result, words=f"{result.words} {observed}.", curve=curve)
+    evidence = drift.evidence(wrong, limit)
+    curve["evidence"] = evidence[seen - 1]
+    p_value = min(1.0, 1 / float(evidence.max()))
+    result = dataclasses.replace(result, test=SEQUENTIAL, p_value=p_value, curve=curve)
     rate = f"{100 * limit:.4g} %"
     if (found := drift.first_break(wrong, limit, delta=delta)) is not None:
         part = wrong[found.since : found.row + 1]
@@ -474,7 +751,7 @@ def judge_promise(
         f"{observed}; so many labels neither refute nor show that at most {rate} are, at whatever "
         "time one looks."
     )
-    if interval[0] > limit:
+    if single_look > limit:
         words += (
             " A single look at these rows would refute it: the interval is for that. More labels "
             "will tell."
@@ -505,6 +782,7 @@ def _notes(
     scores: Scores,
     threshold: Threshold | None,
     uncertainty: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray] | None,
     promise: Promise,
 ) -> Iterator[str]:
     if scores.problems:
@@ -544,6 +822,14 @@ def _notes(
             yield f"None of the {count:,} accepted answers has a label: nothing tests the promise."
         else:
             yield "No answer was accepted: there is nothing that the promise would be about."
+        if labels is not None and scores.inputs is not None:
+            names = [scores.inputs[row] for row in labels[0] if accepted[row]]
+            if again := len(names) - len(set(names)):
+                yield (
+                    f"{again:,} of {len(names):,} accepted answers with a label answer an input "
+                    "once more. Each counts, but the test takes answers to be independent: answer "
+                    "each input once."
+                )
         if rest := promise.labeled - promise.accepted:
             yield (
                 f"{rest:,} labels belong to answers that were not accepted; the promise is not "
@@ -560,7 +846,7 @@ def _notes(
 
 
 def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings as JSON knows values: `status`, `assumption`, `promise`, `notes` and so on."""
+    """The findings as JSON knows values: `status`, `state`, `figures`, `promise` and so on."""
     baseline, scores, threshold = findings.baseline, findings.scores, findings.threshold
     assumption, promise = findings.assumption, findings.promise
     promised = {name: value for name, value in vars(promise).items() if name != "curve"}
@@ -568,6 +854,9 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
         promised["input"] = shown(promise.input)
     return {
         "status": findings.status,
+        "state": findings.state,
+        "figures": dataclasses.asdict(findings.figures),
+        "next": list(findings.next_steps),
         "assumption": {
             "verdict": assumption.verdict,
             "words": assumption.words,
@@ -588,6 +877,7 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
         "threshold": None if threshold is None else dataclasses.asdict(threshold),
         "settings": dict(settings),
         "notes": list(findings.notes),
+        "history": findings.history.to_json(),
         "versions": {"btcp_tf": btcp_tf.__version__, "numpy": np.__version__},
     }
 
@@ -604,7 +894,7 @@ _HEADS = {
     "changed": "The data have changed.",
     "too few rows": "No verdict about a change.",
     "broken": "The promise is broken.",
-    "kept": "The promise is kept so far.",
+    "kept": "The promise is kept.",
     "open": "The promise is not refuted.",
     "none": "The promise is not tested.",
 }
@@ -618,6 +908,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
+    about += [text(Cell("Next."), f" {step}") for step in findings.next_steps]
     notes = [pages.Notes(findings.notes)] if findings.notes else []
     changed: list[Block] = []
     if assumption.checks:
@@ -625,7 +916,9 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     changed += _draw_change(findings)
     promised: list[Block] = []
     if promise.accepted:
-        promised += [_promise_table(findings), _draw_promise(findings)]
+        promised.append(_promise_table(findings))
+    if promise.curve:
+        promised.append(_draw_promise(findings))
     values = dict(settings)
     if threshold is not None:
         values |= {f"threshold: {k}": v for k, v in dataclasses.asdict(threshold).items()}
@@ -677,7 +970,8 @@ _GLOSSARY = pages.Definitions(
             "evidence",
             "What a bet on errors would have won that is fair if the promise is just kept. While "
             "it is kept, the chance that this ever reaches 1 / delta is at most delta (Ville's "
-            "inequality): one may look after every label.",
+            "inequality): one may look after every label. Only where the order of labels is known "
+            "(--ordered, --time_column); else an exact binomial test of all rows, for one look.",
         ),
     ]
 )
@@ -763,7 +1057,10 @@ def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
 
 
 def _draw_abstention(findings: Findings, tau: float) -> Drawing:
-    rejected = findings.now >= tau
+    rejected, times = findings.now >= tau, findings.scores.times
+    if times is not None:
+        rejected = rejected[np.argsort(times, kind="stable")]
+    order = "their order in the file" if times is None else "the order of time"
     blocks = min(_BLOCKS, max(1, len(rejected) // 25))
     parts = np.array_split(rejected, blocks)
     ends = np.cumsum([len(part) for part in parts])
@@ -783,9 +1080,9 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
     )
     return Drawing(
         "abstention",
-        "Abstentions over time",
-        f"The scores in their order, in {blocks} blocks, each with its exact 95 % interval; the "
-        "band is that of the calibration set.",
+        "Abstentions along the file" if times is None else "Abstentions over time",
+        f"The scores in {order}, in {blocks} blocks, each with its exact 95 % interval; the band "
+        "is that of the calibration set.",
         figure,
         columns,
     )
@@ -794,7 +1091,6 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
 def _promise_table(findings: Findings) -> Table:
     promise = findings.promise
     risk = promise.errors / promise.accepted
-    low, high = (float(promise.curve[end][-1]) for end in ("low", "high"))
     assert promise.interval is not None
     values: dict[str, Any] = {
         "limit of the error rate": "none" if promise.limit is None else f"{promise.limit:.4g}",
@@ -802,10 +1098,13 @@ def _promise_table(findings: Findings) -> Table:
         "accepted ones among them": f"{promise.accepted:,}",
         "wrong ones among these": f"{promise.errors:,}",
         "error rate, exact 95 % interval": _percent(risk, promise.interval),
-        f"interval for all times together, level {1 - findings.delta:.4g}": (
-            f"[{100 * low:.2f}, {100 * high:.2f}] %"
-        ),
     }
+    if promise.curve:
+        ends = (float(promise.curve["low"][-1]), float(promise.curve["high"][-1]))
+        name = f"interval for all times together, level {1 - findings.delta:.4g}"
+        values[name] = f"{_interval(ends)} %"
+    if promise.p_value is not None:
+        values[f"p of the promise, test: {promise.test}"] = _p(promise.p_value)
     if promise.broken_at is not None:
         values["shown broken at accepted answer"] = f"{promise.broken_at:,}"
         values["most clearly so from"] = f"{promise.since:,}"
@@ -874,9 +1173,30 @@ def terminal_text(findings: Findings) -> str:
         (title, f"{_HEADS[found.verdict]} {found.words}")
         for title, found in (("data", findings.assumption), ("promise", findings.promise))
     ]
-    for title, words in (*paragraphs, *(("note", note) for note in findings.notes)):
+    paragraphs.insert(0, ("state", _state_words(findings)))
+    paragraphs += [("next", step) for step in findings.next_steps]
+    paragraphs += [("note", note) for note in findings.notes]
+    for title, words in paragraphs:
         lines += textwrap.wrap(words, 78, initial_indent=f"{title:<10}", subsequent_indent=" " * 10)
     return "\n".join(lines)
+
+
+def _state_words(findings: Findings) -> str:
+    """State and figures in a sentence."""
+    figures = findings.figures
+
+    def percent(share: Share) -> str:
+        return _percent(share.count / share.rows, share.interval)
+
+    words = f"{findings.state}."
+    if figures.accepted is not None:
+        words += f" Of the answers {percent(figures.accepted)} are accepted"
+        if figures.wrong is not None:
+            words += f", and of these {percent(figures.wrong)} are wrong"
+        if figures.handed_over is not None:
+            words += f"; of the errors {percent(figures.handed_over)} are handed over"
+        words += " (exact 95 % intervals)."
+    return words
 
 
 # The command -----------------------------------------------------------------------------------
@@ -898,6 +1218,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if values[name] is not None:
                 drift.check_probability(name, values[name])
         _check_threshold(values, paths["baseline"])
+        if values["ordered"] and values["time_column"]:
+            raise command.UsageError(
+                "ordered: expected it or --time_column, received both: one order counts"
+            )
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 
@@ -918,15 +1242,30 @@ def _define_flags() -> flags.FlagValues:
     text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(evaluation.ENDINGS)}).")
     text_flag(
         "labels",
-        "Labels that came later: a CSV file of input,labels in the order in which they came, for "
-        "any of the inputs. Or a column labels in the scores.",
+        "Labels that came later: a CSV file of input,labels for any of the inputs. Or a column "
+        "labels in the scores.",
+    )
+    flags.DEFINE_boolean(
+        "ordered",
+        False,
+        "Labels stand in the order in which they came, and further ones are added at the end: the "
+        "promise is tested row by row, however often one looks. Else all rows are tested at once, "
+        "which is for one look.",
+        flag_values=flag_values,
+    )
+    text_flag(
+        "time_column",
+        "As --ordered, in the order of this column of the labels' file or the scores: ISO 8601, or "
+        "numbers such as Unix seconds.",
     )
     text_flag("output_dir", "Where to write; empty: <scores>-monitor beside the scores.")
     text_flag("column", "Name of the uncertainty in a predictions file that has several.")
     number_flag("tau", None, "Threshold, for a predictions file as the baseline.")
     number_flag("risk", None, "Error rate of accepted answers to test; else the promised one.")
     number_flag("alpha", 0.01, "False alarms of all checks for a change together, each time.")
-    number_flag("delta", 0.01, "False alarms about the promise, over the whole stream of labels.")
+    number_flag(
+        "delta", 0.01, "False alarms about the promise: of a look, or of an ordered stream."
+    )
     return flag_values
 
 
@@ -974,20 +1313,23 @@ def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
 
 
 def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
-    column = values["column"]
-    baseline = load_baseline(paths["baseline"], column=column)
-    names = [name for name in (column, "uncertainty", baseline.column) if name]
-    scores = load_scores(paths["scores"], list(dict.fromkeys(names)))
-    if column and column not in (baseline.column, scores.column):
-        raise ValueError(
-            f"column: expected an uncertainty of {baseline.name} or {scores.name}, "
-            f"received {column}"
-        )
-    labels = join_labels(scores, paths["labels"]) if "labels" in paths else None
+    folder = paths["output_dir"]
+    history = looks.load(folder / "monitor.json")
+    baseline = load_baseline(paths["baseline"], column=values["column"])
+    scores = _load_scores(values, paths["scores"], baseline)
+    labels, order = None, "rows" if values["ordered"] else ""
+    if "labels" in paths:
+        labels = join_labels(scores, paths["labels"], time_column=values["time_column"])
+    elif (name := values["time_column"]) and scores.times is None:
+        raise ValueError(f"time_column: expected a column {name} in {scores.name}, received none")
+    if values["time_column"]:
+        order = "time"
     findings = monitor(
         baseline,
         scores,
         labels=labels,
+        order=order,
+        history=history,
         **{name: values[name] for name in ("tau", "risk", "alpha", "delta")},
     )
     settings = {
@@ -997,7 +1339,6 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
         "monitor.html": pages.to_html(to_report(findings, settings)),
         "monitor.json": json.dumps(to_json(findings, settings), indent=1, allow_nan=False) + "\n",
     }
-    folder = paths["output_dir"]
     check_folder("output_dir", folder)
     for name, words in content.items():
         with atomic_path(folder / name) as temporary:
@@ -1007,6 +1348,18 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     for name, file in (("report", "monitor.html"), ("verdicts", "monitor.json")):
         print(f"{name:<10}{folder / file}")
     return findings.status
+
+
+def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> Scores:
+    column = values["column"]
+    names = [name for name in (column, "uncertainty", baseline.column) if name]
+    scores = load_scores(path, list(dict.fromkeys(names)), time_column=values["time_column"])
+    if column and column not in (baseline.column, scores.column):
+        raise ValueError(
+            f"column: expected an uncertainty of {baseline.name} or {scores.name}, "
+            f"received {column}"
+        )
+    return scores
 
 
 if __name__ == "__main__":

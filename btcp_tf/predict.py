@@ -577,6 +577,7 @@ def score(
                     "input": as_text(os.fspath(place)),
                 },
                 "tau": tau,
+                "order": inputs.order,
                 "summary": dataclasses.asdict(summary),
                 "sha256": sha256,
             }

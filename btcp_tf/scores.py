@@ -2,10 +2,12 @@
 
 A baseline is a run's folder, an exported model or a predictions file; scores are what
 `btcp_tf.predict` writes, or a predictions file of any program. Labels may come later, in a file of
-their own. `btcp_tf.monitor` compares them.
+their own. The order of labels is that of a column of times, if one is named, else that of the rows.
+`btcp_tf.monitor` compares them.
 """
 
 import dataclasses
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -44,7 +46,7 @@ class Baseline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """Answers to what came later, in order; rows without an answer are left out."""
+    """Answers to what came later, in the order of the file; rows without an answer are left out."""
 
     name: str
     uncertainty: np.ndarray
@@ -63,6 +65,36 @@ class Scores:
     """By class number, as far as the scores name them."""
     problems: tuple[str, ...] = ()
     """Inputs without an answer."""
+    times: np.ndarray | None = None
+    """When each row came, `[m]` float64; only its order counts. None: unknown."""
+
+    def digests(self, rows: np.ndarray, labels: np.ndarray) -> list[bytes]:
+        """What tells labeled rows apart wherever they stand in a file: 32 bytes for each.
+
+        Args:
+          rows: `[l]` whole numbers from 0.
+          labels: Their true classes, `[l]` whole numbers.
+        """
+        names = self.inputs or [""] * len(self.predicted)
+        # Every form of a file keeps the digits of float32; u of others may be beyond its range.
+        with np.errstate(over="ignore"):
+            u = self.uncertainty.astype(np.float32)
+        return [
+            hashlib.sha256(
+                f"{u[row]!r} {self.predicted[row]} {label} {names[row]}".encode(
+                    "utf-8", "surrogateescape"
+                )
+            ).digest()
+            for row, label in zip(rows.tolist(), labels.tolist(), strict=True)
+        ]
+
+    def labeled(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Rows that have a label and their true classes, as `join_labels`; None: there are none."""
+        if self.labels is None:
+            return None
+        rows = np.flatnonzero(self.labels >= 0)
+        times = None if self.times is None else self.times[rows]
+        return _in_time(self, rows, self.labels[rows], times)
 
 
 # Reading ---------------------------------------------------------------------------------------
@@ -139,7 +171,9 @@ def _choose(path: Path, found: Predictions, column: str) -> str:
     raise ValueError(f"{path}: expected {wanted}, received {', '.join(names)}")
 
 
-def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty",)) -> Scores:
+def load_scores(
+    path: str | os.PathLike, columns: Sequence[str] = ("uncertainty",), *, time_column: str = ""
+) -> Scores:
     """Reads what `btcp_tf.predict` wrote, or a predictions file of any program.
 
     Args:
@@ -147,6 +181,7 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
         (may be empty), `class_name`, `accept`, `problem` and class probabilities; or whatever
         `evaluation.load_predictions` reads.
       columns: Names that the uncertainty may have; the first that is there is taken.
+      time_column: Column that says when a row came, see `Columns.times`; `times` is None without.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names
@@ -157,9 +192,12 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
     found = None
     if path.suffix.lower() in tabular.ENDINGS:
         aside = ("input", "labels", "predicted", "class_name", "accept", "problem")
-        found = tabular.read(path, (*aside, *columns))
+        found = tabular.read(path, (*aside, *columns, *filter(None, [time_column])))
     if found is None or "predicted" not in found.names:
-        return _of_file(path, columns)
+        times = None
+        if found is not None and time_column in found.values:
+            times = found.answered().times(time_column)
+        return _of_file(path, columns, times)
     column = next((name for name in columns if name in found.names), columns[0])
     found.require(column)
     names = found.values.get("input", found.places)
@@ -174,6 +212,7 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
         labels = np.array(found.converted("labels", _label, "a class number or nothing"), np.int64)
     if any(value is not None for value in found.values.get("accept", ())):
         accept = np.array(found.converted("accept", tabular.truth, "true or false"), bool)
+    times = found.times(time_column) if time_column in found.values else None
     u = found.numbers(column)
     evaluation.check_size(f"{path}: {column}", u)
     pairs = zip(predicted.tolist(), found.values.get("class_name", ()), strict=False)
@@ -189,10 +228,11 @@ def load_scores(path: str | os.PathLike, columns: Sequence[str] = ("uncertainty"
         found.classes,
         class_names,
         problems,
+        times,
     )
 
 
-def _of_file(path: Path, columns: Sequence[str]) -> Scores:
+def _of_file(path: Path, columns: Sequence[str], times: np.ndarray | None) -> Scores:
     found = evaluation.load_predictions(path)
     names = list(found.uncertainty)
     column = next((name for name in columns if name in names), None)
@@ -202,7 +242,9 @@ def _of_file(path: Path, columns: Sequence[str]) -> Scores:
     classes = None if found.probs is None else found.probs.shape[1]
     u = found.uncertainty[column]
     # Without labels here they are unknown, whatever else that may mean elsewhere.
-    return Scores(str(path), u, found.predicted, column, labels=found.labels, classes=classes)
+    return Scores(
+        str(path), u, found.predicted, column, labels=found.labels, classes=classes, times=times
+    )
 
 
 def _class(value: Any) -> int:
@@ -215,16 +257,20 @@ def _label(value: Any) -> int:
     return -1 if missing else _class(value)
 
 
-def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
-    """Labels that arrived later, in the order in which they did.
+def join_labels(
+    scores: Scores, path: str | os.PathLike, *, time_column: str = ""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels that arrived later, in their order.
 
     Args:
       scores: With `inputs`.
       path: .csv, .jsonl or .parquet with the columns `input` and `labels`, a row for each label.
+      time_column: Column of this file that says when a label came, see `Columns.times`; if it is
+        not there, the order is that of `scores.times`.
 
     Returns:
-      Rows of the scores `[l]` int64 and their true classes `[l]` int64, in the order of the file.
-      Labels of inputs that have no answer are left out.
+      Rows of the scores `[l]` int64 and their true classes `[l]` int64, in the order of time, or
+      without any times in that of the file. Labels of inputs that have no answer are left out.
 
     Raises:
       ValueError: If an input is unknown, ambiguous or labeled twice, a label is missing, or none
@@ -243,8 +289,14 @@ def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np
         raise ValueError(
             f"labels: expected labels in {path} or in {scores.name}, received them in both"
         )
-    found = tabular.read(path, ("input", "labels"))
+    found = tabular.read(path, ("input", "labels", *filter(None, [time_column])))
     found.require("input", "labels")
+    given = found.times(time_column) if time_column in found.values else None
+    if time_column and given is None and scores.times is None:
+        raise ValueError(
+            f"time_column: expected a column {time_column} in {path} or {scores.name}, "
+            "received none"
+        )
     rows_of: dict[str, int] = {}
     twice = set()
     for row, name in enumerate(scores.inputs):
@@ -254,7 +306,7 @@ def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np
     without = set(scores.problems)
     values = found.converted("labels", _class, "a class number")
     seen: set[str] = set()
-    rows, labels = [], []
+    rows, labels, kept = [], [], []
     for number, value in enumerate(values):
         name = str(found.values["input"][number])
         where = f"{shown(name)!r} {found.place(number)}"
@@ -271,9 +323,30 @@ def join_labels(scores: Scores, path: str | os.PathLike) -> tuple[np.ndarray, np
         if name in rows_of:
             rows.append(rows_of[name])
             labels.append(value)
+            kept.append(number)
     if not rows:
         raise ValueError(
             f"{path}: expected labels of inputs that have an answer, received "
             f"{len(values)} of inputs without one"
         )
-    return np.array(rows, np.int64), np.array(labels, np.int64)
+    places, times = np.array(rows, np.int64), None
+    if given is not None:
+        times = given[kept]
+    elif scores.times is not None:
+        times = scores.times[places]
+    return _in_time(scores, places, np.array(labels, np.int64), times)
+
+
+def _in_time(
+    scores: Scores, rows: np.ndarray, labels: np.ndarray, times: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels in the order of time, if there is one.
+
+    Rows of the same time follow their digests: an order that has nothing to do with who is right,
+    and is the same wherever the rows stand in a file.
+    """
+    if times is None:
+        return rows, labels
+    starts = b"".join(digest[:8] for digest in scores.digests(rows, labels))
+    order = np.lexsort((np.frombuffer(starts, np.uint64), times))
+    return rows[order], labels[order]

@@ -6,7 +6,9 @@ to be is the business of those who read: `btcp_tf.evaluation` and `btcp_tf.score
 
 import csv
 import dataclasses
+import datetime
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -140,6 +142,24 @@ class Columns:
             )
         return np.stack([self.numbers(name) for name in expected], axis=1) if names else None
 
+    def times(self, name: str) -> np.ndarray:
+        """A column of points in time, `[n]` float64, of which only the order counts.
+
+        All are numbers, such as Unix seconds, or all are ISO 8601 dates, with time or without, all
+        with a time zone or none. Parquet's own dates are those.
+
+        Raises:
+          ValueError: If an entry is missing, is none of these, or not of the kind of the first one;
+            the message names its line.
+        """
+        wanted = "a time: ISO 8601, such as 2024-05-31T12:00:00Z, or a number such as Unix seconds"
+        found = self.converted(name, _time, wanted)
+        for row, (kind, _) in enumerate(found):
+            if kind != found[0][0]:
+                wanted = f"{found[0][0]} as {self.place(0)}"
+                raise self._error(name, wanted, row)
+        return np.array([seconds for _, seconds in found], np.float64)
+
     def _error(self, name: str, wanted: str, row: int) -> ValueError:
         value = self.values[name][row]
         received = "none" if value is None else repr(value)
@@ -183,6 +203,25 @@ def _number(value: Any) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"expected a number, received {value!r}")
     return float(value)
+
+
+def _time(value: Any) -> tuple[str, float]:
+    """The kind of a point in time, and its seconds; ValueError if it is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = datetime.datetime.fromisoformat(value.strip())
+    if type(value) in (int, float) and math.isfinite(value):
+        return "a number", float(value)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(value, datetime.datetime):
+        raise ValueError(f"expected a time, received {value!r}")
+    if value.tzinfo is None:
+        # The local time zone would make the order hang on the machine.
+        return "a time without a time zone", value.replace(tzinfo=datetime.UTC).timestamp()
+    return "a time with a time zone", value.timestamp()
 
 
 def shown(name: object) -> str:

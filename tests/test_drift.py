@@ -1,5 +1,6 @@
 """Tests of two samples against SciPy and slow textbook versions; the promise by simulation."""
 
+import itertools
 import math
 
 import numpy as np
@@ -373,5 +374,76 @@ def test_anytime_interval_at_the_ends():
     ],
 )
 def test_bad_arguments_are_refused_in_words(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# A fixed sample --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("errors", "rows"), [(0, 1), (1, 1), (0, 40), (3, 40), (40, 40), (9, 999)])
+@pytest.mark.parametrize("risk", [0.01, 0.05, 0.5])
+def test_the_test_of_a_rate_is_scipys(errors, rows, risk):
+    found = drift.rate_test(errors, rows, risk)
+    assert found.above == pytest.approx(stats.binomtest(errors, rows, risk, "greater").pvalue)
+    assert found.below == pytest.approx(stats.binomtest(errors, rows, risk, "less").pvalue)
+
+
+@pytest.mark.parametrize("rows", [1, 20, 300])
+@pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
+def test_false_alarms_of_the_test_of_a_rate_are_at_most_its_level(rows, risk):
+    counts = np.arange(rows + 1)
+    chance = stats.binom.pmf(counts, rows, risk)
+    found = [drift.rate_test(int(errors), rows, risk) for errors in counts]
+    for delta in (0.01, 0.1):
+        for side in range(2):
+            assert chance[[p[side] <= delta for p in found]].sum() <= delta + 1e-12
+
+
+@pytest.mark.parametrize("groups", [[0] * 4 + [1] * 3, [0, 0, 1, 1, 2, 2, 3], [0, 0, 0, 0, 0, 1]])
+def test_blocks_are_those_of_all_orders(groups):
+    every = [np.count_nonzero(np.diff(order)) for order in itertools.permutations(groups)]
+    for seed in range(3):
+        order = rng(seed).permutation(groups)
+        found = drift.blocks(order, shuffles=4999)
+        changes = np.count_nonzero(np.diff(order))
+        exact = np.mean(np.less_equal(every, changes))
+        assert found.changes == changes
+        assert found.expected == pytest.approx(np.mean(every))
+        # Fewer shuffles where it is plain sooner.
+        assert found.p_value == pytest.approx(exact, rel=0.8, abs=0.02)
+    assert drift.blocks(np.sort(groups)).changes == len(set(groups)) - 1
+
+
+def test_the_bound_for_long_files_is_no_less_than_what_shuffles_show():
+    # Blocks of three: fewer changes than chance makes, by so much that no shuffle shows it.
+    groups = np.repeat(rng().integers(0, 2, 1000), 3)
+    found, shuffled = drift.blocks(groups, shuffles=99), np.empty(2000)
+    for seed in range(2000):
+        shuffled[seed] = np.count_nonzero(np.diff(rng(seed).permutation(groups)))
+    assert found.p_value < 1 / 100 and found.changes < shuffled.min()
+    assert found.expected == pytest.approx(shuffled.mean(), rel=0.01)
+    # As a normal distribution has it; the bound is far above.
+    z = (found.changes - shuffled.mean()) / shuffled.std()
+    assert found.p_value > stats.norm.cdf(z)
+
+
+def test_blocks_make_no_more_false_alarms_than_their_level():
+    p = [drift.blocks(rng(seed).integers(0, 4, 40), shuffles=99).p_value for seed in range(400)]
+    assert 0 < np.mean(np.less_equal(p, 0.1)) <= 0.1 + 3 * math.sqrt(0.09 / 400)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: drift.blocks([]), "groups: expected whole numbers"),
+        (lambda: drift.blocks([0.5]), "groups: expected whole numbers"),
+        (lambda: drift.blocks([1], shuffles=0), "shuffles: expected a whole number >= 1"),
+        (lambda: drift.rate_test(1, 0, 0.1), "rows: expected a whole number >= 1"),
+        (lambda: drift.rate_test(3, 2, 0.1), "errors: expected a whole number from 0 to 2"),
+        (lambda: drift.rate_test(1, 2, 1.0), "risk: expected a number between 0 and 1"),
+    ],
+)
+def test_arguments_of_tests_of_a_sample(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -46,6 +46,7 @@ def test_a_key_chooses_another_array_and_its_labels(tmp_path):
     assert first["input"][0] == "x_new[50]" and first["labels"].dtype == np.int64
     np.testing.assert_array_equal(first["labels"], labels[50:75])
     assert open_inputs(tmp_path / "a.npz").key == "x_test"
+    assert "rows" in inputs.order
 
 
 def test_files_have_one_order_names_as_text_and_labels_of_their_folders(tmp_path):

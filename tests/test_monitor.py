@@ -148,7 +148,11 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     inputs = tuple(f"img{n}.png" for n in range(1200))
     scores = scores_of(joined, inputs=inputs)
     found = monitor.monitor(
-        baseline_of(answers(400, 0), RULE), scores, labels=all_labels(joined), delta=0.02
+        baseline_of(answers(400, 0), RULE),
+        scores,
+        labels=all_labels(joined),
+        delta=0.02,
+        order="rows",
     )
     promise = found.promise
     assert found.assumption.verdict == "changed" and found.status == 4
@@ -171,7 +175,10 @@ def test_labels_count_in_the_order_in_which_they_came():
     p = answers(800, 3, harder=0.2)
     rows = np.random.default_rng(0).permutation(800)
     found = monitor.monitor(
-        baseline_of(answers(400, 0), RULE), scores_of(p), labels=(rows, p.labels[rows])
+        baseline_of(answers(400, 0), RULE),
+        scores_of(p),
+        labels=(rows, p.labels[rows]),
+        order="rows",
     )
     u = p.uncertainty["uncertainty"].astype(np.float64)
     order = rows[u[rows] < TAU]
@@ -213,11 +220,14 @@ def test_kept_and_open():
     p = answers(3000, 5)
     right = dataclasses.replace(p, labels=p.predicted)
     base = baseline_of(answers(400, 0), RULE)
-    found = monitor.monitor(base, scores_of(right), labels=all_labels(right))
+    found = monitor.monitor(base, scores_of(right), labels=all_labels(right), order="rows")
     assert found.promise.verdict == "kept" and found.promise.curve["high"][-1] <= 0.05
+    assert found.state == "holds"
     few = tuple(column[:20] for column in all_labels(right))
-    found = monitor.monitor(base, scores_of(right), labels=few)
-    assert found.promise.verdict == "open" and found.status == 0
+    for order in ("", "rows"):
+        found = monitor.monitor(base, scores_of(right), labels=few, order=order)
+        assert found.promise.verdict == "open" and found.status == 0
+        assert found.state == "cannot tell"
     accepted = p.uncertainty["uncertainty"].astype(np.float64) < TAU
     part, whole = accepted[:20].sum(), accepted.sum()
     # What labels of some answers say of all of them hangs on how they were chosen.
@@ -328,6 +338,138 @@ def test_arguments_of_another_kind_are_refused(name, value, message):
         monitor.monitor(**given | {name: value})
 
 
+# Order -----------------------------------------------------------------------------------------
+
+
+def hard_class(n=900, seed=3):
+    """Answers that keep 5 % among the accepted, all of whose errors are of the first class."""
+    p = answers(n, seed)
+    labels = np.where(p.labels == p.predicted, p.predicted, 0)
+    labels[(np.arange(n) % 60 == 0) & (p.predicted == 1)] = 0
+    return dataclasses.replace(p, labels=labels)
+
+
+def shuffled(p, order):
+    """The same rows in another order, as scores with labels and names."""
+    part = Predictions(
+        p.labels[order],
+        None,
+        p.predicted[order],
+        {"uncertainty": p.uncertainty["uncertainty"][order]},
+    )
+    return scores_of(part, labels=part.labels, inputs=tuple(f"{row}.png" for row in order))
+
+
+def orders(p):
+    """Orders in which a file may stand, one that breaks a test in the order of rows first."""
+    u = p.uncertainty["uncertainty"]
+    wrong_first = np.argsort(p.labels == p.predicted, kind="stable")
+    rng = np.random.default_rng(0)
+    yield from (wrong_first, np.argsort(p.labels, kind="stable"), np.argsort(-u), np.arange(len(u)))
+    yield from (rng.permutation(len(u)) for _ in range(5))
+
+
+@pytest.mark.parametrize("harder", [0.0, 0.03, 0.2])
+def test_without_an_order_no_order_of_the_rows_changes_anything(harder):
+    p = hard_class() if not harder else answers(900, 3, harder=harder)
+    base = baseline_of(answers(400, 0), RULE)
+    contents = [monitor.to_json(monitor.monitor(base, shuffled(p, one)), {}) for one in orders(p)]
+    assert all(content == contents[0] for content in contents)
+    expected = {0.0: "kept", 0.03: "open", 0.2: "broken"}[harder]
+    assert contents[0]["promise"]["verdict"] == expected
+    assert contents[0]["promise"]["test"] == monitor.FIXED_SAMPLE
+    # Of the same rows the test in their order would have said something else.
+    if not harder:
+        wrong = next(iter(orders(p)))
+        assert drift.first_break((p.labels != p.predicted)[wrong], 0.05, delta=0.01)
+
+
+def test_the_verdict_on_a_fixed_sample_is_that_of_binomial_tests():
+    for harder in (0.0, 0.01, 0.02, 0.03, 0.05):
+        p = answers(900, 3, harder=harder)
+        found = monitor.monitor(
+            baseline_of(answers(400, 0), RULE), scores_of(p, labels=p.labels), delta=0.02
+        ).promise
+        high, low = (
+            stats.binomtest(found.errors, found.accepted, 0.05, side).pvalue
+            for side in ("greater", "less")
+        )
+        assert found.p_value == pytest.approx(high)
+        expected = "broken" if high <= 0.02 else "kept" if low <= 0.02 else "open"
+        assert found.verdict == expected and found.broken_at is None and not found.curve
+
+
+@pytest.mark.parametrize("by", ["true class", "predicted class", "uncertainty"])
+def test_a_sorted_file_is_no_order_of_arrival(by):
+    p = answers(600, 3)
+    u = p.uncertainty["uncertainty"]
+    keys = {"true class": p.labels, "predicted class": p.predicted, "uncertainty": u}
+    scores = shuffled(p, np.argsort(keys[by], kind="stable"))
+    base = baseline_of(answers(400, 0), RULE)
+    with pytest.raises(ValueError, match=f"sorted by .*{by.split()[-1]}: .*leave out --ordered"):
+        monitor.monitor(base, scores, order="rows")
+    assert monitor.monitor(base, scores).promise.test == monitor.FIXED_SAMPLE
+    # Times are evidence of an order, so there it is said alone.
+    found = monitor.monitor(base, scores, order="time")
+    assert found.promise.test == monitor.SEQUENTIAL
+    assert any("sorted by" in note for note in found.notes)
+
+
+def test_bunches_that_a_stream_makes_are_no_sorted_file():
+    p = answers(600, 3)
+    # Three of a kind at a time, and the classes drift.
+    order = np.argsort(np.arange(600) // 150 * 10 + np.random.default_rng(0).random(600))
+    found = monitor.monitor(baseline_of(p, RULE), shuffled(p, order), order="rows")
+    assert not any("sorted" in note for note in found.notes)
+
+
+def test_figures_are_shares_of_what_they_say():
+    p = answers(900, 3, harder=0.1)
+    accepted = p.uncertainty["uncertainty"].astype(np.float64) < TAU
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitor.monitor(base, scores_of(p, labels=p.labels)).figures
+    wrong = p.labels != p.predicted
+    counts = [(one.count, one.rows) for one in vars(found).values()]
+    assert counts == [
+        (accepted.sum(), 900),
+        ((wrong & accepted).sum(), accepted.sum()),
+        ((wrong & ~accepted).sum(), wrong.sum()),
+    ]
+    exact = stats.binomtest(*counts[2]).proportion_ci(0.95, "exact")
+    assert found.handed_over.interval == pytest.approx((exact.low, exact.high))
+    none = monitor.monitor(base, scores_of(p)).figures
+    assert none.accepted == found.accepted and none.wrong is None and none.handed_over is None
+    assert monitor.monitor(baseline_of(p), scores_of(p)).figures == monitor.Figures()
+
+
+def test_an_input_that_is_answered_twice_is_noted():
+    p = answers(300, 3)
+    names = tuple(f"{row % 200}.png" for row in range(300))
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitor.monitor(base, scores_of(p, labels=p.labels, inputs=names))
+    assert any("answer an input once more" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "harder", "labeled", "state", "step"),
+    [
+        (RULE, 0.2, True, "broken", "--scores=LABELED"),
+        (RULE, 0.03, True, "cannot tell", "Label more"),
+        (RULE, 0.0, False, "cannot tell", "--labels"),
+        (promising(TAU, None, None), 0.0, True, "cannot tell", "--risk"),
+        (promising(None), 0.0, True, "cannot tell", "accepts nothing"),
+        (None, 0.0, True, "cannot tell", "--tau"),
+    ],
+)
+def test_a_state_and_what_to_do_next(rule, harder, labeled, state, step):
+    p = answers(900, 3, harder=harder)
+    scores = scores_of(p, labels=p.labels if labeled else None)
+    found = monitor.monitor(baseline_of(answers(400, 0), rule), scores)
+    assert found.state == state and step in " ".join(found.next_steps)
+    words = " ".join(monitor.terminal_text(found).split())
+    assert f"state {state}." in words and found.next_steps[0] in words
+
+
 # The command -----------------------------------------------------------------------------------
 
 
@@ -374,7 +516,10 @@ def test_the_page_shows_what_was_found(run, tmp_path):
     rows[0]["input"] = "<b>&.png"
     path = write_jsonl(tmp_path / "today.jsonl", rows)
     assert (
-        monitor.main([f"--baseline={run}", f"--scores={path}", f"--output_dir={tmp_path}/o"]) == 4
+        monitor.main(
+            [f"--baseline={run}", f"--scores={path}", f"--output_dir={tmp_path}/o", "--ordered"]
+        )
+        == 4
     )
     html = (tmp_path / "o" / "monitor.html").read_text(encoding="utf-8")
     tree = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
@@ -406,12 +551,158 @@ def test_labels_from_a_file_of_their_own(run, tmp_path, capsys):
     order = np.random.default_rng(1).permutation(600)[:300]
     pairs = [(f"x_test[{row}]", p.labels[row]) for row in order]
     labels = write_labels(tmp_path / "l.csv", pairs)
-    assert monitor.main([f"--baseline={run}", f"--scores={path}", f"--labels={labels}"]) == 4
+    words = [f"--baseline={run}", f"--scores={path}", f"--labels={labels}", "--ordered"]
+    assert monitor.main(words) == 4
     content = json.loads((tmp_path / "s.csv-monitor" / "monitor.json").read_text())
     found = content["promise"]
     assert found["labeled"] == 300 and found["input"] == f"x_test[{found['row']}]"
     accepted = [row for row in order if p.uncertainty["uncertainty"][row] < TAU]
     assert found["row"] == accepted[found["broken_at"] - 1]
+
+
+def judged(run, path, *words):
+    """Status of the command, and its monitor.json."""
+    status = monitor.main([f"--baseline={run}", f"--scores={path}", *words])
+    return status, json.loads((path.parent / f"{path.name}-monitor" / "monitor.json").read_text())
+
+
+def test_a_stream_goes_on_where_it_ended_and_nowhere_else(run, tmp_path, capsys):
+    rows = rows_of(answers(600, 3), labels=True)
+    path = tmp_path / "s.csv"
+    status, first = judged(run, write_csv(path, rows[:300]), "--ordered")
+    assert status == 0 and first["promise"]["test"] == monitor.SEQUENTIAL
+    assert judged(run, path, "--ordered") == (0, first)
+    status, second = judged(run, write_csv(path, rows), "--ordered")
+    assert status == 0 and second["promise"]["accepted"] == second["history"]["stream"]["rows"]
+    other = [*rows]
+    accepted = [number for number, row in enumerate(rows) if row["accept"]]
+    other[accepted[0]], other[accepted[1]] = rows[accepted[1]], rows[accepted[0]]
+    changed = [
+        row | {"labels": (row["labels"] + (n == accepted[9])) % 3} for n, row in enumerate(rows)
+    ]
+    for broken in (other, changed, rows[:300], rows[accepted[0] + 1 :]):
+        capsys.readouterr()
+        assert judged(run, write_csv(path, broken), "--ordered") == (1, second)
+        error = capsys.readouterr().err
+        assert "earlier look" in error and "another --output_dir" in error
+    words = [f"--baseline={run}", f"--scores={path}", "--ordered", f"--output_dir={tmp_path}/new"]
+    assert monitor.main(words) == 0
+    write_csv(path, rows)
+    assert judged(run, path, "--ordered", "--risk=0.2") == (1, second)
+    assert "threshold and limit of the earlier look" in capsys.readouterr().err
+
+
+def test_rows_that_were_not_accepted_may_be_labeled_late(run, tmp_path):
+    rows = rows_of(answers(600, 3), labels=True)
+    late = [row | ({} if row["accept"] else {"labels": None}) for row in rows]
+    assert judged(run, write_csv(tmp_path / "s.csv", late), "--ordered")[0] == 0
+    assert judged(run, write_csv(tmp_path / "s.csv", rows), "--ordered")[0] == 0
+
+
+def test_further_looks_at_fixed_samples_are_counted(run, tmp_path):
+    rows = rows_of(answers(600, 3), labels=True)
+    path = tmp_path / "s.csv"
+
+    def noted(content):
+        return [note for note in content["notes"] if "before this one" in note]
+
+    for _ in range(2):
+        assert not noted(judged(run, write_csv(path, rows[:300]))[1])
+        assert not noted(judged(run, write_csv(path, rows[299::-1]))[1])
+    _, content = judged(run, write_csv(path, rows))
+    [note] = noted(content)
+    assert ": 1." in note and "0.02" in note and "--ordered" in note
+    [note] = noted(judged(run, path, "--risk=0.1")[1])
+    assert ": 2." in note and "0.03" in note
+    # Without labels nothing is tested, and nothing forgotten.
+    write_csv(path, rows_of(answers(600, 3)))
+    assert len(judged(run, path)[1]["history"]["samples"]) == 3
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"history": 3}', '{"history": {"samples": [], "stream": {"rows": 1}}}']
+)
+def test_a_damaged_memory_is_no_empty_one(run, tmp_path, capsys, content):
+    path = write_csv(tmp_path / "s.csv", rows_of(answers(150, 1), labels=True))
+    (tmp_path / "s.csv-monitor").mkdir()
+    file = tmp_path / "s.csv-monitor" / "monitor.json"
+    file.write_text(content)
+    assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 1
+    assert "delete the file" in capsys.readouterr().err and file.read_text() == content
+    # Version 0.1.0 kept no memory.
+    file.write_text('{"status": 0}')
+    assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 0
+
+
+def with_times(rows, times):
+    return [{"when": time, **row} for time, row in zip(times, rows, strict=True)]
+
+
+def test_a_column_of_times_states_the_order_wherever_rows_stand(run, tmp_path):
+    rows = rows_of(answers(600, 3, harder=0.2), labels=True)
+    status, expected = judged(run, write_csv(tmp_path / "o.csv", rows), "--ordered")
+    timed = with_times(rows, range(1_700_000_000, 1_700_000_600))
+    order = np.random.default_rng(0).permutation(600)
+    mixed = write_csv(tmp_path / "t.csv", [timed[row] for row in order])
+    same, found = judged(run, mixed, "--time_column=when")
+    assert status == same == 4
+    for name in ("broken_at", "since", "input", "p_value", "verdict"):
+        assert found["promise"][name] == expected["promise"][name]
+    # The class decides the order in the file, not in time.
+    by_class = sorted(timed, key=lambda row: row["labels"])
+    same, again = judged(run, write_csv(tmp_path / "t.csv", by_class), "--time_column=when")
+    assert same == 4 and again["history"] == found["history"]
+
+
+def test_rows_of_one_time_have_one_order(run, tmp_path):
+    rows = rows_of(answers(600, 3), labels=True)
+    days = [f"2024-05-{1 + row // 200:02}" for row in range(600)]
+    timed = with_times(rows, days)
+    found = []
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(600)
+        path = write_jsonl(tmp_path / "t.jsonl", [timed[row] for row in order])
+        found.append(judged(run, path, "--time_column=when"))
+    assert found[0][0] == 0 and found[0][1]["promise"]["test"] == monitor.SEQUENTIAL
+    assert all(one[1]["history"] == found[0][1]["history"] for one in found)
+
+
+def test_a_row_that_is_earlier_than_a_judged_one_is_refused(run, tmp_path, capsys):
+    rows = with_times(rows_of(answers(600, 3), labels=True), range(600))
+    path = write_csv(tmp_path / "t.csv", rows[10:500])
+    assert judged(run, path, "--time_column=when")[0] == 0
+    assert judged(run, write_csv(path, rows[10:]), "--time_column=when")[0] == 0
+    assert judged(run, write_csv(path, rows), "--time_column=when")[0] == 1
+    assert "earlier look" in capsys.readouterr().err
+
+
+def test_times_of_labels_come_before_those_of_scores(run, tmp_path, capsys):
+    p = answers(600, 3, harder=0.3)
+    scores = write_csv(tmp_path / "s.csv", with_times(rows_of(p), range(600)))
+    plain = write_csv(tmp_path / "p.csv", rows_of(p))
+    order = np.random.default_rng(1).permutation(600)
+    lines = [f"x_test[{row}],{p.labels[row]}" for row in order]
+    (tmp_path / "l.csv").write_text("\n".join(["input,labels", *lines]))
+    timed = [f"{line},2024-01-01T00:{n // 60:02}:{n % 60:02}Z" for n, line in enumerate(lines)]
+    (tmp_path / "t.csv").write_text("\n".join(["input,labels,when", *reversed(timed)]))
+    own, of_scores = (f"--labels={tmp_path}/{name}.csv" for name in "tl")
+    expected = judged(run, plain, of_scores, "--ordered")[1]["promise"]
+    for path in (scores, plain):
+        found = judged(run, path, own, "--time_column=when")[1]["promise"]
+        assert (found["broken_at"], found["input"]) == (expected["broken_at"], expected["input"])
+    found = judged(
+        run,
+        write_csv(tmp_path / "o.csv", with_times(rows_of(p), range(600))),
+        of_scores,
+        "--time_column=when",
+    )[1]["promise"]
+    u = p.uncertainty["uncertainty"].astype(np.float64)
+    assert found["row"] == np.flatnonzero(u < TAU)[found["broken_at"] - 1]
+    capsys.readouterr()
+    words = [f"--baseline={run}", f"--scores={plain}", "--time_column=when"]
+    for more in ([], [of_scores]):
+        assert monitor.main([*words, *more]) == 1
+        assert "time_column: expected a column when in" in capsys.readouterr().err
 
 
 def test_models_and_files_as_baselines(tmp_path, capsys):
@@ -436,7 +727,7 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
     words = [f"--baseline={run}", f"--scores={tmp_path}/s.npz"]
     # The file has labels, so the promise is tested, too.
     assert monitor.main([*words, "--column=a"]) == 0
-    assert monitor.main([*words, "--column=b"]) == 3
+    assert monitor.main([*words, "--column=b"]) == 4
     assert monitor.main([*words, "--column=c"]) == 1
     assert monitor.main(words) == 1
 
@@ -473,6 +764,11 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
             "risk: expected with --tau",
         ),
         (["--baseline={run}", "--scores={scores}", "--column=tcp"], 1, "column: expected"),
+        (
+            ["--baseline={run}", "--scores={scores}", "--ordered", "--time_column=t"],
+            2,
+            "ordered: expected it or --time_column",
+        ),
         (["--baseline={folder}", "--scores={scores}"], 1, "baseline: expected a run's folder"),
         (["--baseline={scores}", "--scores={folder}/bad.csv"], 1, "bad.csv: expected"),
         (
@@ -533,7 +829,17 @@ def test_help_and_import_wait_for_neither_tensorflow_nor_matplotlib():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
-    for name in ("baseline", "scores", "labels", "output_dir", "column", "tau", "risk", "alpha"):
+    for name in (
+        "baseline",
+        "scores",
+        "labels",
+        "output_dir",
+        "column",
+        "tau",
+        "risk",
+        "alpha",
+        "time_column",
+    ):
         assert f"--{name}=" in done.stdout
 
 
@@ -569,7 +875,8 @@ def test_json_keeps_its_names(run, tmp_path):
     )
     content = monitor.to_json(found, {"alpha": 0.01})
     assert set(content) == set(
-        "status assumption promise baseline scores threshold settings notes versions".split()
+        "status state figures next assumption promise baseline scores threshold settings notes "
+        "history versions".split()
     )
     assert set(content["promise"]) >= {"verdict", "broken_at", "row", "input", "interval", "errors"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", content["versions"]["btcp_tf"])

@@ -355,6 +355,7 @@ def test_killed_it_goes_on_to_the_same_bytes(tiny, tmp_path, photos, capsys):
         json.loads((tmp_path / f"{n}.csv.about.json").read_text()) for n in ("killed", "whole")
     ]
     assert about[0] == about[1]
+    assert about[0]["order"].startswith("names of files")
     assert not partial.exists()
 
 

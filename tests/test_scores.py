@@ -1,5 +1,6 @@
 """Baselines and scores are read as they were written, or refused in words."""
 
+import datetime
 import json
 
 import numpy as np
@@ -223,6 +224,63 @@ def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
     (tmp_path / "s.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(ValueError, match="expected a Parquet file"):
         load_scores(tmp_path / "s.parquet")
+
+
+# Times -----------------------------------------------------------------------------------------
+
+
+def times_of(tmp_path, *times):
+    lines = ["when,predicted,uncertainty", *(f"{time},1,0.5" for time in times)]
+    return load_scores(csv_of(tmp_path, *lines), time_column="when").times
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2024-05-31", "2024-05-31T00:00:00.000001", "2024-05-31 12:00", "2024-06-01"],
+        ["2024-05-31T12:00:00Z", "2024-05-31T14:00:01+02:00", "2024-05-31T06:00:02-06:00"],
+        ["1717156800", "1717156800.5", "1.7171569e9"],
+        ["20240531", "20240601", "20250101"],
+        ["-1", "0", "7"],
+    ],
+)
+def test_times_of_every_form_are_in_order(tmp_path, times):
+    found = times_of(tmp_path, *times)
+    assert (np.diff(found) > 0).all() and found.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (["2024-05-31", "yesterday"], "expected a time: ISO 8601.*received 'yesterday' in line 3"),
+        (["2024-05-31", ""], "expected a time: .*received none in line 3"),
+        (["1", "nan"], "expected a time: .*received 'nan' in line 3"),
+        (["2024-02-30"], "expected a time: .*'2024-02-30' in line 2"),
+        (["2024-05-31T12:00", "2024-05-31T12:00Z"], "without a time zone as in line 2, .* line 3"),
+        (["1717156800", "1717156801", "2024-05-31"], "a number as in line 2, received .* line 4"),
+    ],
+)
+def test_times_that_have_no_order_are_refused_in_words(tmp_path, times, message):
+    with pytest.raises(ValueError, match=f"when: .*{message}"):
+        times_of(tmp_path, *times)
+
+
+def test_times_of_parquet_and_of_files_with_probabilities_alone(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    moments = [datetime.datetime(2024, 5, day, tzinfo=datetime.UTC) for day in (3, 1, 2)]
+    for column in (moments, [moment.date() for moment in moments]):
+        table = {"when": column, "predicted": [0, 1, 1], "uncertainty": [0.1, 0.2, 0.3]}
+        parquet.write_table(pyarrow.table(table), tmp_path / "s.parquet")
+        found = load_scores(tmp_path / "s.parquet", time_column="when").times
+        assert np.argsort(found).tolist() == [1, 2, 0]
+    lines = ["when,probs_0,probs_1,score,problem", "2024-05-31,,,,broken", "x,.2,.8,.5,"]
+    with pytest.raises(ValueError, match="when: .*'x' in line 3"):
+        load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when")
+    lines[2] = "2024-05-31,.2,.8,.5,"
+    assert len(load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when").times) == 1
+    assert load_scores(csv_of(tmp_path, *lines), ["score"], time_column="t").times is None
 
 
 # Labels ----------------------------------------------------------------------------------------

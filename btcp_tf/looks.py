@@ -1,0 +1,129 @@
+"""What was judged before: the memory of `btcp_tf.monitor`, which stands in its `monitor.json`.
+
+A test in the order of rows holds however often one looks, but only if the rows that were judged
+keep their places. A test of a fixed sample holds for one look. Both are about earlier looks, so a
+digest of what was judged goes into the file of each.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from btcp_tf import metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The accepted answers with a label that a test in their order has seen."""
+
+    rows: int
+    """How many, at least 1."""
+    sha256: str
+    """Of their digests, one after another."""
+    tau: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """Earlier looks of one output folder."""
+
+    samples: tuple[str, ...] = ()
+    """The fixed samples that were tested, each once, as `sample_digest`."""
+    stream: Stream | None = None
+    """None: no test in the order of rows."""
+
+    def with_sample(self, digest: str) -> "History":
+        """With one more look at a fixed sample, unless it is one of those."""
+        if digest in self.samples:
+            return self
+        return dataclasses.replace(self, samples=(*self.samples, digest))
+
+    def with_stream(self, digests: Sequence[bytes], tau: float, limit: float) -> "History":
+        """With the rows that a test in their order sees now.
+
+        Args:
+          digests: Of accepted answers with a label, in their order, at least one.
+          tau: The threshold.
+          limit: Error rate under test.
+
+        Raises:
+          ValueError: If the rows that were judged before are not the first of these, or were judged
+            by another threshold or limit.
+        """
+        running, before = hashlib.sha256(), ""
+        for number, digest in enumerate(digests, 1):
+            running.update(digest)
+            if self.stream is not None and number == self.stream.rows:
+                before = running.hexdigest()
+        now = Stream(len(digests), running.hexdigest(), tau, limit)
+        if (then := self.stream) is not None:
+            anew = "for a new stream name another --output_dir, or delete the old one"
+            if (then.tau, then.limit) != (tau, limit):
+                raise ValueError(
+                    f"output_dir: expected the threshold and limit of the earlier look there, tau "
+                    f"{then.tau:.6g} and {then.limit:.4g}, received {tau:.6g} and {limit:.4g}; "
+                    f"{anew}"
+                )
+            if then.sha256 != before:
+                raise ValueError(
+                    f"scores: expected the {then.rows:,} accepted answers with a label that the "
+                    "earlier look in output_dir judged, first, with the same labels and in the "
+                    f"same order, received {len(digests):,} of which the first are others; add "
+                    f"rows and labels at the end only; {anew}"
+                )
+        return dataclasses.replace(self, stream=now)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON knows values; `from_json` is the way back."""
+        stream = None if self.stream is None else dataclasses.asdict(self.stream)
+        return {"samples": list(self.samples), "stream": stream}
+
+
+NONE = History()
+
+
+def sample_digest(digests: Sequence[bytes], tau: float, limit: float) -> str:
+    """Of a fixed sample and what it is tested for; the order of the rows is no part of it."""
+    head = f"{tau!r} {limit!r} ".encode()
+    return hashlib.sha256(head + b"".join(sorted(digests))).hexdigest()
+
+
+def load(file: Path) -> History:
+    """Reads what a `monitor.json` says of earlier looks; there are none if there is no file.
+
+    Raises:
+      ValueError: If it is damaged.
+      OSError: If it cannot be opened.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}")
+        # Version 0.1.0 kept none.
+        return _from_json(content["history"]) if "history" in content else NONE
+    except (FileNotFoundError, NotADirectoryError):
+        return NONE
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file}: expected what btcp_tf.monitor wrote, whose earlier looks count, received "
+            f"something else ({' '.join(str(error).split())}); delete the file, or name another "
+            "--output_dir"
+        ) from None
+
+
+def _from_json(content: Mapping[str, Any]) -> History:
+    samples, stream = content["samples"], content["stream"]
+    if not isinstance(samples, list) or not all(isinstance(one, str) for one in samples):
+        raise ValueError("history: samples")
+    if stream is None:
+        return History(tuple(samples))
+    found = Stream(**stream)
+    metrics.whole_number("history: rows", found.rows, "a whole number >= 1", 1)
+    for name in ("tau", "limit"):
+        metrics.number(f"history: {name}", getattr(found, name), "a finite number", math.isfinite)
+    return History(tuple(samples), found)
