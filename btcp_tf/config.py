@@ -46,6 +46,7 @@ def setting(
     below: float = math.inf,
     auto: bool = False,
     changes_results: bool = True,
+    before: Any = None,
 ) -> Any:
     """Declares one setting: its default, its help and the values it accepts.
 
@@ -61,6 +62,8 @@ def setting(
       auto: Whether the word "auto" is accepted beside numbers.
       changes_results: Whether a run resumed with another value would be a
         different run.
+      before: What runs did before there was this setting, for those whose flags.cfg lacks it;
+        None: what the default does.
     """
     return dataclasses.field(
         default=default,
@@ -73,6 +76,7 @@ def setting(
             below=below,
             auto=auto,
             changes_results=changes_results,
+            before=default if before is None else before,
         ),
     )
 

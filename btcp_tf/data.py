@@ -128,7 +128,9 @@ class Dataset:
     note: str
     """What a reader of any figure must know of this copy; "" for the whole data set."""
     fingerprint: str
-    """16 hexadecimal digits of the SHA-256 of names, images and labels of all four parts."""
+    """16 hexadecimal digits of the SHA-256 of the images and labels of all four parts."""
+    former_fingerprints: tuple[str, ...] = ()
+    """Those of the same data by the rules of earlier versions, whose checkpoints go on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +288,9 @@ def load(
         class_names=source.class_names,
         **parts,
         note=f"{called}: {'; '.join(notes)}" if notes else "",
-        fingerprint=_fingerprint(source.class_names, parts),
+        fingerprint=_fingerprint("", parts),
+        # Version 0.1.0 put the names of the classes before the images.
+        former_fingerprints=(_fingerprint("\n".join(source.class_names), parts),),
     )
 
 
@@ -342,12 +346,12 @@ def _split(
     }
 
 
-def _fingerprint(class_names: tuple[str, ...], parts: dict[str, Split]) -> str:
-    digest = hashlib.sha256("\n".join(class_names).encode())
+def _fingerprint(start: str, parts: dict[str, Split]) -> str:
+    digest = hashlib.sha256(start.encode("utf-8", "surrogateescape"))
     for part in parts.values():
         digest.update(f"{part.images.shape}".encode())
-        digest.update(part.images.tobytes())
-        digest.update(part.labels.tobytes())
+        digest.update(np.ascontiguousarray(part.images))
+        digest.update(np.ascontiguousarray(part.labels))
     return digest.hexdigest()[:16]
 
 

@@ -347,8 +347,12 @@ def train_folds(
             print(f"residual: fold {number} of {count}")
         unseen = part == number - 1
         seen = Split(dataset.train.images[~unseen], dataset.train.labels[~unseen])
+        less = f"without {number} of {count}"
         rest = dataclasses.replace(
-            dataset, train=seen, fingerprint=f"{dataset.fingerprint} without {number} of {count}"
+            dataset,
+            train=seen,
+            fingerprint=f"{dataset.fingerprint} {less}",
+            former_fingerprints=tuple(f"{mark} {less}" for mark in dataset.former_fingerprints),
         )
         # Other seeds than those of the ensemble.
         values = _train_further(build, rest, config, -number, folder / f"fold{number}", strategy)
@@ -401,11 +405,11 @@ def _claim(folder: Path, config: Config) -> None:
     saved = command.load_flagfile(path)
     names = command.differences(config, saved)
     if names:
-        expected = ", ".join(f"{name}={saved.get(name, 'unset')}" for name in names)
+        expected = ", ".join(f"{name}={saved.get(name, 'as before')}" for name in names)
         received = ", ".join(f"{name}={config.settings()[name]}" for name in names)
         raise ValueError(
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
-            "choose another --output_dir, or delete the folder"
+            f"--flagfile={path} goes on with its settings; choose another --output_dir for others"
         )
 
 

@@ -415,6 +415,7 @@ def fit_phase(
     learning_rate: float,
     checkpoint: Path,
     basis: str,
+    former_bases: Sequence[str] = (),
     describe: Callable[[Row], Row],
     before_epoch: Callable[[], None] | None = None,
     after_epoch: Callable[[list[Row]], None] | None = None,
@@ -430,6 +431,7 @@ def fit_phase(
       learning_rate: Learning rate of the phase (the peak of a schedule).
       checkpoint: Its `.npz` file, written whole after every epoch.
       basis: Fingerprint of what the phase starts from; a checkpoint of another one is refused.
+      former_bases: Other fingerprints of the same, such as those of earlier versions.
       describe: Receives the epoch's row (`epoch`, losses, `seconds`, …) and returns it
         completed, after each epoch and before it counts as finished.
       before_epoch: Called before each epoch's first batch.
@@ -471,7 +473,8 @@ def fit_phase(
             jit_compile=False,
             steps_per_execution=min(steps_per_call, steps),
         )
-    rows = _load_checkpoint(checkpoint, model, basis) if checkpoint.exists() else []
+    known = (basis, *former_bases)
+    rows = _load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
     if config.verbose:
         parts = " + ".join(model.phase.trains)
         done = f", resumed after epoch {len(rows)}" if 0 < len(rows) < epochs else ""
@@ -648,7 +651,7 @@ def _save_checkpoint(path: Path, model: PhaseModel, rows: list[Row], basis: str)
         np.savez(temporary, about=np.array(json.dumps({"basis": basis, "rows": rows})), **arrays)
 
 
-def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
+def _load_checkpoint(path: Path, model: PhaseModel, bases: Sequence[str]) -> list[Row]:
     variables = _state(model)
     try:
         with np.load(path) as saved:
@@ -665,11 +668,11 @@ def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
             f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be "
             f"used ({error or type(error).__name__}); delete it to train this phase anew"
         ) from error
-    if found_basis != basis:
+    if found_basis not in bases:
         raise ValueError(
-            f"{path}: expected a checkpoint that started from {basis}, received one that started "
-            f"from {found_basis}: the data or an earlier phase is not the one it was trained with; "
-            "check --data_dir, or delete it to train this phase anew"
+            f"{path}: expected a checkpoint that started from {bases[0]}, received one that "
+            f"started from {found_basis}: the data or an earlier phase is not the one it was "
+            "trained with; check --data_dir, or delete it to train this phase anew"
         )
     found = [array.shape for array in arrays]
     wanted = [tuple(variable.shape) for variable in variables]
@@ -835,6 +838,7 @@ def fit(
             checkpoint=folder / f"{name}.npz",
             # The data decides how the first phase goes; later ones start from its outcome.
             basis=weights_id(network) if stages else dataset.fingerprint,
+            former_bases=() if stages else dataset.former_fingerprints,
             describe=lambda row: describe(name, row, answers()),
             before_epoch=(lambda: model.set_targets(targets())) if targets else None,
             after_epoch=lambda rows: after_epoch(name, rows),

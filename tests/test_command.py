@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btcp_tf import command
-from btcp_tf.config import Config
+from btcp_tf.config import Config, setting
 from btcp_tf.data import DATASETS
 
 FIELDS = dataclasses.fields(Config)
@@ -350,8 +350,20 @@ def test_differences_are_those_that_change_results(tmp_path):
     assert command.differences(same, saved) == []
     other = dataclasses.replace(config, tau=0.4, seed=1, verbose=0)
     assert command.differences(other, saved) == ["seed", "tau"]
+
+
+def test_a_setting_that_a_saved_run_does_not_know_counts_as_what_that_run_did(monkeypatch):
+    config = Config(dataset="digits")
+    saved = config.settings()
     del saved["epsilon"]
+    assert command.differences(config, saved) == []
+    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == ["epsilon"]
+    # A new setting whose default is not what earlier versions did says what they did.
+    declared = setting(0.05, "Half width.", above=0, high=1, before=0.1)
+    field = command._FIELDS["epsilon"]
+    monkeypatch.setattr(field, "metadata", declared.metadata)
     assert command.differences(config, saved) == ["epsilon"]
+    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == []
 
 
 def test_a_hand_edited_flag_file_is_read_in_the_same_words(tmp_path):

@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import hashlib
 import http.server
 import json
 import os
@@ -155,11 +156,22 @@ def test_fingerprint_sees_one_pixel_and_one_label():
     pixel, label = split.images.copy(), split.labels.copy()
     pixel[2, 1, 1, 0], label[2] = 1, 1
     prints = {
-        data._fingerprint(("a", "b"), {"train": part})
+        data._fingerprint("", {"train": part})
         for part in (split, data.Split(pixel, split.labels), data.Split(split.images, label))
     }
-    prints.add(data._fingerprint(("a", "c"), {"train": split}))
-    assert len(prints) == 4
+    assert len(prints) == 3
+
+
+def test_fingerprints_are_hashes_of_images_and_labels_and_formerly_of_names_too():
+    dataset = data.load("digits", max_train_images=100)
+    parts = (dataset.train, dataset.validation, dataset.calibration, dataset.test)
+    arrays = b"".join(
+        str(part.images.shape).encode() + part.images.tobytes() + part.labels.tobytes()
+        for part in parts
+    )
+    assert dataset.fingerprint == hashlib.sha256(arrays).hexdigest()[:16]
+    names = b"0\n1\n2\n3\n4\n5\n6\n7\n8\n9"
+    assert dataset.former_fingerprints == (hashlib.sha256(names + arrays).hexdigest()[:16],)
 
 
 def test_refuses_unknown_names_and_too_few_images():
