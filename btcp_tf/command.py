@@ -37,6 +37,7 @@ from typing import Any, NoReturn
 
 from absl import flags
 
+from btcp_tf import wording
 from btcp_tf.config import OWN_DATA, Config, accepted, check, to_word
 from btcp_tf.files import atomic_path
 
@@ -185,6 +186,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         raise UsageError(
             f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
             f"{', '.join(exported)}, received {values['export_method']}"
+            + wording.suggestion(values["export_method"], exported)
         )
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)
@@ -212,8 +214,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
 
 def _check_name(setting: str, name: str, known: Any) -> None:
     if name not in known:
-        received = repr(name) if name else "none"
-        raise UsageError(f"{setting}: expected one of {', '.join(known)}, received {received}")
+        raise UsageError(wording.expected_one_of(setting, known, name))
 
 
 def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
@@ -244,6 +245,10 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
                 # Another command may have a flag of that name that is not set by default.
                 if flag_values[name].present:
                     check(_FIELDS[name], flag_values[name].value)
+            for name in flag_values:
+                _check_text(name, flag_values[name].value)
+            for word in leftovers:
+                _check_text("PATH", word)
         except (flags.Error, ValueError) as error:
             # For a bool it says so in the form of a tuple.
             if match := re.fullmatch(
@@ -253,6 +258,13 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
             raise UsageError(f"{origin}{error}") from None
     flag_values.mark_as_parsed()
     return leftovers
+
+
+def _check_text(name: str, value: Any) -> None:
+    """ValueError for text that is no name or path here, before any work."""
+    for word in value if isinstance(value, list) else (value,):
+        if isinstance(word, str) and (wrong := wording.fault(word)):
+            raise ValueError(f"{name}: {wrong}")
 
 
 def _expand(
@@ -501,15 +513,15 @@ def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
 
 def _help_of(flag: flags.Flag) -> list[str]:
     default = tuple(flag.default) if isinstance(flag.default, list) else flag.default
-    text = flag.help
+    words = flag.help
     if flag.name in _FIELDS and (rule := accepted(_FIELDS[flag.name])):
-        text = f"{text} [{rule}]"
-    return _entry(f"--{flag.name}={to_word(default)}", text)
+        words = f"{words} [{rule}]"
+    return _entry(f"--{flag.name}={to_word(default)}", words)
 
 
-def _entry(head: str, text: str) -> list[str]:
+def _entry(head: str, words: str) -> list[str]:
     column = 36
-    body = textwrap.wrap(text, width=100 - column, break_on_hyphens=False)
+    body = textwrap.wrap(words, width=100 - column, break_on_hyphens=False)
     if len(head) + 4 > column:
         return [f"  {head}", *(" " * column + line for line in body)]
     return [f"  {head}".ljust(column) + body[0], *(" " * column + line for line in body[1:])]

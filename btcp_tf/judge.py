@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
+from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds, wording
 from btcp_tf.files import as_path, atomic_path, check_folder
 
 _DRAWS = 1000
@@ -204,7 +204,7 @@ class Judge:
         if unknown := settings.keys() - known:
             raise ValueError(
                 f"settings: expected some of {', '.join(sorted(known))}, received "
-                f"{', '.join(sorted(unknown))}"
+                f"{', '.join(sorted(unknown))}" + wording.suggestion(min(unknown), known)
             )
         config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
         seen, labels = self._answers(x, y, batch_size, "training samples" if verbose else "")
@@ -588,7 +588,8 @@ def attach(
     Args:
       classifier: See `classifiers.take_apart`.
       features: Name of the layer whose output the estimator reads; "": what the last `Dense` reads.
-      class_names: k different names; default: the numbers.
+      class_names: k different names; default: the numbers. White space at their ends is left out,
+        with a warning.
       example: A few inputs, for models that do not know the shape of theirs.
 
     Raises:
@@ -605,8 +606,10 @@ def attach(
         )
     encoder, head = classifiers.take_apart(classifier, features, example=example)
     classes = head.output.shape[1]
-    names = _checked_names(class_names, classes)
-    about = {"class_names": names, "method": "residual", "fit": None}
+    names, note = wording.class_names(_checked_names(class_names, classes), "class_names")
+    if note:
+        warnings.warn(note, stacklevel=2)
+    about = {"class_names": list(names), "method": "residual", "fit": None}
     about |= {"threshold": None, "calibration": None, "features": features}
     return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
 

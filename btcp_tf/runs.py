@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf import command, evaluation, methods, metrics, report, thresholds
+from btcp_tf import command, evaluation, methods, metrics, report, thresholds, wording
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
@@ -248,6 +248,9 @@ def builder(
     return build
 
 
+_LONGEST_OOD_NAME = 180
+
+
 def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     """Images that are no test images of the data set, by the name of their split.
 
@@ -264,6 +267,11 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     for name in config.ood:
         # A data set under its name, a file under its stem.
         stem = Path(name).stem
+        if not 0 < len(stem.encode()) <= _LONGEST_OOD_NAME:
+            raise ValueError(
+                f"ood: expected a name of 1 to {_LONGEST_OOD_NAME} bytes, which is part of those "
+                f"of files here, received {wording.quoted(stem)}"
+            )
         split = f"ood_{stem}"
         if split in others:
             raise ValueError(f"ood: expected each name once, received {stem} twice")
