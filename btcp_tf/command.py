@@ -25,6 +25,7 @@ and works inside `reading`.
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import sys
@@ -37,9 +38,11 @@ from typing import Any, NoReturn
 
 from absl import flags
 
-from btcp_tf import wording
+import btcp_tf
+from btcp_tf import keras_setup, wording
 from btcp_tf.config import OWN_DATA, Config, accepted, check, to_word
 from btcp_tf.files import atomic_path
+from btcp_tf.wording import one_line
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
@@ -56,6 +59,7 @@ _HEADINGS = {
 }
 
 _HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
+_VERSION_WORDS = ("-version", "--version")
 
 
 class UsageError(ValueError):
@@ -142,8 +146,7 @@ def parse(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags() if flag_values is None else flag_values
-    if asks_for_help(words):
-        show_help(flag_values, usage)
+    answer_questions(words, flag_values, usage)
     with exit_on_error():
         return _parse(words, flag_values)
 
@@ -152,6 +155,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     from btcp_tf.data import DATASETS, check_name, short_name
     from btcp_tf.methods import METHODS
 
+    keras_setup.check()
     given = words
     # Which files stand before the words is known only from the words, which may
     # themselves name flag files: read, look, read again with more in front.
@@ -330,8 +334,7 @@ def reading(
       The words that are not flags, in order.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if asks_for_help(words):
-        show_help(flag_values, usage)
+    answer_questions(words, flag_values, usage)
     with exit_on_error():
         yield read(flag_values, words)
 
@@ -398,10 +401,11 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     # Before TensorFlow is imported. The user's own setting wins.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not verbose:
-        warnings.simplefilter("ignore")
+    # It tells at length where it keeps its fonts if there is no home folder.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        return int(action() or 0)
+        with plain_warnings(verbose):
+            return int(action() or 0)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -416,16 +420,25 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
         return 1
 
 
+@contextlib.contextmanager
+def plain_warnings(verbose: int = 1) -> Iterator[None]:
+    """Shows warnings inside as one plain line each, without file and line; none if not verbose."""
+    usual = warnings.formatwarning
+    with warnings.catch_warnings():
+        if not verbose:
+            warnings.simplefilter("ignore")
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {wording.one_line(message)}\n"
+        try:
+            yield
+        finally:
+            warnings.formatwarning = usual
+
+
 def is_expected(error: Exception) -> bool:
     """Whether an error may be the user's or the machine's making, not a fault of the program."""
     expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
     # TensorFlow's errors have a base class of their own, known only once it is imported.
     return isinstance(error, expected) or type(error).__module__.startswith("tensorflow")
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -457,17 +470,27 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether the words of a command line ask for its help."""
+def answer_questions(
+    words: Sequence[str], flag_values: flags.FlagValues, usage: str = USAGE
+) -> None:
+    """Ends the process with status 0 after `--help` or `--version` among a command line's words.
+
+    Args:
+      words: The words after the program's name.
+      flag_values: The command's flags.
+      usage: First line of the help.
+    """
     words = list(words)
     before = words[: words.index("--")] if "--" in words else words
-    return any(word in _HELP_WORDS for word in before)
+    if any(word in _HELP_WORDS for word in before):
+        _show(help_text(flag_values, usage))
+    if any(word in _VERSION_WORDS for word in before):
+        _show(f"btcp_tf {btcp_tf.__version__}")
 
 
-def show_help(flag_values: flags.FlagValues, usage: str = USAGE) -> NoReturn:
-    """Prints `help_text` and ends the process with status 0."""
+def _show(answer: str) -> NoReturn:
     try:
-        print(help_text(flag_values, usage), flush=True)
+        print(answer, flush=True)
     except BrokenPipeError:
         # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -508,6 +531,7 @@ def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
         if title == "This command":
             lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
             lines += _entry("--help", "This text.")
+            lines += _entry("--version", "The version of btcp_tf.")
     return "\n".join(lines)
 
 

@@ -323,7 +323,7 @@ class Config:
     )
     verbose: int = setting(
         1,
-        "0: silent, 1: progress bars, 2: one line an epoch.",
+        "0: silent, 1: progress bars on a terminal, else as 2: one line an epoch.",
         low=0,
         high=2,
         changes_results=False,

@@ -21,6 +21,7 @@ import numpy as np
 
 from btcp_tf import wording
 from btcp_tf.config import OWN_DATA
+from btcp_tf.progress import Bar
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -525,18 +526,12 @@ def _decode_all(
         size = height, width
     channels = channels or max((shape[2] for shape in shapes.values()), default=1)
     images = np.zeros((len(files), *size, channels), np.uint8)
-    bar = None
-    if verbose == 1:
-        import keras
-
-        print(f"{root}: {len(files):,} images")
-        bar = keras.utils.Progbar(len(files))
+    bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
     for row, file in enumerate(files):
         if file in shapes:
             with _noted(file, bad), _opened(file) as image:
                 images[row] = _pixels(image, (*size, channels))
-        if bar:
-            bar.update(row + 1)
+        bar.update(row + 1)
     if not bad:
         return images, list(files), ()
     told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
@@ -738,7 +733,12 @@ def _read_arrays(path: pathlib.Path, expected: str, remedy: str = "") -> dict[st
 
 def _prepared_root(data_dir: str) -> pathlib.Path:
     root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return pathlib.Path(root).expanduser()
+    if root.startswith("~/") and os.path.expanduser(root) == root:
+        raise ValueError(
+            "data_dir: expected the folder of prepared data sets with --data_dir or TFDS_DATA_DIR, "
+            f"as there is no home folder (HOME) for {root}, received none"
+        )
+    return pathlib.Path(os.path.expanduser(root))
 
 
 def _is_prepared(name: str, data_dir: str) -> bool:
@@ -811,11 +811,18 @@ def _feature(name: str, features: Mapping[str, Any], kind: type, usual: str) -> 
 
 def _newest_prepared(folder: pathlib.Path) -> pathlib.Path | None:
     """The newest <folder>/<version> that tfds finished preparing."""
-    versions = [
-        path
-        for path in folder.glob("*.*.*")
-        if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
-    ]
+    try:
+        versions = [
+            path
+            for path in folder.glob("*.*.*")
+            if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
+        ]
+    except PermissionError as error:
+        # A home folder of somebody else, say.
+        raise ValueError(
+            f"data_dir: expected a folder that can be read, received {folder}: {error.strerror}; "
+            "name another with --data_dir or TFDS_DATA_DIR"
+        ) from None
     return max(versions, key=lambda path: [int(n) for n in path.name.split(".")], default=None)
 
 
@@ -921,7 +928,7 @@ def _read_split(
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    return (wording.cause(error).splitlines() or [""])[0]
 
 
 def load_images(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
-from btcp_tf import command, evaluation, exported, thresholds, wording
+from btcp_tf import command, evaluation, exported, keras_setup, thresholds, wording
 from btcp_tf.files import check_place
 from btcp_tf.scores import load_scores
 
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag_values=flag_values,
     )
     with command.reading(argv, flag_values, USAGE) as paths:
+        keras_setup.check()
         if len(paths) != 1:
             raise command.UsageError(
                 f"expected one SavedModel, received {' '.join(paths) or 'none'}; usage: {USAGE}"

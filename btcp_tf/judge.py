@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds, wording
+from btcp_tf import classifiers, estimators, evaluation, keras_setup, metrics, thresholds, wording
 from btcp_tf.files import as_path, atomic_path, check_folder
 
 _DRAWS = 1000
@@ -65,6 +65,18 @@ class Judge:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self._inferences: dict[tuple[tuple[str, ...], int], _Inference] = {}
+
+    def __repr__(self) -> str:
+        names, inputs, chosen = self.class_names, self.model.inputs[0], self.threshold
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        shape = ", ".join("?" if size is None else str(size) for size in inputs.shape[1:])
+        decision = "no threshold"
+        if chosen is not None:
+            decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
+        return (
+            f"<Judge of a classifier of {inputs.dtype} [n, {shape}], {len(names)} classes "
+            f"({shown}): {self.method}, {'fitted' if self.fitted else 'not fitted'}, {decision}>"
+        )
 
     @property
     def class_names(self) -> list[str]:
@@ -595,6 +607,7 @@ def attach(
     Raises:
       As `classifiers.take_apart`; and `ValueError` if the names are not k different ones.
     """
+    keras_setup.check()
     if isinstance(classifier, str | os.PathLike):
         classifier = classifiers.load(classifier, "classifier")
     if isinstance(classifier, Judge) or any(
@@ -680,6 +693,7 @@ def load(path: str | os.PathLike) -> Judge:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no such file.
     """
+    keras_setup.check()
     model = classifiers.load(path)
     card = next((layer for layer in model.layers if layer.name == "card"), None)
     try:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ import tensorflow as tf
 from btcp_tf import classifiers, data, losses, networks
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
+from btcp_tf.progress import Bar
 
 Row = dict[str, Any]
 
@@ -305,9 +307,7 @@ class Inference:
 
 def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
     starts = range(0, len(inputs), batch_size)
-    if title:
-        print(title)
-    bar = keras.utils.Progbar(len(starts), verbose=1 if title else 0)
+    bar = Bar(title, len(starts), shown=bool(title))
     answers = []
     for number, start in enumerate(starts, 1):
         batch = call(tf.constant(inputs[start : start + batch_size]))
@@ -486,9 +486,9 @@ def fit_phase(
             epochs=epochs,
             initial_epoch=len(rows),
             shuffle=False,  # The data set shuffles itself.
-            verbose=config.verbose,
+            verbose=0,
             callbacks=[
-                _ProgressBar(steps),
+                *([_EpochLine(epochs, steps, live=config.verbose == 1)] if config.verbose else []),
                 _EveryEpoch(
                     len(x),
                     epoch_variable,
@@ -533,15 +533,38 @@ def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     return dataset.map(split)
 
 
-class _ProgressBar(keras.callbacks.ProgbarLogger):
-    """Keras' bar, which would otherwise count the steps that its last call only might have run."""
+class _EpochLine(keras.callbacks.Callback):
+    """One line for each epoch; Keras' own bar takes two in a terminal of 80 columns."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, epochs: int, steps: int, live: bool) -> None:
         super().__init__()
+        self._epochs = epochs
         self._steps = steps
+        self._live = live and sys.stdout.isatty()
+
+    def on_epoch_begin(self, epoch: int, logs: Row | None = None) -> None:
+        self._started = time.monotonic()
+        self._title = f"Epoch {epoch + 1}/{self._epochs}"
+        self._bar = Bar(self._title, self._steps, shown=self._live)
 
     def on_train_batch_end(self, batch: int, logs: Row | None = None) -> None:
-        super().on_train_batch_end(min(batch, self._steps - 1), logs)
+        if self._bar.due:
+            # The last call of the compiled function may count steps that it did not run. The line
+            # ends with the epoch, behind what is measured then.
+            self._bar.update(min(batch + 1, self._steps - 1), self._words(logs))
+
+    def on_epoch_end(self, epoch: int, logs: Row | None = None) -> None:
+        if self._live:
+            self._bar.update(self._steps, self._words(logs))
+        else:
+            seconds = time.monotonic() - self._started
+            print(f"{self._title}  {seconds:.0f} s  {self._words(logs)}", flush=True)
+
+    def _words(self, logs: Row | None) -> str:
+        logs = logs or {}
+        terms = self.model.phase.objective
+        names = [*(terms if len(terms) > 1 else ["loss"]), "accuracy"]
+        return "  ".join(f"{name} {float(logs[name]):.4f}" for name in names if name in logs)
 
 
 class _EveryEpoch(keras.callbacks.Callback):

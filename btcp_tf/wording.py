@@ -3,6 +3,7 @@ may have meant."""
 
 import collections
 import difflib
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -45,6 +46,11 @@ def fault(text: str) -> str:
         return (
             f"expected a path on this machine, received the address {quoted(text)}; nothing is "
             "read from or written to other places: mount it, or copy"
+        )
+    if text.startswith("~") and os.path.expanduser(text) == text:
+        return (
+            f"expected a path without ~, as there is no such home folder (HOME), received "
+            f"{quoted(text)}; ./~ is a name that starts so"
         )
     sizes = [len(part.encode("utf-8", "replace")) for part in text.split("/")]
     if max(sizes) > _LONGEST_PART or sum(sizes) + len(sizes) - 1 > _LONGEST_PATH:
@@ -125,6 +131,34 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         f"names of classes: {len(changed):,} cleaned of white space at their ends and of "
         f"decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
     )
+
+
+_NOISE = re.compile(
+    r"\x1b\[[\d;]*m"
+    r"|Graph execution error:"
+    r"|Detected at node .*? defined at \(most recent call last\):"
+    r"|<stack traces unavailable>"
+    r"|^ *File \".*\", line \d+, in .*$"
+    r"|^ *\(\d+\) [A-Z_ ]+: "
+    r"|^\d+ (root error\(s\) found|successful operations|derived errors ignored)\."
+    r"|\{\{function_node .*?\}\}"
+    r"|\[\[\{\{node .*?\}\}\]\]"
+    r"|\[Op:.*?\]( name:.*$)?"
+    r"|^Exception encountered when calling .*?\.call\(\)\."
+    r"|^Arguments received by \S+\.call\(\):(?s:.*)",
+    re.MULTILINE,
+)
+"""What TensorFlow and Keras put around the cause of an error: places in graphs and in code."""
+
+
+def cause(error: object) -> str:
+    """What an error or a warning says, without the places in TensorFlow's graphs around it."""
+    return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
+
+
+def one_line(error: object) -> str:
+    """What an error or a warning says, on one line: `cause`, or what kind it is."""
+    return " ".join(cause(error).split()) or type(error).__name__
 
 
 def drawable(text: str) -> str:
