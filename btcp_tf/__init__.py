@@ -51,12 +51,17 @@ _PUBLIC = {
     },
 }
 
+# Modules that import Keras, which may be set up in ways that they cannot work with.
+_WITH_KERAS = ("classifiers", "estimators", "judge", "losses", "networks", "training")
+
 __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _PUBLIC[name] in _WITH_KERAS:
+        importlib.import_module(f"{__name__}.keras_setup").check()
     module = importlib.import_module(f"{__name__}.{_PUBLIC[name]}")
     value = module if _PUBLIC[name] == name else getattr(module, name)
     globals()[name] = value

@@ -25,6 +25,7 @@ and works inside `reading`.
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import sys
@@ -37,8 +38,11 @@ from typing import Any, NoReturn
 
 from absl import flags
 
+import btcp_tf
+from btcp_tf import keras_setup, wording
 from btcp_tf.config import OWN_DATA, Config, accepted, check, to_word
 from btcp_tf.files import atomic_path
+from btcp_tf.wording import one_line
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
@@ -55,6 +59,7 @@ _HEADINGS = {
 }
 
 _HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
+_VERSION_WORDS = ("-version", "--version")
 
 
 class UsageError(ValueError):
@@ -141,8 +146,7 @@ def parse(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags() if flag_values is None else flag_values
-    if asks_for_help(words):
-        show_help(flag_values, usage)
+    answer_questions(words, flag_values, usage)
     with exit_on_error():
         return _parse(words, flag_values)
 
@@ -151,6 +155,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     from btcp_tf.data import DATASETS, check_name, short_name
     from btcp_tf.methods import METHODS
 
+    keras_setup.check()
     given = words
     # Which files stand before the words is known only from the words, which may
     # themselves name flag files: read, look, read again with more in front.
@@ -185,6 +190,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
         raise UsageError(
             f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
             f"{', '.join(exported)}, received {values['export_method']}"
+            + wording.suggestion(values["export_method"], exported)
         )
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)
@@ -212,8 +218,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
 
 def _check_name(setting: str, name: str, known: Any) -> None:
     if name not in known:
-        received = repr(name) if name else "none"
-        raise UsageError(f"{setting}: expected one of {', '.join(known)}, received {received}")
+        raise UsageError(wording.expected_one_of(setting, known, name))
 
 
 def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
@@ -244,6 +249,10 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
                 # Another command may have a flag of that name that is not set by default.
                 if flag_values[name].present:
                     check(_FIELDS[name], flag_values[name].value)
+            for name in flag_values:
+                _check_text(name, flag_values[name].value)
+            for word in leftovers:
+                _check_text("PATH", word)
         except (flags.Error, ValueError) as error:
             # For a bool it says so in the form of a tuple.
             if match := re.fullmatch(
@@ -253,6 +262,13 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
             raise UsageError(f"{origin}{error}") from None
     flag_values.mark_as_parsed()
     return leftovers
+
+
+def _check_text(name: str, value: Any) -> None:
+    """ValueError for text that is no name or path here, before any work."""
+    for word in value if isinstance(value, list) else (value,):
+        if isinstance(word, str) and (wrong := wording.fault(word)):
+            raise ValueError(f"{name}: {wrong}")
 
 
 def _expand(
@@ -318,8 +334,7 @@ def reading(
       The words that are not flags, in order.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if asks_for_help(words):
-        show_help(flag_values, usage)
+    answer_questions(words, flag_values, usage)
     with exit_on_error():
         yield read(flag_values, words)
 
@@ -386,10 +401,11 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     # Before TensorFlow is imported. The user's own setting wins.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not verbose:
-        warnings.simplefilter("ignore")
+    # It tells at length where it keeps its fonts if there is no home folder.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        return int(action() or 0)
+        with plain_warnings(verbose):
+            return int(action() or 0)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -404,16 +420,25 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
         return 1
 
 
+@contextlib.contextmanager
+def plain_warnings(verbose: int = 1) -> Iterator[None]:
+    """Shows warnings inside as one plain line each, without file and line; none if not verbose."""
+    usual = warnings.formatwarning
+    with warnings.catch_warnings():
+        if not verbose:
+            warnings.simplefilter("ignore")
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {wording.one_line(message)}\n"
+        try:
+            yield
+        finally:
+            warnings.formatwarning = usual
+
+
 def is_expected(error: Exception) -> bool:
     """Whether an error may be the user's or the machine's making, not a fault of the program."""
     expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
     # TensorFlow's errors have a base class of their own, known only once it is imported.
     return isinstance(error, expected) or type(error).__module__.startswith("tensorflow")
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -445,17 +470,27 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether the words of a command line ask for its help."""
+def answer_questions(
+    words: Sequence[str], flag_values: flags.FlagValues, usage: str = USAGE
+) -> None:
+    """Ends the process with status 0 after `--help` or `--version` among a command line's words.
+
+    Args:
+      words: The words after the program's name.
+      flag_values: The command's flags.
+      usage: First line of the help.
+    """
     words = list(words)
     before = words[: words.index("--")] if "--" in words else words
-    return any(word in _HELP_WORDS for word in before)
+    if any(word in _HELP_WORDS for word in before):
+        _show(help_text(flag_values, usage))
+    if any(word in _VERSION_WORDS for word in before):
+        _show(f"btcp_tf {btcp_tf.__version__}")
 
 
-def show_help(flag_values: flags.FlagValues, usage: str = USAGE) -> NoReturn:
-    """Prints `help_text` and ends the process with status 0."""
+def _show(answer: str) -> NoReturn:
     try:
-        print(help_text(flag_values, usage), flush=True)
+        print(answer, flush=True)
     except BrokenPipeError:
         # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -496,20 +531,21 @@ def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
         if title == "This command":
             lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
             lines += _entry("--help", "This text.")
+            lines += _entry("--version", "The version of btcp_tf.")
     return "\n".join(lines)
 
 
 def _help_of(flag: flags.Flag) -> list[str]:
     default = tuple(flag.default) if isinstance(flag.default, list) else flag.default
-    text = flag.help
+    words = flag.help
     if flag.name in _FIELDS and (rule := accepted(_FIELDS[flag.name])):
-        text = f"{text} [{rule}]"
-    return _entry(f"--{flag.name}={to_word(default)}", text)
+        words = f"{words} [{rule}]"
+    return _entry(f"--{flag.name}={to_word(default)}", words)
 
 
-def _entry(head: str, text: str) -> list[str]:
+def _entry(head: str, words: str) -> list[str]:
     column = 36
-    body = textwrap.wrap(text, width=100 - column, break_on_hyphens=False)
+    body = textwrap.wrap(words, width=100 - column, break_on_hyphens=False)
     if len(head) + 4 > column:
         return [f"  {head}", *(" " * column + line for line in body)]
     return [f"  {head}".ljust(column) + body[0], *(" " * column + line for line in body[1:])]
@@ -546,12 +582,14 @@ def differences(config: Config, saved: Mapping[str, str]) -> list[str]:
 
     Args:
       config: Settings of one run.
-      saved: Settings of the other, from `load_flagfile`. One that is missing
-        counts as different.
+      saved: Settings of the other, from `load_flagfile`. One that is missing, since that run is
+        older than the setting, has the value that means "as before" (see `config.setting`).
 
     Returns:
       Names in order of declaration; empty if the runs agree.
     """
     return [
-        name for name, word in config.settings(results_only=True).items() if saved.get(name) != word
+        name
+        for name, word in config.settings(results_only=True).items()
+        if saved.get(name, to_word(_FIELDS[name].metadata["before"])) != word
     ]

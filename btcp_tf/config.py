@@ -10,6 +10,8 @@ import numbers
 import re
 from typing import Any, NamedTuple
 
+from btcp_tf import wording
+
 OWN_DATA = ("folder", "npz")
 """Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
 
@@ -46,6 +48,7 @@ def setting(
     below: float = math.inf,
     auto: bool = False,
     changes_results: bool = True,
+    before: Any = None,
 ) -> Any:
     """Declares one setting: its default, its help and the values it accepts.
 
@@ -61,6 +64,8 @@ def setting(
       auto: Whether the word "auto" is accepted beside numbers.
       changes_results: Whether a run resumed with another value would be a
         different run.
+      before: What runs did before there was this setting, for those whose flags.cfg lacks it;
+        None: what the default does.
     """
     return dataclasses.field(
         default=default,
@@ -73,6 +78,7 @@ def setting(
             below=below,
             auto=auto,
             changes_results=changes_results,
+            before=default if before is None else before,
         ),
     )
 
@@ -317,7 +323,7 @@ class Config:
     )
     verbose: int = setting(
         1,
-        "0: silent, 1: progress bars, 2: one line an epoch.",
+        "0: silent, 1: progress bars on a terminal, else as 2: one line an epoch.",
         low=0,
         high=2,
         changes_results=False,
@@ -343,7 +349,7 @@ class Config:
             if not good:
                 raise ValueError(
                     f"threshold: expected one of {', '.join(RULES)}, or a number, received "
-                    f"{self.threshold!r}"
+                    f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES)
                 )
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
@@ -485,25 +491,36 @@ def check(field: dataclasses.Field, value: Any) -> Any:
         return str(number) if kind is str else number
     if not isinstance(value, kind):
         wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
-        raise ValueError(f"{field.name}: expected {wanted}, received {value!r}")
+        raise ValueError(f"{field.name}: expected {wanted}, received {wording.quoted(value)}")
+    for word in (value,) if kind is str else value if kind is tuple else ():
+        if isinstance(word, str) and (wrong := wording.fault(word)):
+            raise ValueError(f"{field.name}: {wrong}")
     if kind is tuple:
         for name in value:
             # Spaces inside are those of a path.
-            if not (isinstance(name, str) and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
-                raise ValueError(f"{field.name}: expected names, received {name!r}")
+            named = isinstance(name, str) and wording.is_utf8(name)
+            if not (named and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
+                raise ValueError(f"{field.name}: expected names, received {wording.quoted(name)}")
             if rule["choices"] and name not in rule["choices"]:
-                raise ValueError(f"{field.name}: expected {accepted(field)}, received {name!r}")
+                raise ValueError(_no_choice(field, name))
     elif rule["choices"] and value not in rule["choices"]:
-        raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
+        raise ValueError(_no_choice(field, value))
     elif kind is str and (
-        len(value.splitlines()) > 1 or value != value.strip() or re.search(r"\s#", value)
+        value != value.strip() or re.search(r"\s#", value) or not wording.is_utf8(value)
     ):
         # A flag file, which has to repeat the run, could not hold it.
         raise ValueError(
-            f"{field.name}: expected one line without spaces at its ends and without ' #', "
-            f"received {value!r}"
+            f"{field.name}: expected one line of UTF-8 without spaces at its ends and without "
+            f"' #', received {wording.quoted(value)}"
         )
     return value
+
+
+def _no_choice(field: dataclasses.Field, received: str) -> str:
+    return (
+        f"{field.name}: expected {accepted(field)}, received {wording.quoted(received)}"
+        + wording.suggestion(received, field.metadata["choices"])
+    )
 
 
 def _is_number(field: dataclasses.Field) -> bool:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btcp_tf import wording
 from btcp_tf.config import OWN_DATA
+from btcp_tf.progress import Bar
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -128,7 +130,9 @@ class Dataset:
     note: str
     """What a reader of any figure must know of this copy; "" for the whole data set."""
     fingerprint: str
-    """16 hexadecimal digits of the SHA-256 of names, images and labels of all four parts."""
+    """16 hexadecimal digits of the SHA-256 of the images and labels of all four parts."""
+    former_fingerprints: tuple[str, ...] = ()
+    """Those of the same data by the rules of earlier versions, whose checkpoints go on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,6 +140,7 @@ class _Source:
     """What is supplied of a data set, before the protocol splits it."""
 
     class_names: tuple[str, ...]
+    """As they are supplied; `load` cleans them."""
     parts: dict[str, Split]
     """By "train", and where they are supplied "validation" and "test"."""
     notes: tuple[str, ...] = ()
@@ -154,7 +159,11 @@ def check_name(name: str, data_dir: str) -> None:
         raise ValueError(
             f"dataset: expected one of {', '.join((*DATASETS, *OWN_DATA))}, or a name with "
             f"<name>/<version>/dataset_info.json in {_prepared_root(data_dir)}, received "
-            + (repr(name) if name else "none")
+            + (
+                wording.quoted(name) + wording.suggestion(name, (*DATASETS, *OWN_DATA))
+                if name
+                else "none"
+            )
         )
 
 
@@ -242,7 +251,8 @@ def load(
     else:
         source = _load_tfds(name, data_dir, size)
 
-    notes = list(source.notes)
+    class_names, cleaned = wording.class_names(source.class_names, f"{name}: class names")
+    notes = [*source.notes, *filter(None, [cleaned])]
     supplied = {part: _resized(split, size) for part, split in source.parts.items()}
     train = supplied["train"]
     if "test" in supplied:
@@ -275,7 +285,7 @@ def load(
 
     parts = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
-    classes = len(source.class_names)
+    classes = len(class_names)
     for part_name, part in parts.items():
         missing = classes - len(np.unique(part.labels))
         if missing:
@@ -283,10 +293,12 @@ def load(
     called = short_name(name, data_dir)
     return Dataset(
         name=called,
-        class_names=source.class_names,
+        class_names=class_names,
         **parts,
         note=f"{called}: {'; '.join(notes)}" if notes else "",
-        fingerprint=_fingerprint(source.class_names, parts),
+        fingerprint=_fingerprint("", parts),
+        # Version 0.1.0 put the names of the classes before the images.
+        former_fingerprints=(_fingerprint("\n".join(source.class_names), parts),),
     )
 
 
@@ -342,12 +354,12 @@ def _split(
     }
 
 
-def _fingerprint(class_names: tuple[str, ...], parts: dict[str, Split]) -> str:
-    digest = hashlib.sha256("\n".join(class_names).encode())
+def _fingerprint(start: str, parts: dict[str, Split]) -> str:
+    digest = hashlib.sha256(start.encode("utf-8", "surrogateescape"))
     for part in parts.values():
         digest.update(f"{part.images.shape}".encode())
-        digest.update(part.images.tobytes())
-        digest.update(part.labels.tobytes())
+        digest.update(np.ascontiguousarray(part.images).data)
+        digest.update(np.ascontiguousarray(part.labels).data)
     return digest.hexdigest()[:16]
 
 
@@ -373,14 +385,21 @@ def _read_folder(
 ) -> _Source:
     splits = _split_folders(root)
     folders = {part: _class_folders(path) for part, path in splits.items()}
-    names = [folder.name for folder in folders["train"]]
+    # Before any image is decoded. One class may have its name in two forms of Unicode, by part.
+    found_names = {
+        part: wording.class_names(
+            [folder.name for folder in found], f"{splits[part]}: class folders"
+        )
+        for part, found in folders.items()
+    }
+    names = found_names["train"][0]
     if len(names) < 2:
         raise ValueError(
             f"{splits['train']}: expected a folder for each of at least 2 classes, received "
             f"{', '.join(names) or 'none'}"
         )
-    for part, found in folders.items():
-        here = {folder.name for folder in found}
+    for part, (part_names, _) in found_names.items():
+        here = set(part_names)
         if here != set(names):
             missing, strange = sorted(set(names) - here), sorted(here - set(names))
             received = [f"them without {some(missing)}"] if missing else []
@@ -398,12 +417,13 @@ def _read_folder(
     images, files, notes = _decode_all(root, files, size, None, bad_files, verbose)
     _refuse_empty(folders, files)
     number = {name: label for label, name in enumerate(names)}
-    labels = np.array([number[file.parent.name] for file in files], np.int64)
+    labels = np.array([number[wording.clean(file.parent.name)] for file in files], np.int64)
     # The files of a split are next to each other.
     counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
     ends = np.cumsum(counts)[:-1]
     columns = zip(splits, np.split(images, ends), np.split(labels, ends), strict=True)
-    return _Source(tuple(names), {part: Split(x, y) for part, x, y in columns}, notes)
+    own_names = tuple(folder.name for folder in folders["train"])
+    return _Source(own_names, {part: Split(x, y) for part, x, y in columns}, notes)
 
 
 def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -506,18 +526,12 @@ def _decode_all(
         size = height, width
     channels = channels or max((shape[2] for shape in shapes.values()), default=1)
     images = np.zeros((len(files), *size, channels), np.uint8)
-    bar = None
-    if verbose == 1:
-        import keras
-
-        print(f"{root}: {len(files):,} images")
-        bar = keras.utils.Progbar(len(files))
+    bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
     for row, file in enumerate(files):
         if file in shapes:
             with _noted(file, bad), _opened(file) as image:
                 images[row] = _pixels(image, (*size, channels))
-        if bar:
-            bar.update(row + 1)
+        bar.update(row + 1)
     if not bad:
         return images, list(files), ()
     told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
@@ -649,10 +663,9 @@ def _read_npz(path: pathlib.Path) -> _Source:
 
     classes = np.unique(supplied["train"].labels)
     names = arrays.get("class_names", np.arange(max(len(classes), 2)).astype(str))
-    if names.ndim != 1 or names.dtype.kind != "U" or len(set(names)) != len(names):
-        raise ValueError(
-            f"{path}: class_names: expected words [classes], each once, received {_told(names)}"
-        )
+    if names.ndim != 1 or names.dtype.kind != "U":
+        raise ValueError(f"{path}: class_names: expected words [classes], received {_told(names)}")
+    wording.class_names(names.tolist(), f"{path}: class_names")
     known = np.arange(len(names))
     if len(names) < 2 or not np.array_equal(classes, known):
         raise ValueError(
@@ -696,10 +709,12 @@ def _told(array: np.ndarray) -> str:
     return words
 
 
-def _read_arrays(path: pathlib.Path, expected: str) -> dict[str, np.ndarray]:
+def _read_arrays(path: pathlib.Path, expected: str, remedy: str = "") -> dict[str, np.ndarray]:
     """All arrays of an npz file."""
     if not path.is_file():
-        raise FileNotFoundError(f"{expected}, received {str(path)!r}, which is no file")
+        raise FileNotFoundError(
+            f"{expected}, received {wording.quoted(str(path))}, which is no file{remedy}"
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -718,11 +733,17 @@ def _read_arrays(path: pathlib.Path, expected: str) -> dict[str, np.ndarray]:
 
 def _prepared_root(data_dir: str) -> pathlib.Path:
     root = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-    return pathlib.Path(root).expanduser()
+    if root.startswith("~/") and os.path.expanduser(root) == root:
+        raise ValueError(
+            "data_dir: expected the folder of prepared data sets with --data_dir or TFDS_DATA_DIR, "
+            f"as there is no home folder (HOME) for {root}, received none"
+        )
+    return pathlib.Path(os.path.expanduser(root))
 
 
 def _is_prepared(name: str, data_dir: str) -> bool:
-    is_name = re.fullmatch(r"\w+(/[\w.+-]+)?", name)
+    # A configuration starts with a letter or a digit: `..` is no data set.
+    is_name = re.fullmatch(r"\w+(/\w[\w.+-]*)?", name)
     return bool(is_name and _newest_prepared(_prepared_root(data_dir) / name))
 
 
@@ -790,11 +811,18 @@ def _feature(name: str, features: Mapping[str, Any], kind: type, usual: str) -> 
 
 def _newest_prepared(folder: pathlib.Path) -> pathlib.Path | None:
     """The newest <folder>/<version> that tfds finished preparing."""
-    versions = [
-        path
-        for path in folder.glob("*.*.*")
-        if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
-    ]
+    try:
+        versions = [
+            path
+            for path in folder.glob("*.*.*")
+            if re.fullmatch(r"\d+\.\d+\.\d+", path.name) and (path / "dataset_info.json").is_file()
+        ]
+    except PermissionError as error:
+        # A home folder of somebody else, say.
+        raise ValueError(
+            f"data_dir: expected a folder that can be read, received {folder}: {error.strerror}; "
+            "name another with --data_dir or TFDS_DATA_DIR"
+        ) from None
     return max(versions, key=lambda path: [int(n) for n in path.name.split(".")], default=None)
 
 
@@ -900,7 +928,7 @@ def _read_split(
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
+    return (wording.cause(error).splitlines() or [""])[0]
 
 
 def load_images(
@@ -945,7 +973,9 @@ def load_images(
             raise ValueError(f"{path}: expected image files, received none")
         return images
     arrays = _read_arrays(
-        path, f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images"
+        path,
+        f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images",
+        wording.suggestion(name, DATASETS),
     )
     found = [key for key, array in arrays.items() if _are_images(array)]
     key = next((key for key in ("x_test", "images", "x") if key in found), "")

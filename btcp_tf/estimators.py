@@ -18,6 +18,7 @@ from keras import layers, ops
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.progress import Bar
 
 _PACKAGE = "btcp_tf"
 
@@ -776,9 +777,7 @@ def choose(
 
     others = [name for name in evidence if name != "answer"]
     parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
-    if verbose:
-        print("trials on held-out samples", flush=True)
-    bar = keras.utils.Progbar(len(_STRENGTHS) + len(parts), verbose=verbose)
+    bar = Bar("trials on held-out samples", len(_STRENGTHS) + len(parts), shown=bool(verbose))
     # All of it needs the penalty most; the parts are tried with what suits it.
     trials = [trial(tuple(evidence), strength) for strength in _STRENGTHS]
     _, _, strength, _ = min(trials, key=lambda found: found[0])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
-from btcp_tf import command, evaluation, exported, thresholds
+from btcp_tf import command, evaluation, exported, keras_setup, thresholds, wording
 from btcp_tf.files import check_place
 from btcp_tf.scores import load_scores
 
@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flag_values=flag_values,
     )
     with command.reading(argv, flag_values, USAGE) as paths:
+        keras_setup.check()
         if len(paths) != 1:
             raise command.UsageError(
                 f"expected one SavedModel, received {' '.join(paths) or 'none'}; usage: {USAGE}"
@@ -129,7 +130,8 @@ def _labeled(path: str, class_names: Sequence[str]) -> evaluation.Predictions:
         raise ValueError(f"{path}: expected a column {exported.COLUMN}, received {found.column}")
     k = len(class_names)
     highest = int(max(found.predicted.max(), found.labels.max()))
-    foreign = [name for number, name in found.class_names.items() if name != class_names[number]]
+    names = list(map(wording.clean, class_names))
+    foreign = [name for number, name in found.class_names.items() if name != names[number]]
     if found.classes not in (None, k) or highest >= k or foreign:
         told = f"{found.classes or highest + 1} classes"
         if foreign:

@@ -8,16 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from btcp_tf import wording
+
 # Of temporary files: nobody else's name starts so.
 _TEMPORARY = ".btcp_tf-half-written-"
 
 
 def as_path(name: str, value: Any) -> Path:
-    """An argument as a path; ValueError, which names it, for what is none."""
+    """An argument as a path of this machine; ValueError, which names it, for what is none.
+
+    Every file and folder that is written goes through here: an address such as gs://bucket would
+    else quietly become a folder of that name.
+    """
     try:
-        return Path(value)
+        path = Path(value)
     except TypeError:
         raise ValueError(f"{name}: expected a path, received {type(value).__name__}") from None
+    if wrong := wording.fault(os.fspath(value)):
+        raise ValueError(f"{name}: {wrong}")
+    return path
 
 
 @contextlib.contextmanager
@@ -27,7 +36,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     A process killed at any time leaves the old file or the new one, never a
     part. An exception removes the temporary file and leaves `path` as it was.
     """
-    path = Path(path)
+    path = as_path("path", path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The ending is kept, since writers such as NumPy and Matplotlib choose the format by it.
     handle, name = tempfile.mkstemp(prefix=_TEMPORARY, suffix=path.suffix, dir=path.parent)
@@ -60,7 +69,7 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
       RuntimeError: If another process holds the folder.
       ValueError: If it is no folder that can be written.
     """
-    folder = Path(folder)
+    folder = as_path(setting, folder)
     check_folder(setting, folder)
     with open(folder / ".lock", "w") as lock:
         try:
@@ -78,7 +87,7 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
 
 def check_place(setting: str, folder: str | os.PathLike) -> None:
     """ValueError where no folder can be, since a file stands there or above; makes nothing."""
-    folder = Path(folder)
+    folder = as_path(setting, folder)
     found = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
     if found is not None and not found.is_dir():
         raise ValueError(
@@ -89,9 +98,10 @@ def check_place(setting: str, folder: str | os.PathLike) -> None:
 
 def check_folder(setting: str, folder: str | os.PathLike) -> None:
     """Makes a folder where it is missing; ValueError unless files can be made in it."""
+    path = as_path(setting, folder)
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=Path(folder)):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
             pass
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

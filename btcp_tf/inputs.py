@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from btcp_tf import command, data
+from btcp_tf import command, data, wording
 from btcp_tf.files import as_path
 
 _KEYS = ("x_test", "images", "x")
@@ -102,7 +102,7 @@ def check_ending(path: str | os.PathLike) -> None:
 
 
 def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
-    number = {name: label for label, name in enumerate(class_names or ())}
+    number = {wording.clean(name): label for label, name in enumerate(class_names or ())}
     digest, count, stray = hashlib.sha256(), 0, 0
     first = ""
     for name in data.files_below(root):
@@ -141,7 +141,7 @@ def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
 
 
 def _sub_folder(name: str) -> str:
-    return os.path.basename(os.path.dirname(name))
+    return wording.clean(os.path.basename(os.path.dirname(name)))
 
 
 def _unknown_class(class_names: Sequence[str], path: Path) -> ValueError:

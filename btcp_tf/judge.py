@@ -27,7 +27,18 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import checks, classifiers, data, estimators, evaluation, known, metrics, thresholds
+from btcp_tf import (
+    checks,
+    classifiers,
+    data,
+    estimators,
+    evaluation,
+    keras_setup,
+    known,
+    metrics,
+    thresholds,
+    wording,
+)
 from btcp_tf.files import as_path, atomic_path, check_folder
 from btcp_tf.overlaps import sample_hashes
 
@@ -66,6 +77,18 @@ class Judge:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self._inferences: dict[tuple[tuple[str, ...], int], _Inference] = {}
+
+    def __repr__(self) -> str:
+        names, inputs, chosen = self.class_names, self.model.inputs[0], self.threshold
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        shape = ", ".join("?" if size is None else str(size) for size in inputs.shape[1:])
+        decision = "no threshold"
+        if chosen is not None:
+            decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
+        return (
+            f"<Judge of a classifier of {inputs.dtype} [n, {shape}], {len(names)} classes "
+            f"({shown}): {self.method}, {'fitted' if self.fitted else 'not fitted'}, {decision}>"
+        )
 
     @property
     def class_names(self) -> list[str]:
@@ -228,7 +251,7 @@ class Judge:
         if unknown := settings.keys() - names:
             raise ValueError(
                 f"settings: expected some of {', '.join(sorted(names))}, received "
-                f"{', '.join(sorted(unknown))}"
+                f"{', '.join(sorted(unknown))}" + wording.suggestion(min(unknown), names)
             )
         config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
         found = self._answers(x, y, batch_size, "training samples" if verbose else "", None)
@@ -797,12 +820,14 @@ def attach(
     Args:
       classifier: See `classifiers.take_apart`.
       features: Name of the layer whose output the estimator reads; "": what the last `Dense` reads.
-      class_names: k different names; default: the numbers.
+      class_names: k different names; default: the numbers. White space at their ends is left out,
+        with a warning.
       example: A few inputs, for models that do not know the shape of theirs.
 
     Raises:
       As `classifiers.take_apart`; and `ValueError` if the names are not k different ones.
     """
+    keras_setup.check()
     if isinstance(classifier, str | os.PathLike):
         classifier = classifiers.load(classifier, "classifier")
     if isinstance(classifier, Judge) or any(
@@ -814,8 +839,10 @@ def attach(
         )
     encoder, head = classifiers.take_apart(classifier, features, example=example)
     classes = head.output.shape[1]
-    names = _checked_names(class_names, classes)
-    about = {"class_names": names, "method": "residual", "fit": None}
+    names, note = wording.class_names(_checked_names(class_names, classes), "class_names")
+    if note:
+        warnings.warn(note, stacklevel=2)
+    about = {"class_names": list(names), "method": "residual", "fit": None}
     about |= {"threshold": None, "calibration": None, "features": features}
     return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
 
@@ -886,6 +913,7 @@ def load(path: str | os.PathLike) -> Judge:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no such file.
     """
+    keras_setup.check()
     model = classifiers.load(path)
     card = next((layer for layer in model.layers if layer.name == "card"), None)
     try:

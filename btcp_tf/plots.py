@@ -14,6 +14,7 @@ import functools
 import io
 import math
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from btcp_tf.tables import (
     unit,
 )
 from btcp_tf.thresholds import Threshold
+from btcp_tf.wording import drawable
 
 if TYPE_CHECKING:  # Matplotlib takes half a second, which `--help` need not wait for.
     from matplotlib.axes import Axes
@@ -622,6 +624,7 @@ def error_sheet(
 
 
 def _short(name: str, length: int = 17) -> str:
+    name = drawable(name)
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
@@ -1367,8 +1370,16 @@ def save_figures(folder: str | os.PathLike, drawings: Iterable[Drawing]) -> list
 
 
 def _render(figure: Figure, ending: str) -> bytes:
+    from matplotlib.text import Text
+
     # Files of the same data must not differ by the day or by Matplotlib's version.
     hidden = {"png": ["Software"], "pdf": ["CreationDate", "Creator", "Producer"]}[ending]
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=ending, dpi=140, metadata=dict.fromkeys(hidden))
+    # All words of a figure pass here: names of classes and of foreign columns among them.
+    for words in figure.findobj(Text):
+        words.set_text(drawable(words.get_text()))
+    with warnings.catch_warnings():
+        # Letters that the font does not have are shown as boxes.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        figure.savefig(buffer, format=ending, dpi=140, metadata=dict.fromkeys(hidden))
     return buffer.getvalue()

@@ -28,12 +28,13 @@ import numpy as np
 from absl import flags
 
 import btcp_tf
-from btcp_tf import command, data, drift, evaluation, exported, metrics
+from btcp_tf import command, data, drift, evaluation, exported, keras_setup, metrics
 from btcp_tf.checks import InputRange
 from btcp_tf.config import to_word
 from btcp_tf.exported import SIGNATURE
 from btcp_tf.files import as_path, atomic_path, folder_lock
 from btcp_tf.inputs import UNLABELED, Batch, Inputs, as_text, check_ending, open_inputs
+from btcp_tf.progress import Bar
 
 USAGE = (
     "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
@@ -638,16 +639,13 @@ def _score_rest(
             print(f"{inputs.what}: {note} are converted to {_shape(scorer.shape)}")
         if inputs.note:
             print(f"{inputs.what}: {inputs.note}")
-    import keras
-
     batches = inputs.batches(rows.done, batch_size)
 
     def following() -> Batch | None:
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    shown = verbose == 1 and sys.stdout.isatty()  # In a log the bar would be thousands of lines.
-    bar = keras.utils.Progbar(inputs.count, verbose=int(shown), unit_name="input")
+    bar = Bar(f"{inputs.count:,} inputs", inputs.count, shown=verbose == 1, still=False)
     with ThreadPoolExecutor(1) as reader:
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
@@ -956,6 +954,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise command.UsageError(
                 f"expected --SETTING=VALUE, received the word {leftovers[0]!r}"
             )
+        keras_setup.check()
         values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
         for name in ("model", "input", "output"):
             if not values[name]:

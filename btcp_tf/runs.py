@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf import command, evaluation, methods, metrics, report, thresholds
+from btcp_tf import command, evaluation, methods, metrics, report, thresholds, wording
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
@@ -248,6 +248,9 @@ def builder(
     return build
 
 
+_LONGEST_OOD_NAME = 180
+
+
 def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     """Images that are no test images of the data set, by the name of their split.
 
@@ -264,6 +267,11 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     for name in config.ood:
         # A data set under its name, a file under its stem.
         stem = Path(name).stem
+        if not 0 < len(stem.encode()) <= _LONGEST_OOD_NAME:
+            raise ValueError(
+                f"ood: expected a name of 1 to {_LONGEST_OOD_NAME} bytes, which is part of those "
+                f"of files here, received {wording.quoted(stem)}"
+            )
         split = f"ood_{stem}"
         if split in others:
             raise ValueError(f"ood: expected each name once, received {stem} twice")
@@ -347,8 +355,12 @@ def train_folds(
             print(f"residual: fold {number} of {count}")
         unseen = part == number - 1
         seen = Split(dataset.train.images[~unseen], dataset.train.labels[~unseen])
+        less = f"without {number} of {count}"
         rest = dataclasses.replace(
-            dataset, train=seen, fingerprint=f"{dataset.fingerprint} without {number} of {count}"
+            dataset,
+            train=seen,
+            fingerprint=f"{dataset.fingerprint} {less}",
+            former_fingerprints=tuple(f"{mark} {less}" for mark in dataset.former_fingerprints),
         )
         # Other seeds than those of the ensemble.
         values = _train_further(build, rest, config, -number, folder / f"fold{number}", strategy)
@@ -401,11 +413,11 @@ def _claim(folder: Path, config: Config) -> None:
     saved = command.load_flagfile(path)
     names = command.differences(config, saved)
     if names:
-        expected = ", ".join(f"{name}={saved.get(name, 'unset')}" for name in names)
+        expected = ", ".join(f"{name}={saved.get(name, 'as before')}" for name in names)
         received = ", ".join(f"{name}={config.settings()[name]}" for name in names)
         raise ValueError(
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
-            "choose another --output_dir, or delete the folder"
+            f"--flagfile={path} goes on with its settings; choose another --output_dir for others"
         )
 
 

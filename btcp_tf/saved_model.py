@@ -30,7 +30,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
-from btcp_tf import evaluation, metrics
+from btcp_tf import evaluation, metrics, wording
 from btcp_tf.checks import FLAT, InputRange
 from btcp_tf.data import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.evaluation import Predictions
@@ -149,6 +149,7 @@ def export(
       RuntimeError: If the check fails, with what differed; nothing is left behind.
     """
     held_out = held_out or {}
+    class_names, _ = wording.class_names(class_names, "class_names")
     _validate(model, name, class_names, sample_images)
     sample_images = np.asarray(sample_images)
     intake = _Intake.of(model, sample_images, input_range, pixels)
@@ -157,11 +158,11 @@ def export(
         scale, offset = intake.scale
         whole = np.rint((sample_images - offset) / scale).clip(0, 255).astype(np.uint8)
         sample_images = scaled(whole, pixels).astype(sample_images.dtype)
-    folder = as_path("root", root) / name
+    folder = as_path("root", as_path("root", root) / name)
     with _temporary_directory(folder) as temporary:
         content = {
             **(about or {}),
-            "class_names": [str(name) for name in class_names],
+            "class_names": list(class_names),
             "image_shape": list(model.input.shape[1:]),
             **_decision(threshold, held_out),
             "versions": {

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf import evaluation, exported, tabular, thresholds
+from btcp_tf import evaluation, exported, tabular, thresholds, wording
 from btcp_tf.evaluation import Predictions
 from btcp_tf.files import as_path
 from btcp_tf.tabular import class_number, shown
@@ -151,7 +151,8 @@ def _of_predictions(
     threshold: Threshold | None = None,
 ) -> Baseline:
     classes = None if found.probs is None else found.probs.shape[1]
-    names = tuple(map(str, class_names)) if class_names else None
+    # As the answers of a model that was exported before names were cleaned are compared, too.
+    names = tuple(wording.clean(str(name)) for name in class_names) if class_names else None
     if class_names:
         if classes not in (None, len(class_names)) or found.predicted.max() >= len(class_names):
             raise ValueError(
@@ -216,7 +217,7 @@ def load_scores(
     u = found.numbers(column)
     evaluation.check_size(f"{path}: {column}", u)
     pairs = zip(predicted.tolist(), found.values.get("class_name", ()), strict=False)
-    class_names = {number: str(name) for number, name in pairs if name is not None}
+    class_names = {number: wording.clean(str(name)) for number, name in pairs if name is not None}
     return Scores(
         str(path),
         u,

@@ -79,8 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags()
-    if command.asks_for_help(words):
-        command.show_help(flag_values, USAGE)
+    command.answer_questions(words, flag_values, USAGE)
     with command.exit_on_error():
         study = plan(words, flag_values)
     return command.carry_out(lambda: int(run(study) > 0), study.verbose)

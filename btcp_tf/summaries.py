@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from tensorboard.plugins.hparams import api as hparams_api
 
 from btcp_tf.plots import WRONG
+from btcp_tf.wording import drawable
 
 HISTOGRAM_BUCKETS = 50
 
@@ -159,7 +160,7 @@ def _sheet(
 ) -> np.ndarray:
     """A grid of captioned images as pixels, uint8 `[height, width, 3]`."""
     columns = min(columns, len(images))
-    lines = [caption.split("\n") for caption in captions]
+    lines = [drawable(caption).split("\n") for caption in captions]
     font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE * 3 // 4)
     shown = CELL - 2 * FRAME
     # A whole multiple where the image is the smaller one: each of its pixels a sharp square.

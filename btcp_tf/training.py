@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ import tensorflow as tf
 from btcp_tf import classifiers, data, losses, networks
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
+from btcp_tf.progress import Bar
 
 Row = dict[str, Any]
 
@@ -305,9 +307,7 @@ class Inference:
 
 def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
     starts = range(0, len(inputs), batch_size)
-    if title:
-        print(title)
-    bar = keras.utils.Progbar(len(starts), verbose=1 if title else 0)
+    bar = Bar(title, len(starts), shown=bool(title))
     answers = []
     for number, start in enumerate(starts, 1):
         batch = call(tf.constant(inputs[start : start + batch_size]))
@@ -415,6 +415,7 @@ def fit_phase(
     learning_rate: float,
     checkpoint: Path,
     basis: str,
+    former_bases: Sequence[str] = (),
     describe: Callable[[Row], Row],
     before_epoch: Callable[[], None] | None = None,
     after_epoch: Callable[[list[Row]], None] | None = None,
@@ -430,6 +431,7 @@ def fit_phase(
       learning_rate: Learning rate of the phase (the peak of a schedule).
       checkpoint: Its `.npz` file, written whole after every epoch.
       basis: Fingerprint of what the phase starts from; a checkpoint of another one is refused.
+      former_bases: Other fingerprints of the same, such as those of earlier versions.
       describe: Receives the epoch's row (`epoch`, losses, `seconds`, …) and returns it
         completed, after each epoch and before it counts as finished.
       before_epoch: Called before each epoch's first batch.
@@ -471,7 +473,8 @@ def fit_phase(
             jit_compile=False,
             steps_per_execution=min(steps_per_call, steps),
         )
-    rows = _load_checkpoint(checkpoint, model, basis) if checkpoint.exists() else []
+    known = (basis, *former_bases)
+    rows = _load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
     if config.verbose:
         parts = " + ".join(model.phase.trains)
         done = f", resumed after epoch {len(rows)}" if 0 < len(rows) < epochs else ""
@@ -483,9 +486,9 @@ def fit_phase(
             epochs=epochs,
             initial_epoch=len(rows),
             shuffle=False,  # The data set shuffles itself.
-            verbose=config.verbose,
+            verbose=0,
             callbacks=[
-                _ProgressBar(steps),
+                *([_EpochLine(epochs, steps, live=config.verbose == 1)] if config.verbose else []),
                 _EveryEpoch(
                     len(x),
                     epoch_variable,
@@ -530,15 +533,38 @@ def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
     return dataset.map(split)
 
 
-class _ProgressBar(keras.callbacks.ProgbarLogger):
-    """Keras' bar, which would otherwise count the steps that its last call only might have run."""
+class _EpochLine(keras.callbacks.Callback):
+    """One line for each epoch; Keras' own bar takes two in a terminal of 80 columns."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, epochs: int, steps: int, live: bool) -> None:
         super().__init__()
+        self._epochs = epochs
         self._steps = steps
+        self._live = live and sys.stdout.isatty()
+
+    def on_epoch_begin(self, epoch: int, logs: Row | None = None) -> None:
+        self._started = time.monotonic()
+        self._title = f"Epoch {epoch + 1}/{self._epochs}"
+        self._bar = Bar(self._title, self._steps, shown=self._live)
 
     def on_train_batch_end(self, batch: int, logs: Row | None = None) -> None:
-        super().on_train_batch_end(min(batch, self._steps - 1), logs)
+        if self._bar.due:
+            # The last call of the compiled function may count steps that it did not run. The line
+            # ends with the epoch, behind what is measured then.
+            self._bar.update(min(batch + 1, self._steps - 1), self._words(logs))
+
+    def on_epoch_end(self, epoch: int, logs: Row | None = None) -> None:
+        if self._live:
+            self._bar.update(self._steps, self._words(logs))
+        else:
+            seconds = time.monotonic() - self._started
+            print(f"{self._title}  {seconds:.0f} s  {self._words(logs)}", flush=True)
+
+    def _words(self, logs: Row | None) -> str:
+        logs = logs or {}
+        terms = self.model.phase.objective
+        names = [*(terms if len(terms) > 1 else ["loss"]), "accuracy"]
+        return "  ".join(f"{name} {float(logs[name]):.4f}" for name in names if name in logs)
 
 
 class _EveryEpoch(keras.callbacks.Callback):
@@ -648,7 +674,7 @@ def _save_checkpoint(path: Path, model: PhaseModel, rows: list[Row], basis: str)
         np.savez(temporary, about=np.array(json.dumps({"basis": basis, "rows": rows})), **arrays)
 
 
-def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
+def _load_checkpoint(path: Path, model: PhaseModel, bases: Sequence[str]) -> list[Row]:
     variables = _state(model)
     try:
         with np.load(path) as saved:
@@ -665,11 +691,11 @@ def _load_checkpoint(path: Path, model: PhaseModel, basis: str) -> list[Row]:
             f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be "
             f"used ({error or type(error).__name__}); delete it to train this phase anew"
         ) from error
-    if found_basis != basis:
+    if found_basis not in bases:
         raise ValueError(
-            f"{path}: expected a checkpoint that started from {basis}, received one that started "
-            f"from {found_basis}: the data or an earlier phase is not the one it was trained with; "
-            "check --data_dir, or delete it to train this phase anew"
+            f"{path}: expected a checkpoint that started from {bases[0]}, received one that "
+            f"started from {found_basis}: the data or an earlier phase is not the one it was "
+            "trained with; check --data_dir, or delete it to train this phase anew"
         )
     found = [array.shape for array in arrays]
     wanted = [tuple(variable.shape) for variable in variables]
@@ -835,6 +861,7 @@ def fit(
             checkpoint=folder / f"{name}.npz",
             # The data decides how the first phase goes; later ones start from its outcome.
             basis=weights_id(network) if stages else dataset.fingerprint,
+            former_bases=() if stages else dataset.former_fingerprints,
             describe=lambda row: describe(name, row, answers()),
             before_epoch=(lambda: model.set_targets(targets())) if targets else None,
             after_epoch=lambda rows: after_epoch(name, rows),

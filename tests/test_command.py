@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from btcp_tf import command
-from btcp_tf.config import Config
+from btcp_tf.config import Config, setting
 from btcp_tf.data import DATASETS
 
 FIELDS = dataclasses.fields(Config)
@@ -180,7 +180,10 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--dataset=minst"], "dataset: expected one of .*mnist.*, received 'minst'"),
+        (
+            ["--dataset=minst"],
+            "dataset: expected one of .*mnist.*, received 'minst'; did you mean mnist\\?",
+        ),
         ([], "dataset: expected one of .*digits.*, received none"),
         (["--dataset=digits", "--preset=smoky"], "preset: expected one of fast, quick, smoke, .*"),
         (["--dataset=digits", "--preset=mnist"], "preset: expected one of fast, quick, smoke, .*"),
@@ -212,7 +215,18 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
         (["--dataset=digits", "mnist"], ".*the word 'mnist'"),
         (["--dataset=digits", "--", "--seed=1"], ".*the word '--seed=1'"),
         (["--dataset=digits", "--flagfile"], "flagfile: expected a readable file, .*"),
-        (["--dataset=digits", "--output_dir=a\nb"], "output_dir: expected one line .*"),
+        (["--dataset=digits", "--output_dir=a\nb"], "output_dir: expected text without control .*"),
+        (["--dataset=digits", "--ood=a\x1cb"], "ood: expected text without control .*U\\+001C.*"),
+        (["--dataset=digits", "--export_dir=gs://b/x"], "export_dir: expected a path on this .*"),
+        (["--dataset=digits", "--output_dir=s3://b/x"], "output_dir: expected a path on this .*"),
+        (["--dataset=npz", "--data_dir=hdfs://b/x"], "data_dir: expected a path on this .*"),
+        (["--dataset=digits", f"--output_dir={'x' * 300}"], "output_dir: expected at most 255 .*"),
+        (["--dataset=digits", "--output_dir=\ud800"], "output_dir: expected .* UTF-8 .*"),
+        (["--dataset=" + 8000 * "x"], "dataset: expected at most 255 .{,200}"),
+        (["--dataset=digits", "--preset=quik"], "preset: .*; did you mean quick\\?"),
+        (["--dataset=digits", "--method=mcp,btpc"], "method: .*; did you mean btcp\\?"),
+        (["--dataset=digits", "--encoder=smal"], "encoder: .*; did you mean small\\?"),
+        (["--dataset=digits", "--threshold=target-risk"], "threshold: .* mean target_risk\\?"),
         (["--dataset=folder"], "data_dir: expected a path with dataset=folder, received none"),
         (["--dataset=digits", "--bad_files=drop"], "bad_files: expected one of fail, skip, .*"),
         *(
@@ -350,8 +364,20 @@ def test_differences_are_those_that_change_results(tmp_path):
     assert command.differences(same, saved) == []
     other = dataclasses.replace(config, tau=0.4, seed=1, verbose=0)
     assert command.differences(other, saved) == ["seed", "tau"]
+
+
+def test_a_setting_that_a_saved_run_does_not_know_counts_as_what_that_run_did(monkeypatch):
+    config = Config(dataset="digits")
+    saved = config.settings()
     del saved["epsilon"]
+    assert command.differences(config, saved) == []
+    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == ["epsilon"]
+    # A new setting whose default is not what earlier versions did says what they did.
+    declared = setting(0.05, "Half width.", above=0, high=1, before=0.1)
+    field = command._FIELDS["epsilon"]
+    monkeypatch.setattr(field, "metadata", declared.metadata)
     assert command.differences(config, saved) == ["epsilon"]
+    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == []
 
 
 def test_a_hand_edited_flag_file_is_read_in_the_same_words(tmp_path):

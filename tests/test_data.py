@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import hashlib
 import http.server
 import json
 import os
@@ -155,11 +156,22 @@ def test_fingerprint_sees_one_pixel_and_one_label():
     pixel, label = split.images.copy(), split.labels.copy()
     pixel[2, 1, 1, 0], label[2] = 1, 1
     prints = {
-        data._fingerprint(("a", "b"), {"train": part})
+        data._fingerprint("", {"train": part})
         for part in (split, data.Split(pixel, split.labels), data.Split(split.images, label))
     }
-    prints.add(data._fingerprint(("a", "c"), {"train": split}))
-    assert len(prints) == 4
+    assert len(prints) == 3
+
+
+def test_fingerprints_are_hashes_of_images_and_labels_and_formerly_of_names_too():
+    dataset = data.load("digits", max_train_images=100)
+    parts = (dataset.train, dataset.validation, dataset.calibration, dataset.test)
+    arrays = b"".join(
+        str(part.images.shape).encode() + part.images.tobytes() + part.labels.tobytes()
+        for part in parts
+    )
+    assert dataset.fingerprint == hashlib.sha256(arrays).hexdigest()[:16]
+    names = b"0\n1\n2\n3\n4\n5\n6\n7\n8\n9"
+    assert dataset.former_fingerprints == (hashlib.sha256(names + arrays).hexdigest()[:16],)
 
 
 def test_refuses_unknown_names_and_too_few_images():
@@ -636,6 +648,48 @@ def test_a_folder_that_is_no_data_set_is_refused(tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_names_with_line_ends_are_cleaned_and_guard_nothing(tmp_path):
+    found = [
+        save_arrays(tmp_path / f"{number}.npz", class_names=np.array(names))
+        for number, names in enumerate((["a\r", "b\r", "c"], ["a", "b", "c"], ["d", "e", "f"]))
+    ]
+    raw, clean, other = found
+    assert raw.class_names == clean.class_names == ("a", "b", "c")
+    assert "2 cleaned of white space" in raw.note and clean.note == ""
+    assert raw.fingerprint == clean.fingerprint == other.fingerprint
+    # What 0.1.0 trained on a list with line ends goes on, too.
+    assert raw.former_fingerprints != clean.former_fingerprints
+
+
+def save_arrays(path, **changes):
+    np.savez(path, **arrays(**changes))
+    return data.load("npz", str(path))
+
+
+def test_a_class_may_have_its_name_in_two_forms_of_unicode_but_not_twice(tmp_path):
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    write_images(tmp_path / "train", 10, classes=(composed, "dog"))
+    write_images(tmp_path / "test", 2, classes=(decomposed, "dog "))
+    dataset = data.load("folder", str(tmp_path))
+    assert dataset.class_names == (composed, "dog")
+    assert sorted(dataset.test.labels) == [0, 0, 1, 1]
+    assert (dataset.test.images[:, 0, 0, 0] == dataset.test.labels).all()
+    write_images(tmp_path / "train", 2, classes=(decomposed,))
+    with pytest.raises(ValueError, match="train: class folders: expected each name once"):
+        data.load("folder", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\u2028b", "x" * 201, os.fsdecode(b"\xff")])
+def test_class_folders_that_cannot_be_names_are_refused_before_images_are_read(
+    tmp_path, monkeypatch, name
+):
+    write_images(tmp_path, 2, classes=(name, "dog"))
+    monkeypatch.setattr(data, "_decode_all", None)
+    with pytest.raises(ValueError, match="class folders: expected names ") as caught:
+        data.load("folder", str(tmp_path))
+    assert str(caught.value).isprintable()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected a folder .* received .*none, which is n"):
         data.load("folder", str(tmp_path / "none"))
@@ -729,7 +783,12 @@ def test_a_file_without_validation_and_names_gives_its_training_images_and_numbe
         (dict(y_test=np.arange(12)), "y_test: expected labels from 0 to 2, received 3, 4, 5, 6, 7"),
         (dict(y_val=np.arange(10) - 1), "y_val: expected labels from 0 to 2, received -1, 3"),
         (dict(class_names=np.array(list("abcd"))), "y_train: .*from 0 to 3 .* received 0, 1, 2"),
-        (dict(class_names=np.array(["a", "b", "a"])), "class_names: expected words .* each once"),
+        (
+            dict(class_names=np.array(["a", "b", "a"])),
+            "class_names: expected each name once, .*'a' 2",
+        ),
+        (dict(class_names=np.array(["a", "b", "c\rd"])), "class_names: expected names without .*"),
+        (dict(class_names=np.array(["a", "b", ".."])), "class_names: expected a name for each .*"),
         (dict(class_names=np.array([1, 2, 3])), "class_names: expected words .*int64"),
     ],
 )

@@ -1,10 +1,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from btcp_tf.files import atomic_path, check_place, folder_lock
+from btcp_tf.files import as_path, atomic_path, check_folder, check_place, folder_lock
 
 
 def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
@@ -78,3 +79,21 @@ def test_a_place_for_a_folder_is_looked_at_and_not_made(tmp_path):
             check_place("where", tmp_path / folder)
         wanted = f"where: expected a folder that can be written, received '{tmp_path}/{folder}': "
         assert str(caught.value) == wanted + reason
+
+
+@pytest.mark.parametrize("as_given", [str, Path])
+@pytest.mark.parametrize("scheme", ["gs", "s3", "hdfs", "file", "abfs"])
+def test_addresses_of_other_places_become_no_folders(tmp_path, monkeypatch, as_given, scheme):
+    monkeypatch.chdir(tmp_path)
+    place = as_given(f"{scheme}://bucket/x.npz")
+    openings = [
+        lambda: as_path("output_dir", place),
+        lambda: check_place("output_dir", place),
+        lambda: check_folder("output_dir", place),
+        lambda: folder_lock(place).__enter__(),
+        lambda: atomic_path(place).__enter__(),
+    ]
+    for opening in openings:
+        with pytest.raises(ValueError, match=f"expected a path on this machine, .*{scheme}:/"):
+            opening()
+    assert not os.listdir(tmp_path)

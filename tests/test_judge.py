@@ -579,6 +579,8 @@ def test_refuses(classifier, x, y, message):
         (["a", "", "c"], "3 names, each some text, received ''"),
         (["a", "b", "\ud800"], "3 names, each some text, received "),
         (["a", "b", "a"], "3 names, each once, received 'a' 2 times"),
+        (["a", "b", "b\r"], "each name once, received 'b' 2 times"),
+        (["a", "b", "b\rc"], "names without control characters"),
     ],
 )
 def test_names_that_are_none_are_refused(classifier, names, message):
@@ -586,6 +588,12 @@ def test_names_that_are_none_are_refused(classifier, names, message):
         btcp_tf.attach(classifier, class_names=names)
     given = np.array(["a", "b", "c"])
     assert btcp_tf.attach(classifier, class_names=given).class_names == ["a", "b", "c"]
+
+
+def test_names_with_line_ends_are_cleaned_with_a_warning(classifier):
+    with pytest.warns(UserWarning, match="1 cleaned of white space"):
+        judge = btcp_tf.attach(classifier, class_names=["a", "b\r", "c"])
+    assert judge.class_names == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

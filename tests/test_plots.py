@@ -337,6 +337,17 @@ def test_error_sheet_shows_image_classes_and_remark(channels):
     assert not plots.error_sheet(images[:0], np.array([]), np.array([]), []).axes
 
 
+@pytest.mark.parametrize("ending", ["png", "pdf"])
+def test_figures_survive_any_words(recwarn, ending):
+    strange = "a\x1cb\ufeffc\r\x85\u2028\u2029\ud800人"
+    figure = plots.error_sheet(
+        np.zeros((1, 3, 2, 1), np.uint8), np.array([0]), np.array([1]), [strange], [strange, "b"]
+    )
+    figure.text(0.1, 0.1, strange)
+    assert plots._render(figure, ending)
+    assert not recwarn.list
+
+
 def test_a_run_with_many_methods_has_few_histograms():
     rng = np.random.default_rng(0)
     columns = {name: rng.random(20) for name in ("mcp", "btcp", *(f"m{k}" for k in range(12)))}

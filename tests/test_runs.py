@@ -16,7 +16,16 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import evaluation, exported, metrics, plots, runs, thresholds, training
+from btcp_tf import (
+    evaluation,
+    exported,
+    metrics,
+    plots,
+    runs,
+    saved_model,
+    thresholds,
+    training,
+)
 from btcp_tf.config import Config
 from btcp_tf.data import load
 from btcp_tf.files import folder_lock
@@ -247,6 +256,27 @@ def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, c
     assert "expected a checkpoint that started from other, received" in capsys.readouterr().err
 
 
+def test_a_run_of_an_earlier_version_goes_on(whole, tmp_path, monkeypatch):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    (tmp_path / "run" / "finished.json").unlink()
+    # As 0.1.0 left it: the names of the classes are in the fingerprint, later settings unknown.
+    flags = tmp_path / "run" / "flags.cfg"
+    lines = flags.read_text().splitlines(keepends=True)
+    flags.write_text("".join(line for line in lines if not line.startswith("--residual_copies=")))
+    checkpoint = tmp_path / "run" / "checkpoints" / "classifier.npz"
+    arrays = dict(np.load(checkpoint))
+    about = json.loads(str(arrays["about"]))
+    [about["basis"]] = load("digits", max_train_images=500).former_fingerprints
+    np.savez(checkpoint, **arrays | {"about": np.array(json.dumps(about))})
+    before = hashes(tmp_path / "run" / "checkpoints")
+    monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")
+    monkeypatch.setattr(saved_model, "_check", lambda *arguments: None)
+    assert main(words(tmp_path, "--verbose=0")) == 0
+    assert hashes(tmp_path / "run" / "checkpoints") == before
+    scored = [folder / "run" / "predictions.npz" for folder in (tmp_path, whole)]
+    assert scored[0].read_bytes() == scored[1].read_bytes()
+
+
 def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch):
     from btcp_tf import data
 
@@ -402,6 +432,9 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
         np.testing.assert_array_equal(part.train.labels, dataset.train.labels[~unseen])
         np.testing.assert_array_equal(part.test.images, dataset.test.images)
     assert len({part.fingerprint for part, *_ in trained}) == 3
+    assert [part.former_fingerprints for part, *_ in trained] == [
+        (f"{dataset.former_fingerprints[0]} without {number} of 3",) for number in (1, 2, 3)
+    ]
     without = dataclasses.replace(config, residual_folds=0)
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 

@@ -1,0 +1,66 @@
+"""One line that says how far a piece of work is: moving on a terminal, still in a log."""
+
+import shutil
+import sys
+import time
+
+
+class Bar:
+    """A line that is drawn again and again on a terminal, within its width.
+
+    Where standard output is no terminal but a file, a pipe or a notebook, there is one line at the
+    start in its place, and neither backspaces nor carriage returns.
+    """
+
+    def __init__(self, title: str, total: int, *, shown: bool = True, still: bool = True) -> None:
+        """
+        Args:
+          title: What is done.
+          total: Steps until the end.
+          shown: Whether anything is printed.
+          still: Whether there is a line where there is no terminal.
+        """
+        self._title, self._total = title, total
+        self._live = shown and sys.stdout.isatty()
+        self._started = time.monotonic()
+        self._done, self._drawn, self._width = 0, 0.0, 0
+        if shown and still and not self._live:
+            print(title, flush=True)
+
+    @property
+    def due(self) -> bool:
+        """Whether an update would be seen: a few times a second are enough."""
+        return self._live and time.monotonic() - self._drawn >= 0.1
+
+    def add(self, steps: int) -> None:
+        """So many steps more are done."""
+        self.update(self._done + steps)
+
+    def update(self, done: int, words: str = "") -> None:
+        """So many steps are done; the last one ends the line."""
+        self._done = done
+        if self._live and (done >= self._total or self.due):
+            self._draw(words)
+            if done >= self._total:
+                self.end()
+
+    def end(self, words: str = "") -> None:
+        """Leaves the line as it is, or with other words behind the title and the time."""
+        if self._live:
+            if words:
+                self._draw(words)
+            print(flush=True)
+            self._live = False
+
+    def _draw(self, words: str) -> None:
+        self._drawn = time.monotonic()
+        share = min(1.0, self._done / max(self._total, 1))
+        behind = f" {share:4.0%} {self._drawn - self._started:.0f} s  {words}".rstrip()
+        # The last column stays free: some terminals begin a new line behind it.
+        columns = shutil.get_terminal_size().columns - 1
+        room = min(30, columns - len(self._title) - len(behind) - 1)
+        full = round(share * room)
+        bar = f" {'━' * full}{'─' * (room - full)}" if room >= 5 else ""
+        line = f"{self._title}{bar}{behind}"[:columns]
+        print(f"\r{line.ljust(self._width)}", end="", flush=True)
+        self._width = len(line)

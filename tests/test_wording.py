@@ -1,0 +1,81 @@
+import unicodedata
+
+import pytest
+
+from btcp_tf import wording
+
+SEPARATORS = ["\r", "\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\x07", "\x7f"]
+
+
+@pytest.mark.parametrize("mark", SEPARATORS[:8])
+def test_names_of_a_list_with_other_line_ends_are_cleaned_with_a_note(mark):
+    names, note = wording.class_names([f"cat{mark}", "hot dog", f" {mark}eel"], "list")
+    assert names == ("cat", "hot dog", "eel")
+    assert "2 cleaned" in note and note.isprintable()
+
+
+def test_names_that_need_no_cleaning_stay_as_they_are():
+    names = ["n/a", "AC/DC", "Größe 3", "人", "a..b", "x" * wording.LONGEST_NAME]
+    assert wording.class_names(names, "list") == (tuple(names), "")
+    assert wording.class_names(["e\u0301"], "list")[0] == ("\u00e9",)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        *((["a", f"b{mark}c"], f"U+{ord(mark):04X}") for mark in SEPARATORS),
+        (["a", ""], "a name for each class"),
+        (["a", " \t"], "a name for each class"),
+        (["a", "."], "a name for each class"),
+        (["a", ".."], "a name for each class"),
+        (["a", None], "received None"),
+        (["a", "x" * 8000], "(8,000 characters)"),
+        (["a", "\ud800"], "UTF-8"),
+        (["a", "b", "a"], "'a' 2 times"),
+        (["cat", "cat\r"], r"(as 'cat', 'cat\r')"),
+        (["\u00e9", "e\u0301"], r"(as '\xe9', 'e\u0301')"),
+    ],
+)
+def test_names_that_are_none_are_refused_in_one_line(names, told):
+    with pytest.raises(ValueError, match="^list: expected ") as caught:
+        wording.class_names(names, "list")
+    assert told in str(caught.value)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(f"a{mark}b" for mark in SEPARATORS),
+        *(f"{scheme}://bucket/runs" for scheme in ("gs", "s3", "hdfs", "file", "https", "abfs")),
+        "gs:/bucket",
+        "x" * 256,
+        "é" * 128,
+        "x/" * 2048,
+    ],
+)
+def test_what_is_no_path_of_this_machine_is_a_fault_in_one_line(word):
+    told = wording.fault(word)
+    assert told.startswith("expected ") and told.isprintable() and len(told) < 250
+
+
+@pytest.mark.parametrize(
+    "word", ["", "../a b/c", "C:/x", "./gs:/x", "x" * 255, "x/" * 2047, "人/é", "a:b", "0.5"]
+)
+def test_paths_of_this_machine_are_no_fault(word):
+    assert wording.fault(word) == ""
+
+
+def test_what_was_meant_is_suggested():
+    known = ["mnist", "fashion_mnist", "cifar10"]
+    assert "did you mean mnist?" in wording.suggestion("minst", known)
+    assert "did you mean fashion_mnist?" in wording.suggestion("Fashion-MNIST", known)
+    assert wording.suggestion("photos", known) == wording.suggestion("", known) == ""
+
+
+def test_figures_can_draw_every_character():
+    whole = "".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xFE00, 0x10000)]))
+    left = wording.drawable(whole)
+    assert "\n" in left and "é" in left and len(wording.drawable("a\x1cb")) == 3
+    unfit = {unicodedata.category(character) for character in left.replace("\n", "")}
+    assert not unfit & {"Cc", "Cf", "Cs", "Zl", "Zp"}
