@@ -546,12 +546,14 @@ def differences(config: Config, saved: Mapping[str, str]) -> list[str]:
 
     Args:
       config: Settings of one run.
-      saved: Settings of the other, from `load_flagfile`. One that is missing
-        counts as different.
+      saved: Settings of the other, from `load_flagfile`. One that is missing is newer than the
+        version that saved them, whose runs are as its default has it now.
 
     Returns:
       Names in order of declaration; empty if the runs agree.
     """
     return [
-        name for name, word in config.settings(results_only=True).items() if saved.get(name) != word
+        name
+        for name, word in config.settings(results_only=True).items()
+        if saved.get(name, to_word(_FIELDS[name].default)) != word
     ]

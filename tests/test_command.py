@@ -350,8 +350,20 @@ def test_differences_are_those_that_change_results(tmp_path):
     assert command.differences(same, saved) == []
     other = dataclasses.replace(config, tau=0.4, seed=1, verbose=0)
     assert command.differences(other, saved) == ["seed", "tau"]
-    del saved["epsilon"]
-    assert command.differences(config, saved) == ["epsilon"]
+
+
+def test_a_setting_that_an_older_version_did_not_have_was_at_its_default(tmp_path):
+    path = tmp_path / "flags.cfg"
+    config = Config(dataset="digits", gamma="2.0")
+    command.save_flagfile(config, path)
+    saved = command.load_flagfile(path)
+    for name in ("epsilon", "method", "export_collapsed", "residual_copies"):
+        del saved[name]
+    assert command.differences(config, saved) == []
+    newer = dataclasses.replace(config, epsilon=0.1, method=("mcp", "btcp"))
+    assert command.differences(newer, saved) == ["method", "epsilon"]
+    del saved["dataset"]
+    assert command.differences(config, saved) == ["dataset"]
 
 
 def test_a_hand_edited_flag_file_is_read_in_the_same_words(tmp_path):
