@@ -198,6 +198,19 @@ def test_ablation_with_the_runs_own_settings_is_the_runs_btcp(finished):
     assert base["auroc"] == again["auroc"] and base["aurc"] == again["aurc"]
 
 
+def test_ablations_of_a_given_classifier_need_no_checkpoint_of_it(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(runs, "run", lambda config, **more: ran.append(config.classifier))
+    given = tmp_path / "given.keras"
+    given.touch()
+    words = ["--dataset=digits", "--seeds=1", f"--output_dir={tmp_path / 'study'}"]
+    words += ["--method=mcp,btcp", f"--classifier={given}", "--finetune_epochs=0"]
+    cells = plan(*words).cells
+    for cell in cells:
+        study._run_cell(tmp_path / "study", cell)
+    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(study.ABLATION)
+
+
 def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
     cell = finished[0] / "digits-seed0"
     rows, extra = evaluation.load_rows(cell / "results.json")
