@@ -93,6 +93,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
 
         pixels, adopted = choose_pixels(config, dataset) if config.classifier else ("", "")
         build = builder(config, dataset, strategy, pixels)
+        poor = refuse_poor_classifier(build, dataset, config) if config.classifier else ""
         members = train_members(build, dataset, config, folder / "checkpoints", strategy)
         folds = train_folds(build, dataset, config, folder / "checkpoints", strategy)
         network = build(config.seed)
@@ -127,6 +128,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         decision = decide(predictions, config)
         promises = make_promises(predictions, config)
         notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
+        notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(poor)
         notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
         if not part_of_study:
             notes += decision.notes
@@ -219,6 +221,25 @@ def _around(config: Config, dataset: Dataset, pixels: str) -> "keras.Model":
         pixels=pixels,
         estimator_activation=config.estimator_activation,
     )
+
+
+def refuse_poor_classifier(
+    build: Callable[[int], "keras.Model"], dataset: Dataset, config: Config
+) -> str:
+    """Why `config.classifier` cannot be right, see `adopted.why_poor`; "": it can be.
+
+    Raises:
+      ValueError: If it cannot be, unless `allow_poor_classifier`.
+    """
+    from btcp_tf import adopted
+
+    words = adopted.why_poor(build(config.seed), dataset, config.test_batch_size)
+    if words and not config.allow_poor_classifier:
+        raise ValueError(
+            f"classifier: expected one that can be right about the images of {dataset.name}, "
+            f"received {config.classifier}: {words}; --allow_poor_classifier goes on with it"
+        )
+    return words
 
 
 def builder(
