@@ -4,6 +4,7 @@ It may be fed other pixels than it was trained on, or its classes may be in anot
 answer without an error. What it answers then is refused before long work.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ _FEW_ERRORS = 0.1
 
 
 class Reading(NamedTuple):
-    """What a classifier may have been trained on, for pixels x from 0 to 255: scale * x + offset."""
+    """What a classifier may have been trained on: scale * x + offset of pixels x of 0 to 255."""
 
     scale: float | tuple[float, ...]
     offset: float | tuple[float, ...]
@@ -85,15 +86,18 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     if not found.words and not (~right).mean() > _FEW_ERRORS:
         return ""
     few = slice(0, _TRIED)
-    best, share = "", 0.0
+    better = {}
     for words, answers in _readings_tried(network, images[few], readings(dataset.train.images)):
         others = answers.argmax(axis=1) == labels[few]
-        if plausibility.clearly_better(others, right[few]) and others.mean() > share:
-            best, share = words, others.mean()
-    if best:
+        if plausibility.clearly_better(others, right[few]):
+            better[words] = others.mean()
+    if better:
+        best = sorted(better, key=lambda words: -better[words])[:3]
+        shown = ", ".join(f"{words} ({better[words]:.1%})" for words in best)
         suspect = (
-            f"reading pixels x as {best} it is right on {share:.1%} of {len(labels[few])}: give it "
-            "its own scaling as first layers"
+            f"reading pixels x in another way it is right on more of {len(labels[few])} samples "
+            f"than its {right[few].mean():.1%}: as {shown}; its own scaling belongs into its first "
+            "layers"
         )
         return f"{found.words}; {suspect}" if found.words else suspect
     if found.words and not found.order:
@@ -105,7 +109,9 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     return found.words
 
 
-def _readings_tried(network: "keras.Model", images: np.ndarray, ways: dict[str, Reading]):
+def _readings_tried(
+    network: "keras.Model", images: np.ndarray, ways: dict[str, Reading]
+) -> Iterator[tuple[str, np.ndarray]]:
     """(words, logits) of each way to read pixels that the network can be made to read."""
     encoder = network.get_layer("encoder")
     if networks.reads_whole_numbers(network):
@@ -119,7 +125,7 @@ def _readings_tried(network: "keras.Model", images: np.ndarray, ways: dict[str, 
     before = layer.scale, layer.offset
     try:
         for words, (scale, offset, bgr) in ways.items():
-            layer.scale, layer.offset = np.float32(scale), np.float32(offset)
+            layer.scale, layer.offset = np.asarray(scale), np.asarray(offset)
             # Traced anew: the numbers are constants of the graph.
             infer = training.Inference(networks.outputs_model(network), _TRIED)
             yield words, infer(images[..., ::-1] if bgr else images)["logits"]
