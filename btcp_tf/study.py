@@ -222,7 +222,8 @@ def _run_cell(folder: Path, cell: Cell) -> None:
     # What an earlier run left in memory.
     keras.backend.clear_session()
     target = folder / cell.name / "checkpoints" / "classifier.npz"
-    if cell.of and not target.exists():
+    # A given classifier is every cell's own.
+    if cell.of and not cell.config.classifier and not target.exists():
         source = folder / cell.of / "checkpoints" / "classifier.npz"
         if not source.exists():
             raise ValueError(f"expected the classifier of {cell.of} in {source}, received none")
