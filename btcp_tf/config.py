@@ -153,6 +153,12 @@ class Config:
         "images by.",
         choices=("auto", "0_255", "0_1", "-1_1"),
     )
+    allow_poor_classifier: bool = setting(
+        False,
+        "Go on with a --classifier that knows hardly more than the class frequencies, or whose "
+        "pixels or class order look wrong.",
+        changes_results=False,
+    )
     encoder: str = setting(
         "small",
         "Encoder network, from btcp_tf.networks.ENCODERS.",

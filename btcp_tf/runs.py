@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf import command, evaluation, methods, metrics, report, thresholds, wording
+from btcp_tf import command, evaluation, methods, metrics, overlaps, report, thresholds, wording
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
@@ -76,7 +76,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
 
             strategy = training.make_strategy(config.strategy, config.logical_devices)
             training.start_devices()
-        dataset = load(
+        whole = load(
             config.dataset,
             config.data_dir,
             config.seed,
@@ -86,6 +86,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             bad_files=config.bad_files,
             verbose=config.verbose,
         )
+        # The classifiers are trained on the whole, so that checkpoints hold whatever is left out.
+        repeated, dataset = leave_out_known(whole, config)
         if not part_of_study:
             check_place("export_dir", Path(config.export_dir) / dataset.name)
         others = load_others(dataset, config)
@@ -93,16 +95,17 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
 
         pixels, adopted = choose_pixels(config, dataset) if config.classifier else ("", "")
         build = builder(config, dataset, strategy, pixels)
-        members = train_members(build, dataset, config, folder / "checkpoints", strategy)
-        folds = train_folds(build, dataset, config, folder / "checkpoints", strategy)
+        poor = refuse_poor_classifier(build, dataset, config) if config.classifier else ""
+        members = train_members(build, whole, config, folder / "checkpoints", strategy)
+        folds = train_folds(build, whole, config, folder / "checkpoints", strategy)
         network = build(config.seed)
         if config.classifier:
             weights = training.weights_id(network)
             log(folder, f"adopted {config.classifier}, weights {weights}{adopted}")
-        journal = Journal(folder, config, dataset)
+        journal = Journal(folder, config, whole)
         stages = training.fit(
             network,
-            dataset,
+            whole,
             config,
             {
                 name: training.Recipe(
@@ -125,8 +128,11 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         taus = choose_taus(predictions, config)
         rows = evaluate(network, stages, predictions, taus, config)
         decision = decide(predictions, config)
-        promises = make_promises(predictions, config)
+        promises = [] if repeated.no_promise else make_promises(predictions, config)
         notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
+        notes += overlaps.notes(repeated, dataset.class_names)
+        notes += known_others(whole, others)
+        notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(poor)
         notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
         if not part_of_study:
             notes += decision.notes
@@ -139,10 +145,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                     "fingerprint": dataset.fingerprint,
                     "note": dataset.note,
                     "class_names": dataset.class_names,
-                    **{
-                        split: len(getattr(dataset, split))
-                        for split in ("train", "validation", "calibration", "test")
-                    },
+                    **{split: len(getattr(dataset, split)) for split in overlaps.PARTS},
+                    "overlaps": repeated.as_json(),
                 },
                 "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
                 "taus": taus,
@@ -151,7 +155,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 "environment": environment(),
             },
         )
-        journal.finish(rows, predictions)
+        journal.finish(rows, predictions, dataset.validation)
         if part_of_study:
             exported = f"{evaluation.NOT_EXPORTED}: part of a study"
         else:
@@ -179,6 +183,39 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         if config.verbose and not part_of_study:
             print()
             _print_summary(folder)
+
+
+def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, Dataset]:
+    """Which images stand in several parts, and the data set for all that comes after training.
+
+    Raises:
+      ValueError: If hardly any image of a part is new, or an error rate is to be promised that
+        cannot be.
+    """
+    found = overlaps.between({part: getattr(whole, part) for part in overlaps.PARTS})
+    dataset = overlaps.leave_out(whole, found)
+    if found.no_promise and config.threshold == "target_risk":
+        raise ValueError(
+            "threshold: expected another one than target_risk, which promises an error rate, as "
+            f"{found.no_promise}; remove the copies, or choose best_bacc, say"
+        )
+    return found, dataset
+
+
+def known_others(dataset: Dataset, others: dict[str, np.ndarray]) -> list[str]:
+    """Notes on sets of other images that hold images of the data set itself."""
+    parts = {part: getattr(dataset, part) for part in overlaps.PARTS}
+    notes = []
+    for name, images in others.items():
+        if not name.startswith("ood_"):
+            continue
+        ood = Split(images, np.zeros(len(images), np.int64))
+        known = int(overlaps.between({**parts, name: ood}).known[name].sum())
+        if known:
+            notes.append(
+                f"{name}: {known:,} of {len(images):,} images are images of {dataset.name} itself"
+            )
+    return notes
 
 
 def choose_pixels(config: Config, dataset: Dataset) -> tuple[str, str]:
@@ -219,6 +256,25 @@ def _around(config: Config, dataset: Dataset, pixels: str) -> "keras.Model":
         pixels=pixels,
         estimator_activation=config.estimator_activation,
     )
+
+
+def refuse_poor_classifier(
+    build: Callable[[int], "keras.Model"], dataset: Dataset, config: Config
+) -> str:
+    """Why `config.classifier` cannot be right, see `adopted.why_poor`; "": it can be.
+
+    Raises:
+      ValueError: If it cannot be, unless `allow_poor_classifier`.
+    """
+    from btcp_tf import adopted
+
+    words = adopted.why_poor(build(config.seed), dataset, config.test_batch_size)
+    if words and not config.allow_poor_classifier:
+        raise ValueError(
+            f"classifier: expected one that can be right about the images of {dataset.name}, "
+            f"received {config.classifier}: {words}; --allow_poor_classifier goes on with it"
+        )
+    return words
 
 
 def builder(
@@ -479,10 +535,9 @@ class Journal:
             writer.writeheader()
             writer.writerows(history)
 
-    def finish(self, rows: list[Row], predictions: "AllPredictions") -> None:
+    def finish(self, rows: list[Row], predictions: "AllPredictions", validation: Split) -> None:
         """Shows the most uncertain validation images, wrong answers with a frame; and settings
         beside final metrics."""
-        validation = self._dataset.validation
         for (split, stage), found in predictions.items():
             if split != "validation":
                 continue

@@ -221,7 +221,7 @@ def _run_cell(folder: Path, cell: Cell) -> None:
     # What an earlier run left in memory.
     keras.backend.clear_session()
     target = folder / cell.name / "checkpoints" / "classifier.npz"
-    # One of the user's own is in its file, and in no checkpoint.
+    # A given classifier is every cell's own.
     if cell.of and not cell.config.classifier and not target.exists():
         source = folder / cell.of / "checkpoints" / "classifier.npz"
         if not source.exists():

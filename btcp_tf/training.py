@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf import classifiers, data, losses, networks
+from btcp_tf import classifiers, data, losses, networks, plausibility
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
 from btcp_tf.progress import Bar
@@ -752,6 +752,28 @@ def constant_class(probs: np.ndarray) -> str:
     )
 
 
+def unlearned(probs: np.ndarray, labels: np.ndarray) -> str:
+    """Says in words if a classifier that was trained here learned nothing; "" if it did.
+
+    Args:
+      probs: `[n, k]` on held-out data.
+      labels: `[n]`.
+    """
+    if constant := constant_class(probs):
+        return constant
+    # As float32 has them, p = 0 for all that is improbable.
+    logits = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
+    found = plausibility.examine(logits, labels)
+    if not found.low <= 0:
+        return ""
+    return (
+        f"the classifier did not learn: right on {found.accuracy:.1%} of {found.n} validation "
+        "images, its cross-entropy is not clearly lower than that of the class frequencies (by "
+        f"{found.gain:.3g}, interval [{found.low:.3g}, {found.high:.3g}]); more epochs or another "
+        "learning rate usually helps"
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Answers:
     """What a network says during training, for curves and histograms."""
@@ -776,7 +798,7 @@ class Stage:
       values: Snapshot of the whole network.
       rows: History, one row an epoch.
       facts: What belongs into the results beside the metrics: `gamma`, …
-      collapse: Words of `collapse` or `constant_class`, "" where all is well.
+      collapse: Words of `collapse` or `unlearned`, "" where all is well.
     """
 
     name: str
@@ -892,7 +914,9 @@ def fit(
         snapshot(network),
         rows,
         {},
-        constant_class(classify(encode(validation.images))),
+        unlearned(classify(encode(validation.images)), validation.labels)
+        if not config.classifier
+        else "",
     )
     if not estimators:
         return stages
@@ -964,15 +988,15 @@ def fit(
             used[method],
             finetune_targets,
         )
+        now = infer(validation.images)
         stages[name] = Stage(
             name,
             method,
             snapshot(network),
             rows,
             {"gamma": used[method].gamma},
-            collapse(
-                infer(validation.images)["uncertainty"][:, 0], rows[-1]["effective_sample_size"]
-            ),
+            unlearned(now["probs"], validation.labels)
+            or collapse(now["uncertainty"][:, 0], rows[-1]["effective_sample_size"]),
         )
     return stages
 

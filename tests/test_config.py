@@ -165,6 +165,7 @@ def test_what_does_not_change_results_is_left_out_on_request():
         "test_batch_size",
         "steps_per_execution",
         "export_collapsed",
+        "allow_poor_classifier",
         "verbose",
     }
 

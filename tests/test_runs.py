@@ -576,3 +576,60 @@ def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
     np.testing.assert_allclose(
         answers["uncertainty"], 1 - answers["probs"].numpy().max(axis=1), atol=1e-6
     )
+
+
+def test_known_images_are_left_out_and_said(undrawn, unchecked, tmp_path, capsys):
+    digits = load("digits")
+    x_val = np.concatenate([digits.validation.images, digits.calibration.images])
+    y_val = np.concatenate([digits.validation.labels, digits.calibration.labels])
+    x_val[:4], y_val[:4] = digits.train.images[:4], digits.train.labels[:4]
+    x_test = np.concatenate([digits.test.images, digits.train.images[:100]])
+    y_test = np.concatenate([digits.test.labels, digits.train.labels[:100]])
+    arrays = {"x_train": digits.train.images, "y_train": digits.train.labels}
+    arrays |= {"x_val": x_val, "y_val": y_val, "x_test": x_test, "y_test": y_test}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    short = [word for word in words(tmp_path) if "dataset" not in word and "max_train" not in word]
+    short += ["--dataset=npz", f"--data_dir={tmp_path}/mine.npz", "--method=mcp,residual"]
+    short += ["--finetune_epochs=0", "--classifier_epochs=2", "--shift", "--verbose=0"]
+    assert main([*short, f"--ood={tmp_path}/mine.npz"]) == 0
+    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    about = extra["data"]["overlaps"]
+    assert about["shared"]["test"]["train"] == 100
+    assert about["left_out"]["test"] == list(range(355, 455))
+    # Of the four some are among the validation images and some among the calibration images.
+    held_out = [len(about["left_out"].get(part, [])) for part in ("validation", "calibration")]
+    assert sum(held_out) == 4 and extra["data"]["validation"] == 144 - held_out[0]
+    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    np.testing.assert_array_equal(found.labels, digits.test.labels)
+    assert {row["n"] for row in rows if row["task"] == "failure"} == {355}
+    for part, count in zip(("validation", "calibration"), held_out, strict=True):
+        found = evaluation.load_predictions(tmp_path / "run" / f"predictions_{part}.npz")
+        assert len(found.labels) == 144 - count
+    notes = "\n".join(extra["notes"])
+    assert "100 of 455 test images, such as number 355, also stand in other parts" in notes
+    assert "ood_mine: 455 of 455 images are images of mine itself" in notes
+    assert "100 of 455 test images" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_promise_on_known_images_is_refused_before_training(tmp_path, capsys):
+    digits = load("digits")
+    arrays = {"x_train": digits.train.images, "y_train": digits.train.labels}
+    # Every fifth validation image is a training image.
+    x_val, y_val = digits.validation.images.copy(), digits.validation.labels.copy()
+    x_val[::5], y_val[::5] = digits.train.images[:29], digits.train.labels[:29]
+    arrays |= {"x_val": x_val, "y_val": y_val}
+    np.savez(tmp_path / "a.npz", **arrays, x_test=digits.test.images, y_test=digits.test.labels)
+    short = ["--dataset=npz", f"--data_dir={tmp_path}/a.npz", f"--output_dir={tmp_path}/run"]
+    short += [f"--export_dir={tmp_path}/models", "--verbose=0"]
+    assert main([*short, "--threshold=target_risk"]) == 1
+    message = capsys.readouterr().err
+    assert "threshold: expected another one than target_risk" in message
+    assert "of the calibration images stand in the training or validation images" in message
+    np.savez(
+        tmp_path / "a.npz", **arrays, x_test=digits.train.images[:90], y_test=np.arange(90) % 10
+    )
+    assert main(short) == 1
+    assert "test: expected images that stand in no other part of a, received 90 of 90 that do" in (
+        capsys.readouterr().err
+    )
+    assert not list((tmp_path / "run").rglob("*.npz"))

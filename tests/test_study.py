@@ -1,10 +1,13 @@
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from btcp_tf import evaluation, report, runs, study
+from btcp_tf.data import load
 from btcp_tf.methods import METHODS
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -294,3 +297,26 @@ def test_leaves_a_report(finished):
     assert json.loads((folder / "results.json").read_text())["extra"]["command"][0].endswith(
         "study"
     )
+
+
+def test_a_given_classifier_is_checked_in_every_run(tmp_path, capsys):
+    digits = load("digits")
+    flat = digits.train.images.reshape(len(digits.train), -1) / 255
+    regression = LogisticRegression(max_iter=200).fit(flat, digits.train.labels)
+    last = keras.layers.Dense(10)
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), last])
+    last.set_weights([regression.coef_.T, regression.intercept_])
+    model.save(tmp_path / "right.keras")
+    last.set_weights([np.roll(regression.coef_.T, 1, axis=1), np.roll(regression.intercept_, 1)])
+    model.save(tmp_path / "shifted.keras")
+    short = ["--dataset=digits", "--seeds=1", "--method=mcp,btcp", "--finetune_epochs=0"]
+    short += ["--estimator_epochs=1", "--bootstrap_draws=5", "--noshift", "--verbose=0"]
+    wrong = [*short, f"--classifier={tmp_path}/shifted.keras", f"--output_dir={tmp_path}/wrong"]
+    assert study.main(wrong) == 1
+    assert "digits-seed0: classifier: expected one that can be right" in capsys.readouterr().err
+    # Of the ablations, too, there is nothing to copy: the file is theirs.
+    right = [*short, f"--classifier={tmp_path}/right.keras", f"--output_dir={tmp_path}/right"]
+    assert study.main(right) == 0
+    rows, extra = evaluation.load_rows(tmp_path / "right" / "results.json")
+    assert extra["failed"] == {}
+    assert {row["ablation"] for row in rows} == {"", "gamma=auto", "epsilon=0.2"}

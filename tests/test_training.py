@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 from btcp_tf import losses, networks, training
 from btcp_tf.config import PHASES, Config
@@ -593,6 +594,20 @@ def test_checkpoint_holds_the_rows_as_json(trained):
 def test_collapse_is_said_in_words(u, words):
     found = training.collapse(u.astype(np.float32), 10.0)
     assert (words in found) if words else found == ""
+
+
+def test_a_classifier_that_learned_nothing_is_said_in_words():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 150)
+    noise = special.softmax(rng.normal(size=(150, 3)), axis=1).astype(np.float32)
+    assert "did not learn: right on" in training.unlearned(noise, labels)
+    one = np.tile(np.float32([0.5, 0.3, 0.2]), (150, 1))
+    assert "answers class 0 to all 150" in training.unlearned(one, labels)
+    # It has learned, saturated as it is, and is wrong on every fifth.
+    sure = np.eye(3, dtype=np.float32)[np.where(np.arange(150) % 5, labels, (labels + 1) % 3)]
+    assert training.unlearned(sure, labels) == ""
+    # Too few to tell.
+    assert training.unlearned(noise[:4], labels[:4]) == ""
 
 
 def test_an_estimator_without_weights_is_said_in_words():
