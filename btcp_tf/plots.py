@@ -24,6 +24,7 @@ from btcp_tf.evaluation import REFERENCE, Predictions
 from btcp_tf.files import atomic_path
 from btcp_tf.methods import METHODS
 from btcp_tf.metrics import METRICS, reliability_curve, risk_coverage_curve, roc_curve, tie_groups
+from btcp_tf.svg import Chart
 from btcp_tf.tables import (
     Row,
     by,
@@ -74,6 +75,10 @@ class Drawing:
     figure: Figure
     columns: int = 1
     """Panels side by side; a page keeps each of them readable."""
+    alt: str = ""
+    """What is seen, in words with numbers; "": the caption says it."""
+    charts: tuple[Chart, ...] = ()
+    """The same for a page, which then shows these and not the picture."""
 
     @functools.cached_property
     def png(self) -> bytes:

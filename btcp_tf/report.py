@@ -25,7 +25,18 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from btcp_tf import command, evaluation, metrics, plots, tables, tabular, thresholds
+from btcp_tf import (
+    command,
+    evaluation,
+    gallery,
+    glance,
+    metrics,
+    plots,
+    svg,
+    tables,
+    tabular,
+    thresholds,
+)
 from btcp_tf.data import CORRUPTIONS
 from btcp_tf.evaluation import REFERENCE, Answers, Decision, Predictions
 from btcp_tf.files import atomic_path, check_folder
@@ -106,11 +117,13 @@ def write_run_report(
     promises: Sequence[Row] = (),
     decision: Decision | None = None,
     pixels: str | os.PathLike | None = None,
+    explanations: evaluation.Explanations | None = None,
+    files: Sequence[str] | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
 
-    The pixels of the errors that are shown are saved beside the figures, so
-    that a report can be drawn again without the data set.
+    The pixels of the answers that are shown are saved beside the figures, with the paths of their
+    files, so that a report can be drawn again without the data set.
 
     Args:
       folder: The run's folder.
@@ -129,6 +142,9 @@ def write_run_report(
       promises: Rows of promised error rates, see `runs.make_promises`.
       decision: What the SavedModel accepts, from `evaluation.load_decision`.
       pixels: Folder of an earlier report's `figures`; None: that of `folder`.
+      explanations: What moved the u of each test answer.
+      files: Path of the file of each test image, `[n]`; None: they have none, or those of an
+        earlier report.
 
     Returns:
       Path of `report.html`.
@@ -136,33 +152,202 @@ def write_run_report(
     folder = Path(folder)
     test = only(rows)
     whole = _whole(settings or {})
+    source = Path(pixels or folder / "figures")
+    shown = exported_answers(predictions, decision, test)
     drawings = plots.draw_run(predictions, history, tau=test[0]["tau"])
     results = [block for group in classifiers(test) for block in _headline(group)]
-    if saved_model:
-        results.append(text(f"SavedModel: {decision.of(saved_model) if decision else saved_model}"))
     seen = tables.with_answers(rows)
     paper = _paper(test, whole) if any(row["dataset"] in tables.PAPER for row in test) else []
+    kept = _kept(source, shown, images, files)
     report = Report(
-        f"Failure prediction on {_names(test, 'dataset')}, seed {_names(test, 'seed')}",
-        [*merge_notes(notes), *_remarks(test)],
+        run_title(test),
+        [*_remarks(test), *merge_notes(notes)],
         [
-            ("Results", results),
+            ("Check these first", [_run_gallery(shown, kept, class_names, explanations)]),
+            ("Threshold and promise", _thresholds(promises, decision, predictions)),
+            ("How well u finds the errors", results),
             ("Figures", drawings),
-            (
-                "Errors to look at",
-                _error_blocks(
-                    Path(pixels or folder / "figures"), predictions, class_names, images=images
-                ),
-            ),
-            ("Thresholds", _thresholds(promises, decision, predictions)),
+            ("Errors to look at", _error_blocks(source, predictions, class_names, images=images)),
             ("All metrics", [tables.metric_table(group) for group in classifiers(test)]),
             ("The paper's columns", paper),
             ("OOD detection, joint task, covariate shift", _other_images(seen, rows, whole)),
             *_appendix(rows, settings or {}, environment or {}),
         ],
+        run_glance(shown, decision, promises, saved_model),
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
+    kept.save(folder / "figures")
     return write_report(folder, report, files=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Whose answers and whose u a run's first screen is about: what its SavedModel answers."""
+
+    predictions: Predictions
+    """Of the test set."""
+    stage: str
+    """Predictor, as "frozen"."""
+    method: str
+    threshold: Threshold
+
+    @property
+    def judged(self) -> glance.Judged:
+        """What the threshold does to the test answers."""
+        u = self.predictions.uncertainty[self.method]
+        return glance.judge(self.threshold, self.predictions.is_error, u)
+
+
+def exported_answers(
+    predictions: Mapping[str, Predictions], decision: Decision | None, test: Sequence[Row]
+) -> Shown:
+    """The answers that the SavedModel gives; without a decision those of the last fine-tuned
+    classifier, else the first one, at the tau of the rows."""
+    if decision and decision.predictor in predictions:
+        found = predictions[decision.predictor]
+        if decision.method in found.uncertainty:
+            return Shown(found, decision.predictor, decision.method, decision.threshold)
+    first, *_ = predictions
+    main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
+    threshold = dataclasses.replace(thresholds.DEFAULT, tau=float(test[0]["tau"]))
+    return Shown(predictions[main], main, _main_method(predictions[main]), threshold)
+
+
+def run_title(test: Sequence[Row]) -> str:
+    """What a run's report is called."""
+    return f"Which answers are wrong? {_names(test, 'dataset')}, seed {_names(test, 'seed')}"
+
+
+def run_glance(
+    shown: Shown, decision: Decision | None, promises: Sequence[Row], saved_model: str
+) -> glance.Glance:
+    """The first screen of a run."""
+    judged, p = shown.judged, shown.predictions
+    gallery_ = gallery.pick(p.is_error, p.uncertainty[shown.method])
+    steps: list[glance.Step | None] = [_look(gallery_)]
+    exported = bool(saved_model) and not saved_model.startswith(evaluation.NOT_EXPORTED)
+    model = saved_model if exported else "MODEL"
+    if decision:
+        calibration = decision.calibration
+        test_counts = judged.errors, judged.outcome.n
+        held_out = int(calibration.is_error.sum()), len(calibration.is_error)
+        steps.append(glance.harder(test_counts, held_out, model))
+        steps.append(
+            glance.labels(
+                decision.threshold,
+                calibration.is_error,
+                calibration.uncertainty[decision.method],
+                wanted=sorted({row["target"] for row in promises}),
+                model=model,
+            )
+        )
+    steps.append(glance.serve(saved_model, decision.of(saved_model) if decision else ""))
+    return glance.Glance(
+        glance.state(judged),
+        _about(shown),
+        glance.sentence(judged),
+        glance.figures(judged),
+        [step for step in steps if step],
+        "Wrong among the accepted, by how many are accepted",
+        _curve(p, shown.method, judged.outcome),
+    )
+
+
+def _look(picked: Mapping[str, np.ndarray]) -> glance.Step:
+    unsure, trusted = (len(picked[kind]) for kind in ("uncertain", "trusted"))
+    words = f"Look at the {unsure} answers with the highest u"
+    if trusted:
+        words += f", and at the {trusted} error{'s' * (trusted > 1)} that it trusts most"
+    return glance.Step(f"{words}.", link="#check-these-first")
+
+
+def _about(shown: Shown) -> str:
+    p = shown.predictions
+    errors = int(p.is_error.sum())
+    return (
+        f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · {errors:,} "
+        f"error{'s' * (errors != 1)} · u of {label(shown.method)}, {stage_label(shown.stage)} "
+        "classifier"
+    )
+
+
+def _curve(p: Predictions, method: str, chosen: Outcome | None) -> svg.Chart:
+    """Risk and coverage of a method and of MCP."""
+    columns = [(label(method), "ours", p.uncertainty[method])]
+    mcp = p.uncertainty.get(REFERENCE)
+    if mcp is None and p.probs is not None:
+        mcp = 1.0 - p.probs.max(axis=1)
+    if method != REFERENCE and mcp is not None:
+        columns.append((label(REFERENCE), "mcp", mcp))
+    return glance.risk_coverage(p.is_error, columns, chosen)
+
+
+# The answers to check first --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """Pictures of the answers in the gallery, and where they come from."""
+
+    rows: np.ndarray
+    images: np.ndarray | None
+    files: Sequence[str] | None
+
+    def save(self, folder: Path) -> None:
+        """Writes `gallery.npz`, from which a report is drawn again."""
+        if self.images is None:
+            return
+        files = [] if self.files is None else list(self.files)
+        with atomic_path(folder / "gallery.npz") as temporary:
+            np.savez_compressed(
+                temporary, rows=self.rows, images=self.images, files=np.array(files, str)
+            )
+
+
+def _kept(
+    source: Path, shown: Shown, images: np.ndarray | None, files: Sequence[str] | None
+) -> _Kept:
+    """The pictures of the gallery's rows, from the images or an earlier report."""
+    picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
+    rows = np.concatenate([*picked.values()])
+    if images is not None:
+        return _Kept(rows, images[rows], None if files is None else [files[row] for row in rows])
+    path = source / "gallery.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as saved:
+            if np.array_equal(saved["rows"], rows):
+                names = [str(name) for name in saved["files"]]
+                return _Kept(rows, saved["images"], names or None)
+    # An earlier version kept the confident errors alone.
+    found: dict[int, np.ndarray] = {}
+    for name in ("most_confident_errors", "likely_label_errors"):
+        if (source / f"{name}.npz").exists():
+            with np.load(source / f"{name}.npz", allow_pickle=False) as saved:
+                found |= dict(zip(saved["rows"].tolist(), saved["images"], strict=True))
+    here = np.array([row for row in rows if int(row) in found], np.int64)
+    return _Kept(here, np.stack([found[int(row)] for row in here]) if len(here) else None, None)
+
+
+def _run_gallery(
+    shown: Shown,
+    kept: _Kept,
+    class_names: Sequence[str] | None,
+    explanations: evaluation.Explanations | None,
+) -> gallery.Gallery:
+    rows = kept.rows.tolist()
+    paths = dict(zip(rows, map(Path, kept.files or ()), strict=False))
+    return gallery.build(
+        shown.predictions,
+        shown.method,
+        shown.threshold.tau,
+        class_names=class_names,
+        pictures=None if kept.images is None else dict(zip(rows, kept.images, strict=True)),
+        names={row: f"image {row}" for row in range(len(shown.predictions.predicted))}
+        | {row: f"{path.parent.name}/{path.name}" for row, path in paths.items()},
+        links={row: path.as_uri() for row, path in paths.items() if path.is_absolute()},
+        # Those of the frozen classifier say nothing of another one's answers.
+        explanations=explanations if shown.stage == "frozen" else None,
+    )
 
 
 def _thresholds(
@@ -1265,6 +1450,9 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         promises=extra.get("promises", ()),
         decision=evaluation.load_decision(folder),
         pixels=folder / "figures",
+        explanations=evaluation.load_explanations(
+            folder / evaluation.EXPLANATIONS_FILE, len(predictions["frozen"].predicted)
+        ),
     )
     return page, rows
 
