@@ -107,6 +107,8 @@ class Split:
     """uint8 [n, height, width, channels], 0 to 255."""
     labels: np.ndarray
     """int64 [n], 0 to classes - 1."""
+    files: np.ndarray | None = None
+    """Absolute path of each image's file, str [n]; None: the images have none of their own."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -271,7 +273,7 @@ def load(
         notes.append(f"only {max_train_images:,} training images used (max_train_images)")
     if 0 < max_test_images < len(test):
         notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
-        test = Split(test.images[:max_test_images].copy(), test.labels[:max_test_images].copy())
+        test = _take(test, np.arange(max_test_images))
 
     parts = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
@@ -291,13 +293,15 @@ def load(
 
 
 def _take(split: Split, rows: np.ndarray) -> Split:
-    return Split(split.images[rows], split.labels[rows])
+    files = None if split.files is None else split.files[rows]
+    return Split(split.images[rows], split.labels[rows], files)
 
 
 def _resized(split: Split, size: tuple[int, int] | None) -> Split:
     if size is None:
         return split
-    return Split(convert(split.images, (*size, split.images.shape[3])), split.labels)
+    images = convert(split.images, (*size, split.images.shape[3]))
+    return dataclasses.replace(split, images=images)
 
 
 def _draw_test(train: Split, seed: int) -> tuple[Split, Split]:
@@ -337,8 +341,8 @@ def _split(
     half = (len(validation) + 1) // 2
     return {
         "train": _take(train, order),
-        "validation": Split(validation.images[:half], validation.labels[:half]),
-        "calibration": Split(validation.images[half:], validation.labels[half:]),
+        "validation": _take(validation, np.arange(half)),
+        "calibration": _take(validation, np.arange(half, len(validation))),
     }
 
 
@@ -402,8 +406,9 @@ def _read_folder(
     # The files of a split are next to each other.
     counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
     ends = np.cumsum(counts)[:-1]
-    columns = zip(splits, np.split(images, ends), np.split(labels, ends), strict=True)
-    return _Source(tuple(names), {part: Split(x, y) for part, x, y in columns}, notes)
+    paths = np.array([str(file.absolute()) for file in files])
+    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
+    return _Source(tuple(names), {part: Split(*rows) for part, *rows in columns}, notes)
 
 
 def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:

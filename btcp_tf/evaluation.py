@@ -394,6 +394,8 @@ class Decision:
     """Whose u: a column of `calibration`."""
     calibration: Predictions
     """Answers to the calibration set."""
+    reason: str = ""
+    """Why these; "": it was not said."""
 
     @property
     def stage(self) -> str:
@@ -444,7 +446,14 @@ def load_decision(folder: str | os.PathLike) -> Decision | None:
             f"{', '.join(calibration.uncertainty)}"
         )
     predictor = name.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
-    return Decision(threshold, predictor or "frozen", method, calibration)
+    reason = content.get("reason", "")
+    return Decision(
+        threshold,
+        predictor or "frozen",
+        method,
+        calibration,
+        reason if isinstance(reason, str) else "",
+    )
 
 
 EXPLANATIONS_FILE = "explanations.npz"

@@ -4,6 +4,7 @@ Pure functions of counts and saved rows, the same for the page and for the termi
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
@@ -176,8 +177,12 @@ def figures(judged: Judged) -> list[Figure]:
 def terminal(state_: State, title: str, words: Sequence[Words], rows: Sequence[Figure]) -> str:
     """The first screen in a few lines of text."""
     width = max(len(figure.value) for figure in rows)
-    lines = [f"{title}: {state_.word}", "".join(map(_plain, words)), ""]
-    lines += [f"  {figure.value:>{width}}  {figure.words}" for figure in rows]
+    told = textwrap.wrap("".join(map(_plain, words)), 78)
+    lines = [f"{title}: {state_.word}", "", *told, ""]
+    for figure in rows:
+        head = f"  {figure.value:>{width}}  "
+        after = " " * len(head)
+        lines += textwrap.wrap(figure.words, 78, initial_indent=head, subsequent_indent=after)
     return "\n".join(lines)
 
 
@@ -360,6 +365,6 @@ def serve(saved_model: str, shown: str = "") -> Step | None:
     if saved_model.startswith(NOT_EXPORTED):
         return Step(f"There is no SavedModel to serve: {saved_model}.")
     return Step(
-        f"Serve the SavedModel {shown or saved_model}, or let it score files:",
+        f"Serve {shown or saved_model}, or let it score files:",
         f"python -m btcp_tf.predict --model={saved_model} --input=FILES --output=scores.csv",
     )

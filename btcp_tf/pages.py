@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from btcp_tf import svg, tables
 from btcp_tf.files import atomic_path
 from btcp_tf.gallery import Gallery
-from btcp_tf.glance import Glance
+from btcp_tf.glance import Glance, Step
 from btcp_tf.methods import METHODS
 from btcp_tf.plots import Drawing, save_figures
 from btcp_tf.tables import Cell, Table, Words
@@ -135,6 +135,30 @@ def to_html(report: Report) -> str:
     technical = [note for note in report.notes if is_technical(note)]
     page = _environment().get_template("page.html")
     return page.render(report=report, sections=sections, plain=plain, technical=technical)
+
+
+def replace_steps(path: Path, steps: Sequence[Step]) -> bool:
+    """Puts other steps into the place of those that a page names under "What to do next".
+
+    Args:
+      path: A page of `to_html`.
+      steps: The new ones.
+
+    Returns:
+      Whether the page has that place.
+    """
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    start, end = (page.find(mark) for mark in _STEPS)
+    if not 0 <= start < end:
+        return False
+    rendered = str(_environment().get_template("steps.html").render(steps=steps))
+    with atomic_path(path) as temporary:
+        temporary.write_text(page[:start] + rendered + page[end + len(_STEPS[1]) :], "utf-8")
+    return True
+
+
+_STEPS = ("<!-- steps -->", "<!-- end of steps -->")
+"""What stands around the steps of a page; no text of a user's can hold it, as it is escaped."""
 
 
 def _anchor(heading: str) -> str:

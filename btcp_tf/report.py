@@ -31,6 +31,7 @@ from btcp_tf import (
     gallery,
     glance,
     metrics,
+    pages,
     plots,
     svg,
     tables,
@@ -118,7 +119,7 @@ def write_run_report(
     decision: Decision | None = None,
     pixels: str | os.PathLike | None = None,
     explanations: evaluation.Explanations | None = None,
-    files: Sequence[str] | None = None,
+    files: Sequence[str] | np.ndarray | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
 
@@ -241,7 +242,10 @@ def run_glance(
                 model=model,
             )
         )
-    steps.append(glance.serve(saved_model, decision.of(saved_model) if decision else ""))
+    words = decision.of(saved_model) if decision else saved_model
+    if decision and decision.reason:
+        words += f"; why this one: {decision.reason}"
+    steps.append(glance.serve(saved_model, words))
     return glance.Glance(
         glance.state(judged),
         _about(shown),
@@ -251,6 +255,65 @@ def run_glance(
         "Wrong among the accepted, by how many are accepted",
         _curve(p, shown.method, judged.outcome),
     )
+
+
+def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
+    """What a person should know at the end of a run, from its files.
+
+    The sentence and figures of the page's first screen, every method's figures, what to know, and
+    in the last line what was exported, and why.
+
+    Args:
+      folder: The run's folder.
+      saved_model: Path of the SavedModel, or why there is none.
+
+    Raises:
+      ValueError: If a file is damaged.
+      OSError: If one is not there.
+    """
+    folder = Path(folder)
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+    if not predictions:
+        raise ValueError(f"expected {folder / 'predictions.npz'}, received no such file")
+    test = only(rows)
+    shown = exported_answers(predictions, decision, test)
+    judged = shown.judged
+    notes = [*_remarks(test), *merge_notes(extra["notes"])]
+    plain = [note for note in notes if not pages.is_technical(note)]
+    parts = [
+        terminal_table(rows),
+        glance.terminal(
+            glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
+        ),
+        "\n".join(f"note: {note}" for note in plain),
+    ]
+    files = [f"report      {folder / 'report.html'}"]
+    if more := len(notes) - len(plain):
+        files[0] += f" (and {more} note{'s' * (more > 1)} about training)"
+    files.append(f"TensorBoard tensorboard --logdir {folder / 'tensorboard'}")
+    files.append(f"SavedModel  {decision.of(saved_model) if decision else saved_model}")
+    if decision and decision.reason and not saved_model.startswith(evaluation.NOT_EXPORTED):
+        files[-1] += f": {decision.reason}"
+    return "\n\n".join(filter(None, [*parts, "\n".join(files)]))
+
+
+def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
+    """Changes what a run's page says of its SavedModel, without drawing the page again.
+
+    Args:
+      folder: The run's folder.
+      saved_model: Path of the SavedModel, or why there is none.
+
+    Returns:
+      Whether the page has a place for it; one of an earlier version has none.
+    """
+    folder = Path(folder)
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+    shown = exported_answers(predictions, decision, only(rows))
+    found = run_glance(shown, decision, extra.get("promises", ()), saved_model)
+    return pages.replace_steps(folder / "report.html", found.steps)
 
 
 def _look(picked: Mapping[str, np.ndarray]) -> glance.Step:
@@ -265,9 +328,9 @@ def _about(shown: Shown) -> str:
     p = shown.predictions
     errors = int(p.is_error.sum())
     return (
-        f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · {errors:,} "
-        f"error{'s' * (errors != 1)} · u of {label(shown.method)}, {stage_label(shown.stage)} "
-        "classifier"
+        f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · "
+        f"{errors:,} error{'s' * (errors != 1)} · u of {label(shown.method)}, "
+        f"{stage_label(shown.stage)} classifier"
     )
 
 
@@ -305,7 +368,10 @@ class _Kept:
 
 
 def _kept(
-    source: Path, shown: Shown, images: np.ndarray | None, files: Sequence[str] | None
+    source: Path,
+    shown: Shown,
+    images: np.ndarray | None,
+    files: Sequence[str] | np.ndarray | None,
 ) -> _Kept:
     """The pictures of the gallery's rows, from the images or an earlier report."""
     picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
