@@ -282,6 +282,7 @@ def labels(
     wanted: Sequence[float] = (),
     delta: float = 0.1,
     model: str = "MODEL",
+    scores: str = "",
 ) -> Step | None:
     """What more labels would bring: for a promise, or where there is none, for one.
 
@@ -292,10 +293,12 @@ def labels(
       wanted: Limits that could be promised, where `threshold` promises nothing.
       delta: Of such a promise.
       model: The SavedModel's path.
+      scores: File of the answers, where they are not those that the model brings along.
     """
     n = len(is_error)
     if threshold.target is None:
-        return _first_promise(is_error, uncertainty, wanted, delta, model)
+        place = f"{model} --scores={scores}" if scores else model
+        return _first_promise(is_error, uncertainty, wanted, delta, place)
     rule = {"risk": threshold.target, "delta": threshold.delta or delta}
     rate = f"{100 * threshold.target:.4g} %"
     if threshold.tau is None:

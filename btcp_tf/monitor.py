@@ -28,9 +28,11 @@ from btcp_tf import (
     command,
     drift,
     evaluation,
+    glance,
     metrics,
     pages,
     plots,
+    svg,
     tables,
     tabular,
     thresholds,
@@ -618,7 +620,6 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
-    notes = [pages.Notes(findings.notes)] if findings.notes else []
     changed: list[Block] = []
     if assumption.checks:
         changed.append(_check_table(findings))
@@ -632,16 +633,134 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
-        (),
+        findings.notes,
         [
-            # Before the notes: what is asked first is answered first.
-            ("Verdict", [*about, *notes]),
+            ("Verdict", about),
             ("Are the data as they were?", changed),
             ("Is the promise kept?", promised),
             ("How to read this", [_GLOSSARY]),
             ("Settings", [tables.pair_table(values, "settings", "Settings and threshold")]),
         ],
+        _glance(findings),
     )
+
+
+def _glance(findings: Findings) -> glance.Glance:
+    """The first screen: both verdicts, what they rest on, and what to do."""
+    assumption, promise = findings.assumption, findings.promise
+    states: dict[str, glance.State] = {
+        "broken": glance.State("broken", "promise broken"),
+        "kept": glance.State("holds", "promise kept so far"),
+        "open": glance.State("open", "cannot tell yet"),
+        "none": glance.State("none", "promise not tested"),
+    }
+    state = states[promise.verdict]
+    if assumption.verdict == "changed" and state.name != "broken":
+        state = glance.State("open", "data have changed")
+    title, chart = _glance_chart(findings)
+    return glance.Glance(
+        state,
+        f"{len(findings.now):,} answers now · {len(findings.then):,} calibration answers of "
+        f"{findings.baseline.column}",
+        [Cell(_HEADS[promise.verdict]), " ", Cell(_HEADS[assumption.verdict])],
+        [*_glance_figures(findings)],
+        [*_steps(findings)],
+        title,
+        chart,
+    )
+
+
+def _glance_figures(findings: Findings) -> Iterator[glance.Figure]:
+    promise, checks = findings.promise, findings.assumption.checks
+    tau = None if findings.threshold is None else findings.threshold.tau
+    if tau is None:
+        yield glance.Figure("n/a", "accepted: there is no threshold")
+    else:
+        now, then = (float(np.mean(u < tau)) for u in (findings.now, findings.then))
+        yield glance.Figure(
+            f"{glance.of_hundred(now)} %",
+            f"accepted (u < {tau:.4g}); of the calibration answers {glance.of_hundred(then)} %",
+        )
+    promised = "" if promise.limit is None else f"; promised: at most {100 * promise.limit:.4g} %"
+    if promise.accepted and promise.interval is not None:
+        yield glance.Figure(
+            glance.percent(promise.errors / promise.accepted),
+            f"wrong among the accepted, {_interval(promise.interval)} with 95 % certainty: "
+            f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
+        )
+    else:
+        yield glance.Figure("n/a", f"wrong among the accepted: none has a label{promised}")
+    found = [check for check in checks if check.found]
+    if checks:
+        words = "checks find a change of the data"
+        if found:
+            words += f": {', '.join(check.title for check in found)}"
+        yield glance.Figure(f"{len(found)} of {len(checks)}", words)
+    else:
+        yield glance.Figure("n/a", f"changes of the data: fewer than {FEWEST} rows on a side")
+
+
+def _steps(findings: Findings) -> Iterator[glance.Step]:
+    again = "python -m btcp_tf.export MODEL --threshold=target_risk --scores=LABELED.csv"
+    broken = findings.promise.verdict == "broken"
+    if broken:
+        yield glance.Step(
+            "Let a person look at accepted answers, too, until a threshold is chosen anew on "
+            "labeled answers of today:",
+            again,
+        )
+    if findings.assumption.verdict == "changed":
+        yield glance.Step("See what has changed.", link="#are-the-data-as-they-were")
+        if not broken:
+            yield glance.Step(
+                "Label a random sample of today's answers; if they are wrong more often, choose "
+                "the threshold on them:",
+                again,
+            )
+    elif not findings.promise.labeled:
+        yield glance.Step(
+            "Label a random sample of the accepted answers: without labels nothing tests the "
+            "promise."
+        )
+    if findings.promise.verdict == "open":
+        yield glance.Step("Go on labeling: so few labels can neither refute nor show it.")
+    if findings.status == NOTHING:
+        yield glance.Step("Go on, and look again as more answers come.")
+
+
+def _glance_chart(findings: Findings) -> tuple[str, svg.Chart]:
+    """The error rate so far where there are labels, else u then and now."""
+    curve, limit = findings.promise.curve, findings.promise.limit
+    if "risk" in curve:
+        rows, risk = (np.asarray(curve[name], np.float64) for name in ("rows", "risk"))
+        late = rows >= rows[-1] / 10
+        top = max(float(np.max(curve["high"][late])), 1.5 * (limit or 0.0))
+        lines = [svg.Line("so far", rows, risk, "ours")]
+        alt = (
+            f"Share of wrong answers among the accepted ones so far: {glance.percent(risk[-1])} "
+            f"after {int(rows[-1]):,} with a label"
+        )
+        if limit is not None:
+            lines.append(svg.Line("promised", rows[[0, -1]], np.full(2, limit), "mcp"))
+            alt += f"; at most {glance.percent(limit)} was promised"
+        x = svg.Axis("accepted answers with a label", 0.0, float(rows[-1]), percent=False)
+        y = svg.Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01)
+        band = rows, np.asarray(curve["low"]), np.asarray(curve["high"])
+        return "Wrong among the accepted so far", svg.Chart(f"{alt}.", lines, x, y, band=band)
+    lines = []
+    for name, look, u in (("now", "ours", findings.now), ("then", "mcp", findings.then)):
+        lines.append(svg.Line(name, np.sort(u), np.arange(1, len(u) + 1) / len(u), look))
+    low, high = (
+        min(0.0, *(line.x[0] for line in lines)),
+        max(1.0, *(line.x[-1] for line in lines)),
+    )
+    now, then = (float(np.median(u)) for u in (findings.now, findings.then))
+    alt = (
+        f"Share of answers with at most each u: half of them have at most {now:.3g} now, and had "
+        f"at most {then:.3g} at calibration."
+    )
+    x = svg.Axis("uncertainty u", float(low), float(high), percent=False)
+    return "Answers with at most each u", svg.Chart(alt, lines, x, svg.Axis("share"))
 
 
 _GLOSSARY = pages.Definitions(
@@ -687,11 +806,11 @@ def _check_table(findings: Findings) -> Table:
     lines = [
         [
             check.title,
+            "changed" if check.found else "no finding",
             Cell(check.shown, check.statistic, check.beside),
             "" if check.by_chance is None else Cell(f"{check.by_chance:.3f}", check.by_chance),
             Cell(_p(check.p_value), check.p_value),
             Cell(_p(check.adjusted), check.adjusted),
-            "changed" if check.found else "no finding",
         ]
         for check in findings.assumption.checks
     ]
@@ -703,11 +822,11 @@ def _check_table(findings: Findings) -> Table:
         f"{pooled}",
         {
             "check": "check",
+            "finding": "finding",
             "value": "value",
             "by_chance": "by chance up to",
             "p_value": "p",
             "adjusted": "p, all checks",
-            "finding": "finding",
         },
         lines,
     )

@@ -747,7 +747,7 @@ def _error_blocks(
                 remarks = [f"u up to {u}" for u in values]
         listed = [
             {
-                "image": " ".join(tabular.shown(names[row]).split()) if names else int(row),
+                "image": _one_line(names[row]) if names else int(row),
                 "true class": tables.class_name(labels[row], class_names),
                 "predicted class": tables.class_name(p.predicted[row], class_names),
                 key: value,
@@ -876,8 +876,150 @@ def write_study_report(
             ("Settings", _study_settings(common, others, extra)),
             *_appendix(plain, {}, extra.get("environment", {}))[3:],
         ],
+        _study_glance(folder, plain, seen, cells),
     )
     return write_report(Path(output_dir or folder), report, files=True)
+
+
+def _study_glance(
+    folder: Path,
+    plain: Sequence[Row],
+    seen: Sequence[Row],
+    cells: Mapping[str, Sequence[str]],
+) -> glance.Glance:
+    """The first screen of a study: which method to use, and how sure that is.
+
+    Args:
+      folder: The study's, with its runs.
+      plain: Rows of single runs.
+      seen: Rows over seeds with `answers`.
+      cells: Names of the runs by data set.
+    """
+    found = [_winner(name, plain, seen) for name in cells]
+    better = [winner for winner in found if winner.best is not None and not winner.few]
+    first = found[0]
+    seeds = max(len(by(group, "seed")) for group in by(plain, "dataset").values())
+    if len(found) == 1:
+        state, words, figures = first.state(), first.sentence(), first.figures()
+    else:
+        state = glance.State(
+            "holds" if len(better) == len(found) else "open" if better else "none",
+            f"better than {label(REFERENCE)} on {len(better)} of {len(found)} data sets",
+        )
+        words = [f"Use {', '.join(w.name + ' on ' + w.dataset for w in found)}."]
+        figures = [winner.figures()[0] for winner in found]
+    steps = [glance.Step("Look at the errors that are trusted most.", link="#errors-to-look-at")]
+    if seeds < 5:
+        steps.append(
+            glance.Step(
+                f"{seeds} seed{'s' * (seeds > 1)} tell little of how much another training would "
+                "change; the same command goes on with more:",
+                "--seeds=5",
+            )
+        )
+    if first.best is not None:
+        steps.append(
+            glance.Step(
+                "Train and export it:",
+                f"python -m btcp_tf.main --dataset={first.dataset} "
+                f"--method={','.join(dict.fromkeys((REFERENCE, first.best['method'])))}",
+            )
+        )
+    predictions = load_predictions(folder / cells[first.dataset][0], plain_of(plain, first.dataset))
+    chart = None
+    if "frozen" in predictions and first.method in predictions["frozen"].uncertainty:
+        chart = _curve(predictions["frozen"], first.method, None)
+    return glance.Glance(
+        state,
+        f"{', '.join(cells)} · {seeds} seed{'s' * (seeds > 1)} · "
+        f"{len(by(only(seen), 'method'))} methods on the same classifiers",
+        words,
+        figures,
+        steps,
+        f"Wrong among the accepted: {first.dataset}, first seed",
+        chart,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Winner:
+    """What a data set's rows say about the method to use."""
+
+    dataset: str
+    best: Row | None
+    """Of the method that ranks the errors better than MCP; None: none is shown to."""
+    reference: Row | None
+    few: bool
+    """Whether there are too few errors to choose by."""
+
+    @property
+    def method(self) -> str:
+        return REFERENCE if self.best is None or self.few else self.best["method"]
+
+    @property
+    def name(self) -> str:
+        return label(self.method)
+
+    def state(self) -> glance.State:
+        if self.few:
+            return glance.State("open", "too few errors to tell")
+        if self.best is None:
+            return glance.State("none", f"none shown better than {label(REFERENCE)}")
+        return glance.State("holds", f"better than {label(REFERENCE)}")
+
+    def sentence(self) -> list[Words]:
+        if self.reference is None:
+            return [f"Nothing is compared: there is no {label(REFERENCE)} among the methods."]
+        words: list[Words] = ["Use ", Cell(self.name), ": of a right and a wrong answer "]
+        pairs = 100 * number(self.reference["auroc"])
+        if self.method == REFERENCE:
+            return [*words, f"it trusts the wrong one less in {pairs:.1f} of 100 pairs."]
+        assert self.best is not None, "it is the method"
+        return [
+            *words,
+            "it trusts the wrong one less in ",
+            Cell(f"{100 * self.best['auroc']:.1f}", self.best["auroc"]),
+            f" of 100 pairs, {label(REFERENCE)} in {pairs:.1f}.",
+        ]
+
+    def figures(self) -> list[glance.Figure]:
+        row, reference = self.best, self.reference
+        if reference is None:
+            return [glance.Figure("n/a", f"{self.dataset}: nothing is compared")]
+        against = f"{self.dataset}: no method is shown to rank the errors better than MCP"
+        shown = glance.Figure("none", against)
+        if row is not None:
+            cell = difference_cell(row, "auroc")
+            shown = glance.Figure(
+                cell.text,
+                f"points of AUROC, {label(row['method'])} against {label(REFERENCE)} on "
+                f"{self.dataset}, {cell.spread} with 95 % certainty",
+            )
+        chosen = reference if row is None or self.few else row
+        risks = [
+            f"{tables.printed(number(r.get('risk_at_coverage_90')), 'risk_at_coverage_90')} %"
+            for r in (chosen, reference)
+        ]
+        beside = f"; {label(REFERENCE)}: {risks[1]}" if chosen is not reference else ""
+        return [
+            shown,
+            glance.Figure(risks[0], f"wrong among the 90 % that {self.name} trusts most{beside}"),
+            glance.Figure(
+                f"{reference['errors']:,.0f}",
+                f"errors of {int(reference['n']):,} test answers for the methods to find",
+            ),
+        ]
+
+
+def _winner(dataset: str, plain: Sequence[Row], seen: Sequence[Row]) -> _Winner:
+    test = only(plain_of(seen, dataset))
+    reference = next(
+        (row for row in test if row["method"] == REFERENCE and row["stage"] != "finetuned"), None
+    )
+    errors = [
+        row["errors"] for row in only(plain_of(plain, dataset)) if row["stage"] != "finetuned"
+    ]
+    return _Winner(dataset, _best(_candidates(test)), reference, min(errors) < FEW_ERRORS)
 
 
 def plain_of(rows: Iterable[Row], dataset: str) -> list[Row]:
@@ -1322,11 +1464,22 @@ def _write_predictions_report(
     notes = [*_left_out(answers), *_contradiction(answers, given), *_remarks(rows)]
     named = {path.stem: predictions}
     marks = {row["method"]: row["tau"] for row in rows}
+    method = next(iter(given), _main_method(predictions))
+    threshold = _threshold_of(predictions.uncertainty[method], marks[method], chosen=tau)
+    first = _scores_glance(answers, method, threshold, path)
+    cards = gallery.build(
+        predictions,
+        method,
+        threshold.tau,
+        accept=answers.accept,
+        names={row: _one_line(name) for row, name in enumerate(answers.inputs or ())},
+    )
     report = Report(
         f"Which answers are wrong? {path.name}",
         notes,
         [
-            ("Results", _headline(rows)),
+            ("Check these first", [cards]),
+            ("How well u finds the errors", _headline(rows)),
             ("What the file accepts", decision),
             ("Figures", plots.draw_run(named, tau=marks)),
             ("All metrics", [tables.metric_table(rows)]),
@@ -1337,6 +1490,7 @@ def _write_predictions_report(
             ),
             *_appendix(rows, settings, {}),
         ],
+        first,
     )
     page = write_report(folder, report, files=True)
     extra: dict[str, Any] = {"settings": settings, "notes": notes}
@@ -1346,7 +1500,48 @@ def _write_predictions_report(
     # Last: a report that cannot be drawn leaves an earlier one whole.
     evaluation.save_rows(folder / "results.json", rows, extra)
     told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
-    return page, rows, [*told, *notes]
+    shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
+    return page, rows, [shown, *told, *notes]
+
+
+def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:
+    """The threshold that a file of scores is judged by where it decides nothing itself."""
+    if chosen is None and not 0 <= u.min() <= u.max() <= 1:
+        # A raw score: the usual tau means nothing on its scale.
+        return thresholds.target_coverage(u, coverage=0.9)
+    return dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
+
+
+def _scores_glance(
+    answers: Answers, method: str, threshold: Threshold, path: Path
+) -> glance.Glance:
+    """The first screen of a file of scores."""
+    p, u = answers.predictions, answers.predictions.uncertainty[method]
+    judged = glance.judge(threshold, p.is_error, u)
+    if answers.accept is not None:
+        # A decision is an uncertainty of two values.
+        found = outcome(thresholds.DEFAULT, p.is_error, (~answers.accept).astype(np.float64))
+        judged = dataclasses.replace(judged, outcome=found, accepts="as the file decides")
+    right = 100 * (1 - judged.errors / judged.outcome.n)
+    steps = [
+        _look(gallery.pick(p.is_error, u)),
+        glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path)),
+    ]
+    return glance.Glance(
+        glance.state(judged),
+        f"{judged.outcome.n:,} answers with a label · {right:.2f} % right · {judged.errors:,} "
+        f"error{'s' * (judged.errors != 1)} · u of {label(method)}",
+        glance.sentence(judged),
+        glance.figures(judged),
+        [step for step in steps if step],
+        "Wrong among the accepted, by how many are accepted",
+        _curve(p, method, judged.outcome),
+    )
+
+
+def _one_line(name: object) -> str:
+    """What a row answers, on one line."""
+    return " ".join(tabular.shown(name).split())
 
 
 def _taus(answers: Answers) -> dict[str, float]:
@@ -1599,7 +1794,7 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
         page, table = _redraw(path, output_dir)
     print(f"{table}\n")
     for note in notes:
-        print(textwrap.fill(note, 79), end="\n\n")
+        print(note if "\n" in note else textwrap.fill(note, 79), end="\n\n")
     files = {
         "report": "report.html",
         "markdown": "report.md",

@@ -489,19 +489,19 @@ def promise_table(rows: Sequence[Row]) -> Table:
         if row["tau"] is None:
             least = number(row["least_risk"])
             words = "" if math.isnan(least) else f"least: {least:.1%}"
-            lines.append([method, target, "not achievable", words, "", "", ""])
+            lines.append([method, "not achievable", target, "", words, "", ""])
             continue
         risk, low, high = (number(row[f"test_{name}"]) for name in ("risk", "low", "high"))
         kept = "kept" if risk <= row["target"] else "above it, perhaps by chance"
         lines.append(
             [
                 method,
+                "broken" if low > row["target"] else kept,
                 target,
                 Cell(printed_u(row["tau"], 4), row["tau"]),
                 calibration,
                 Cell(f"{row['test_coverage']:.1%}", row["test_coverage"]),
                 Cell(f"{risk:.2%}", risk, f"[{low:.2%}, {high:.2%}]", {"low": low, "high": high}),
-                "broken" if low > row["target"] else kept,
             ]
         )
     return Table(
@@ -511,12 +511,12 @@ def promise_table(rows: Sequence[Row]) -> Table:
         "what the test images say, with exact 95 % intervals.",
         {
             "method": "method",
+            "verdict": "on the test set",
             "target": "promised",
             "tau": "tau",
             "calibration": "accepted in calibration",
             "coverage": "coverage",
             "risk": "error rate",
-            "verdict": "on the test set",
         },
         lines,
     )
