@@ -226,7 +226,7 @@ def risk_coverage(
     for label, look, u in columns:
         curve = risk_coverage_curve(is_error, u)
         # The first few answers make the curve jump; they must not set the scale.
-        late = curve.coverage >= min(0.05, curve.coverage[-1])
+        late = curve.coverage >= 0.1
         lines.append(svg.Line(label, curve.coverage[late], curve.risk[late], look))
         top = max(top, float(curve.risk[late].max()))
         at = int(np.searchsorted(curve.coverage, 0.9))
@@ -238,7 +238,8 @@ def risk_coverage(
     )
     if chosen is not None and chosen.accepted:
         share, risk = of_hundred(chosen.coverage), percent(chosen.risk)
-        points.append(svg.Point(chosen.coverage, chosen.risk, f"{share} % accepted, {risk} wrong"))
+        words = (f"{share} % accepted,", f"{risk} wrong")
+        points.append(svg.Point(chosen.coverage, chosen.risk, words))
         alt += f" Chosen: {share} % accepted, {risk} of them wrong."
         top = max(top, chosen.risk)
     return svg.Chart(

@@ -851,12 +851,19 @@ def _draw_change(findings: Findings) -> list[Drawing]:
             "is the Kolmogorov-Smirnov distance.",
             figure,
             columns,
+            f"median {np.median(then):.3g} at calibration, {np.median(now):.3g} now",
         )
     ]
     shares, names, words = _class_shares(findings)
     figure, (ax,), columns = panels(1, height=max(3.5, 1.2 + 0.32 * len(names)), left=1.6)
     plots.plot_class_shares(ax, shares[0], shares[1], names)
-    drawings.append(Drawing("classes", "Predicted classes then and now", words, figure, columns))
+    alt = "; ".join(
+        f"{name} {before:.1%}, now {after:.1%}"
+        for name, before, after in zip(names, *shares, strict=True)
+    )
+    drawings.append(
+        Drawing("classes", "Predicted classes then and now", words, figure, columns, alt)
+    )
     if tau is not None:
         drawings.append(_draw_abstention(findings, tau))
     return drawings
@@ -907,6 +914,7 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
         "band is that of the calibration set.",
         figure,
         columns,
+        f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {share:.1%} at calibration",
     )
 
 
@@ -962,7 +970,8 @@ def _draw_promise(findings: Findings) -> Drawing:
             " The evidence counts from every row on, so that a late rise shows although the rate "
             "of all rows together is still low."
         )
-    return Drawing("promise", "The promise over time", words, figure, columns)
+    alt = f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong"
+    return Drawing("promise", "The promise over time", words, figure, columns, alt)
 
 
 def terminal_text(findings: Findings) -> str:

@@ -760,7 +760,8 @@ def _error_blocks(
             blocks += [Heading(words), text(caption)]
         else:
             sheet = plots.error_sheet(pixels, labels[rows], p.predicted[rows], remarks, class_names)
-            blocks.append(Drawing(name, words, caption, sheet, 2))
+            alt = "; ".join(", ".join(map(str, row.values())) for row in listed[:3])
+            blocks.append(Drawing(name, words, caption, sheet, 2, f"{len(rows)}, first {alt}"))
         table = tables.error_table(listed, name, words)
         blocks.append(Details(f"{len(listed)} error{'s' * (len(listed) > 1)} as a table", [table]))
     return blocks
@@ -920,7 +921,7 @@ def _study_glance(
     if first.best is not None:
         steps.append(
             glance.Step(
-                "Train and export it:",
+                "Train it by itself:",
                 f"python -m btcp_tf.main --dataset={first.dataset} "
                 f"--method={','.join(dict.fromkeys((REFERENCE, first.best['method'])))}",
             )

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-WIDTH, HEIGHT = 520, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 400, 22, 226
+WIDTH, HEIGHT = 520, 304
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 400, 50, 250
 _POINTS = 160
 """Of a line: more are narrower than a pixel."""
 _APART = 21
@@ -47,7 +47,8 @@ class Point:
 
     x: float
     y: float
-    words: str
+    words: Sequence[str]
+    """One line or two."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Chart:
     points: Sequence[Point] = ()
     band: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     """x, low and high of an area, `[m]` each."""
+    title: str = ""
+    """What stands above it where there are several."""
 
 
 def chart(content: Chart) -> str:
@@ -103,17 +106,13 @@ def chart(content: Chart) -> str:
     for point in content.points:
         (px,), (py,) = place([point.x], x, across), place([point.y], y, up)
         parts.append(f'<circle class="point" cx="{px:.1f}" cy="{py:.1f}" r="6"/>')
-        # On the side where there is room, above what usually lies below it.
-        left = px > (_LEFT + _RIGHT) / 2
+        # Above the plot, where no line is, and on the side where there is room.
+        anchor = "end" if px > (_LEFT + _RIGHT) / 2 else "start"
         parts.append(
-            _text(
-                px - 11 if left else px + 11,
-                py - 8,
-                point.words,
-                "said",
-                "end" if left else "start",
-            )
+            f'<line class="zero" x1="{px:.1f}" x2="{px:.1f}" y1="{_TOP - 4}" y2="{py - 8:.1f}"/>'
         )
+        for height, words in zip((_TOP - 31, _TOP - 10), point.words, strict=False):
+            parts.append(_text(px, height, words, "said", anchor))
     return "".join(parts) + "</svg>"
 
 
