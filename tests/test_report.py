@@ -174,17 +174,19 @@ def test_page_holds_every_metric_of_every_row(run):
                 np.testing.assert_allclose(numbers, expected, atol=0.0051)
 
 
-def test_page_puts_caveats_before_results_and_results_before_figures(run):
+def test_page_answers_first_then_says_what_to_know_then_shows_what_to_look_at(run):
     text = body(parse(run[3]))
     places = [
         text.index(word)
         for word in (
-            "Failure prediction on fashion_mnist, seed 3",
+            "Which answers are wrong? fashion_mnist, seed 3",
+            "Of 100 answers it accepts",
+            "Serve models/x/1",
+            "The frozen classifier makes only 12 errors",
             "part: 60 of <10,000> images",
             "tcp, btcp: few errors",
-            "The frozen classifier makes only 12 errors",
+            "Highest u",
             "Right on 80.00 % of 60 test images, wrong on 12.",
-            "SavedModel: models/x/1",
             "Risk and coverage",
             "All metrics",
             "What the metrics mean",
@@ -202,7 +204,7 @@ def test_page_calls_stages_by_one_word(run):
 
 def test_page_shows_names_of_users_as_text(run):
     _, _, predictions, text = run
-    assert "<b>" not in text and "<here>" not in text
+    assert "<b>bold" not in text and "<here>" not in text
     p = predictions["btcp_finetuned"]
     found = tables(parse(text))
     head, *lines = found["Most confident errors"]
@@ -529,7 +531,9 @@ def test_study_tables_hold_the_rows(study):
 def test_study_markdown_has_what_the_page_has(study):
     folder, _, text = study
     found = (folder / "report.md").read_text(encoding="utf-8")
-    headings = [words(h) for h in parse(text).iter("h2")]
+    tree = parse(text)
+    headings = [words(h) for section in tree.iter("section") for h in section.iter("h2")]
+    assert headings.pop(0) == "What to know"
     assert re.findall(r"^## (.*)$", found, re.MULTILINE) == headings
     for name in re.findall(r"\]\((figures/[^)]*)\)", found):
         assert (folder / name).exists()
