@@ -55,6 +55,7 @@ setup(
         "pillow>=11,<14",
         "absl-py>=2.1,<3",
         "jinja2>=3.1,<4",
+        "markupsafe>=2.1,<4",
         "requests>=2.32,<3",
         "urllib3>=2.2,<3",
         "tenacity>=9,<10",

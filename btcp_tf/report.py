@@ -971,6 +971,11 @@ class _Winner:
     def sentence(self) -> list[Words]:
         if self.reference is None:
             return [f"Nothing is compared: there is no {label(REFERENCE)} among the methods."]
+        if self.few:
+            return [
+                Cell("Too few errors"),
+                f" to choose a method: take {label(REFERENCE)}, which costs nothing.",
+            ]
         words: list[Words] = ["Use ", Cell(self.name), ": of a right and a wrong answer "]
         pairs = 100 * number(self.reference["auroc"])
         if self.method == REFERENCE:
