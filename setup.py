@@ -40,7 +40,7 @@ setup(
     python_requires=">=3.11",
     packages=["btcp_tf", "btcp_tf.flags"],
     package_dir={"btcp_tf": "btcp_tf", "btcp_tf.flags": "flags"},
-    package_data={"btcp_tf.flags": ["*.cfg"]},
+    package_data={"btcp_tf": ["templates/*"], "btcp_tf.flags": ["*.cfg"]},
     install_requires=[
         f"tensorflow{TENSORFLOW}",
         "keras>=3.15,<3.16",
@@ -54,6 +54,8 @@ setup(
         "matplotlib>=3.10,<4",
         "pillow>=11,<14",
         "absl-py>=2.1,<3",
+        "jinja2>=3.1,<4",
+        "markupsafe>=2.1,<4",
         "requests>=2.32,<3",
         "urllib3>=2.2,<3",
         "tenacity>=9,<10",
@@ -63,6 +65,8 @@ setup(
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
         "parquet": [PYARROW],
+        # Looks at reports in a browser; Chromium itself is the system's.
+        "browser": ["playwright>=1.50,<2", "axe-playwright-python>=0.1.4,<0.2"],
         "ray": [RAY],
         "test": [
             PYARROW,

@@ -109,6 +109,8 @@ class Split:
     """uint8 [n, height, width, channels], 0 to 255."""
     labels: np.ndarray
     """int64 [n], 0 to classes - 1."""
+    files: np.ndarray | None = None
+    """Absolute path of each image's file, str [n]; None: the images have none of their own."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -281,7 +283,7 @@ def load(
         notes.append(f"only {max_train_images:,} training images used (max_train_images)")
     if 0 < max_test_images < len(test):
         notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
-        test = Split(test.images[:max_test_images].copy(), test.labels[:max_test_images].copy())
+        test = take(test, np.arange(max_test_images))
 
     parts = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
@@ -302,14 +304,17 @@ def load(
     )
 
 
-def _take(split: Split, rows: np.ndarray) -> Split:
-    return Split(split.images[rows], split.labels[rows])
+def take(split: Split, rows: np.ndarray) -> Split:
+    """Some images of a split, by a mask or their numbers."""
+    files = None if split.files is None else split.files[rows]
+    return Split(split.images[rows], split.labels[rows], files)
 
 
 def _resized(split: Split, size: tuple[int, int] | None) -> Split:
     if size is None:
         return split
-    return Split(convert(split.images, (*size, split.images.shape[3])), split.labels)
+    images = convert(split.images, (*size, split.images.shape[3]))
+    return dataclasses.replace(split, images=images)
 
 
 def _draw_test(train: Split, seed: int) -> tuple[Split, Split]:
@@ -324,7 +329,7 @@ def _draw_test(train: Split, seed: int) -> tuple[Split, Split]:
             "test: expected a test set, or at least 3 images of a class to draw one from, "
             f"received {len(train)} images of {len(np.unique(train.labels))} classes"
         )
-    return _take(train, order[~in_test]), _take(train, order[in_test])
+    return take(train, order[~in_test]), take(train, order[in_test])
 
 
 def _split(
@@ -340,17 +345,17 @@ def _split(
         if not held_out:
             what = "max_train_images" if len(order) < len(train) else "train"
             raise ValueError(f"{what}: expected at least 10 images, received {len(order)}")
-        validation = _take(train, order[: 2 * held_out])
+        validation = take(train, order[: 2 * held_out])
         order = order[2 * held_out :]
     elif len(validation) < 2:
         raise ValueError(f"validation: expected at least 2 images, received {len(validation)}")
     else:
-        validation = _take(validation, rng.permutation(len(validation)))
+        validation = take(validation, rng.permutation(len(validation)))
     half = (len(validation) + 1) // 2
     return {
-        "train": _take(train, order),
-        "validation": Split(validation.images[:half], validation.labels[:half]),
-        "calibration": Split(validation.images[half:], validation.labels[half:]),
+        "train": take(train, order),
+        "validation": take(validation, np.arange(half)),
+        "calibration": take(validation, np.arange(half, len(validation))),
     }
 
 
@@ -421,9 +426,10 @@ def _read_folder(
     # The files of a split are next to each other.
     counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
     ends = np.cumsum(counts)[:-1]
-    columns = zip(splits, np.split(images, ends), np.split(labels, ends), strict=True)
+    paths = np.array([str(file.absolute()) for file in files])
+    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
     own_names = tuple(folder.name for folder in folders["train"])
-    return _Source(own_names, {part: Split(x, y) for part, x, y in columns}, notes)
+    return _Source(own_names, {part: Split(*rows) for part, *rows in columns}, notes)
 
 
 def _split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -30,10 +30,12 @@ from btcp_tf import (
     command,
     drift,
     evaluation,
-    looks,
+    glance,
     metrics,
+    monitor_history,
     pages,
     plots,
+    svg,
     tables,
     tabular,
     thresholds,
@@ -175,7 +177,7 @@ class Findings:
     assumption: Assumption
     promise: Promise
     figures: Figures
-    history: looks.History
+    history: monitor_history.History
     """All looks, this one among them."""
     delta: float
     notes: tuple[str, ...]
@@ -216,7 +218,7 @@ def monitor(
     alpha: float = 0.01,
     delta: float = 0.01,
     order: str = "",
-    history: looks.History = looks.NONE,
+    history: monitor_history.History = monitor_history.NONE,
 ) -> Findings:
     """Compares scores with what a threshold was chosen on, and tests its promise.
 
@@ -232,7 +234,7 @@ def monitor(
         order, else over the whole stream of labels, however often it is looked at.
       order: One of `ORDERS`: how it is known that labels stand in the order in which they came, or
         were put in it. Without one the verdict does not depend on their order.
-      history: Earlier looks, from `looks.load`.
+      history: Earlier looks, from `monitor_history.load`.
 
     Raises:
       ValueError: If the scores are those of another model, or an argument is not as described; if
@@ -355,13 +357,13 @@ def _sorted_by(
 
 
 def _with_this_look(
-    history: looks.History,
+    history: monitor_history.History,
     scores: Scores,
     uncertainty: np.ndarray,
     labels: tuple[np.ndarray, np.ndarray] | None,
     tau: float | None,
     promise: Promise,
-) -> looks.History:
+) -> monitor_history.History:
     """All looks; ValueError if rows that were judged have not kept their places."""
     if promise.test is None or labels is None or tau is None or promise.limit is None:
         return history
@@ -369,11 +371,11 @@ def _with_this_look(
     digests = scores.digests(labels[0][accepted], labels[1][accepted])
     if promise.test == SEQUENTIAL:
         return history.with_stream(digests, tau, promise.limit)
-    return history.with_sample(looks.sample_digest(digests, tau, promise.limit))
+    return history.with_sample(monitor_history.sample_digest(digests, tau, promise.limit))
 
 
 def _order_notes(
-    promise: Promise, history: looks.History, delta: float, sorted_by: str | None
+    promise: Promise, history: monitor_history.History, delta: float, sorted_by: str | None
 ) -> Iterator[str]:
     """What follows from the order of rows and from earlier looks."""
     if promise.test == FIXED_SAMPLE:
@@ -908,8 +910,6 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     about: list[Block] = [
         text(Cell(_HEADS[found.verdict]), f" {found.words}") for found in (assumption, promise)
     ]
-    about += [text(Cell("Next."), f" {step}") for step in findings.next_steps]
-    notes = [pages.Notes(findings.notes)] if findings.notes else []
     changed: list[Block] = []
     if assumption.checks:
         changed.append(_check_table(findings))
@@ -925,16 +925,106 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {shown(Path(findings.scores.name).name)}",
-        (),
+        findings.notes,
         [
-            # Before the notes: what is asked first is answered first.
-            ("Verdict", [*about, *notes]),
+            ("Verdict", about),
             ("Are the data as they were?", changed),
             ("Is the promise kept?", promised),
             ("How to read this", [_GLOSSARY]),
             ("Settings", [tables.pair_table(values, "settings", "Settings and threshold")]),
         ],
+        _glance(findings),
     )
+
+
+def _glance(findings: Findings) -> glance.Glance:
+    """The first screen: both verdicts, what they rest on, and what to do."""
+    assumption, promise = findings.assumption, findings.promise
+    states: dict[str, glance.State] = {
+        "broken": glance.State("broken", "promise broken"),
+        "kept": glance.State("holds", "promise kept so far"),
+        "open": glance.State("open", "cannot tell yet"),
+        "none": glance.State("none", "promise not tested"),
+    }
+    state = states[promise.verdict]
+    if assumption.verdict == "changed" and state.name != "broken":
+        state = glance.State("open", "data have changed")
+    title, chart = _glance_chart(findings)
+    return glance.Glance(
+        state,
+        f"{len(findings.now):,} answers now · {len(findings.then):,} calibration answers of "
+        f"{findings.baseline.column}",
+        [Cell(_HEADS[promise.verdict]), " ", Cell(_HEADS[assumption.verdict])],
+        [*_glance_figures(findings)],
+        [glance.Step(step) for step in findings.next_steps],
+        title,
+        chart,
+    )
+
+
+def _glance_figures(findings: Findings) -> Iterator[glance.Figure]:
+    promise, checks = findings.promise, findings.assumption.checks
+    tau = None if findings.threshold is None else findings.threshold.tau
+    if tau is None:
+        yield glance.Figure("n/a", "accepted: there is no threshold")
+    else:
+        now, then = (float(np.mean(u < tau)) for u in (findings.now, findings.then))
+        yield glance.Figure(
+            f"{glance.of_hundred(now)} %",
+            f"accepted (u < {tau:.4g}); of the calibration answers {glance.of_hundred(then)} %",
+        )
+    promised = "" if promise.limit is None else f"; promised: at most {100 * promise.limit:.4g} %"
+    if promise.accepted and promise.interval is not None:
+        yield glance.Figure(
+            glance.percent(promise.errors / promise.accepted),
+            f"wrong among the accepted, {_interval(promise.interval)} with 95 % certainty: "
+            f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
+        )
+    else:
+        yield glance.Figure("n/a", f"wrong among the accepted: none has a label{promised}")
+    found = [check for check in checks if check.found]
+    if checks:
+        words = "checks find a change of the data"
+        if found:
+            words += f": {', '.join(check.title for check in found)}"
+        yield glance.Figure(f"{len(found)} of {len(checks)}", words)
+    else:
+        yield glance.Figure("n/a", f"changes of the data: fewer than {FEWEST} rows on a side")
+
+
+def _glance_chart(findings: Findings) -> tuple[str, svg.Chart]:
+    """The error rate so far where there are labels, else u then and now."""
+    curve, limit = findings.promise.curve, findings.promise.limit
+    if "risk" in curve:
+        rows, risk = (np.asarray(curve[name], np.float64) for name in ("rows", "risk"))
+        late = rows >= rows[-1] / 10
+        top = max(float(np.max(curve["high"][late])), 1.5 * (limit or 0.0))
+        lines = [svg.Line("so far", rows, risk, "ours")]
+        alt = (
+            f"Share of wrong answers among the accepted ones so far: {glance.percent(risk[-1])} "
+            f"after {int(rows[-1]):,} with a label"
+        )
+        if limit is not None:
+            lines.append(svg.Line("promised", rows[[0, -1]], np.full(2, limit), "mcp"))
+            alt += f"; at most {glance.percent(limit)} was promised"
+        x = svg.Axis("accepted answers with a label", 0.0, float(rows[-1]), percent=False)
+        y = svg.Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01)
+        band = rows, np.asarray(curve["low"]), np.asarray(curve["high"])
+        return "Wrong among the accepted so far", svg.Chart(f"{alt}.", lines, x, y, band=band)
+    lines = []
+    for name, look, u in (("now", "ours", findings.now), ("then", "mcp", findings.then)):
+        lines.append(svg.Line(name, np.sort(u), np.arange(1, len(u) + 1) / len(u), look))
+    low, high = (
+        min(0.0, *(line.x[0] for line in lines)),
+        max(1.0, *(line.x[-1] for line in lines)),
+    )
+    now, then = (float(np.median(u)) for u in (findings.now, findings.then))
+    alt = (
+        f"Share of answers with at most each u: half of them have at most {now:.3g} now, and had "
+        f"at most {then:.3g} at calibration."
+    )
+    x = svg.Axis("uncertainty u", float(low), float(high), percent=False)
+    return "Answers with at most each u", svg.Chart(alt, lines, x, svg.Axis("share"))
 
 
 _GLOSSARY = pages.Definitions(
@@ -981,11 +1071,11 @@ def _check_table(findings: Findings) -> Table:
     lines = [
         [
             check.title,
+            "changed" if check.found else "no finding",
             Cell(check.shown, check.statistic, check.beside),
             "" if check.by_chance is None else Cell(f"{check.by_chance:.3f}", check.by_chance),
             Cell(_p(check.p_value), check.p_value),
             Cell(_p(check.adjusted), check.adjusted),
-            "changed" if check.found else "no finding",
         ]
         for check in findings.assumption.checks
     ]
@@ -997,11 +1087,11 @@ def _check_table(findings: Findings) -> Table:
         f"{pooled}",
         {
             "check": "check",
+            "finding": "finding",
             "value": "value",
             "by_chance": "by chance up to",
             "p_value": "p",
             "adjusted": "p, all checks",
-            "finding": "finding",
         },
         lines,
     )
@@ -1026,12 +1116,19 @@ def _draw_change(findings: Findings) -> list[Drawing]:
             "is the Kolmogorov-Smirnov distance.",
             figure,
             columns,
+            f"median {np.median(then):.3g} at calibration, {np.median(now):.3g} now",
         )
     ]
     shares, names, words = _class_shares(findings)
     figure, (ax,), columns = panels(1, height=max(3.5, 1.2 + 0.32 * len(names)), left=1.6)
     plots.plot_class_shares(ax, shares[0], shares[1], names)
-    drawings.append(Drawing("classes", "Predicted classes then and now", words, figure, columns))
+    alt = "; ".join(
+        f"{name} {before:.1%}, now {after:.1%}"
+        for name, before, after in zip(names, *shares, strict=True)
+    )
+    drawings.append(
+        Drawing("classes", "Predicted classes then and now", words, figure, columns, alt)
+    )
     if tau is not None:
         drawings.append(_draw_abstention(findings, tau))
     return drawings
@@ -1085,6 +1182,7 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
         "is that of the calibration set.",
         figure,
         columns,
+        f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {share:.1%} at calibration",
     )
 
 
@@ -1142,7 +1240,8 @@ def _draw_promise(findings: Findings) -> Drawing:
             " The evidence counts from every row on, so that a late rise shows although the rate "
             "of all rows together is still low."
         )
-    return Drawing("promise", "The promise over time", words, figure, columns)
+    alt = f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong"
+    return Drawing("promise", "The promise over time", words, figure, columns, alt)
 
 
 def terminal_text(findings: Findings) -> str:
@@ -1314,7 +1413,7 @@ def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
 
 def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     folder = paths["output_dir"]
-    history = looks.load(folder / "monitor.json")
+    history = monitor_history.load(folder / "monitor.json")
     baseline = load_baseline(paths["baseline"], column=values["column"])
     scores = _load_scores(values, paths["scores"], baseline)
     labels, order = None, "rows" if values["ordered"] else ""

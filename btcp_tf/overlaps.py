@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import metrics
-from btcp_tf.data import Dataset, Split
+from btcp_tf.data import Dataset, Split, take
 
 PARTS = ("train", "validation", "calibration", "test")
 """Of a data set, in the order in which they become known."""
@@ -195,8 +195,7 @@ def leave_out(dataset: Dataset, found: Overlaps) -> Dataset:
                 f"{rows.sum():,} of {len(rows):,} that do ({_counts(found.shared[part])}); remove "
                 "the copies"
             )
-        split = getattr(dataset, part)
-        kept[part] = Split(split.images[~rows], split.labels[~rows])
+        kept[part] = take(getattr(dataset, part), ~rows)
     return dataclasses.replace(dataset, **kept)
 
 

@@ -1,22 +1,32 @@
 """How a report looks: one HTML page, one Markdown file, and tables as CSV and LaTeX.
 
-A report is a title, caveats and sections of blocks; what stands in them is decided in
-`btcp_tf.report`. Texts are escaped here and nowhere else.
+A report is a title, a first screen, caveats and sections of blocks; what stands in them is decided
+in `btcp_tf.report` and `btcp_tf.monitor`. The page's frame is in `templates/`; Jinja escapes all
+texts there, and Markdown, CSV and LaTeX are escaped here.
 """
 
 import base64
 import csv
 import dataclasses
-import html
+import functools
 import io
 import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+from btcp_tf import svg, tables
 from btcp_tf.files import atomic_path
+from btcp_tf.gallery import Gallery
+from btcp_tf.glance import Glance, Step
+from btcp_tf.methods import METHODS
 from btcp_tf.plots import Drawing, save_figures
 from btcp_tf.tables import Cell, Table, Words
+
+if TYPE_CHECKING:
+    import jinja2
+    import markupsafe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Details:
     blocks: Sequence["Block"]
 
 
-Block = Text | Notes | Heading | Definitions | Details | Table | Drawing
+Block = Text | Notes | Heading | Definitions | Details | Gallery | Table | Drawing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +76,11 @@ class Report:
 
     title: str
     notes: Sequence[str]
-    """Caveats that stand before everything else."""
+    """Caveats that stand right after the first screen, the technical ones folded."""
     sections: Sequence[tuple[str, Sequence[Block]]]
     """Headings and what stands below; a section without blocks is left out."""
+    glance: Glance | None = None
+    """The first screen."""
 
     def blocks(self) -> Iterable[Block]:
         """All blocks of all sections, folded ones included."""
@@ -115,168 +127,129 @@ def write_report(folder: Path, report: Report, *, files: bool) -> Path:
 
 
 def to_html(report: Report) -> str:
-    """One page that needs no other file and no network: figures are embedded as PNG."""
-    body = "".join(
-        f'<section><h2 id="{anchor}">{_escape(heading)}</h2>{"".join(map(_html, blocks))}</section>'
-        for anchor, heading, blocks in (
-            (re.sub(r"[^a-z0-9]+", "-", heading.lower()), heading, blocks)
-            for heading, blocks in report.sections
-            if blocks
+    """One page that needs no other file and no network."""
+    sections = [
+        (_anchor(heading), heading, blocks) for heading, blocks in report.sections if blocks
+    ]
+    plain = [note for note in report.notes if not is_technical(note)]
+    technical = [note for note in report.notes if is_technical(note)]
+    page = _environment().get_template("page.html")
+    return page.render(report=report, sections=sections, plain=plain, technical=technical)
+
+
+def replace_steps(path: Path, steps: Sequence[Step]) -> bool:
+    """Puts other steps into the place of those that a page names under "What to do next".
+
+    Args:
+      path: A page of `to_html`.
+      steps: The new ones.
+
+    Returns:
+      Whether the page has that place.
+    """
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    start, end = (page.find(mark) for mark in _STEPS)
+    if not 0 <= start < end:
+        return False
+    rendered = str(_environment().get_template("steps.html").render(steps=steps))
+    with atomic_path(path) as temporary:
+        temporary.write_text(page[:start] + rendered + page[end + len(_STEPS[1]) :], "utf-8")
+    return True
+
+
+_STEPS = ("<!-- steps -->", "<!-- end of steps -->")
+"""What stands around the steps of a page; no text of a user's can hold it, as it is escaped."""
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-")
+
+
+def is_technical(note: str) -> bool:
+    """Whether a note is about the training of a method and not about what a reader may conclude.
+
+    Such notes begin with the names of what was trained, as "tcp, btcp: …".
+    """
+    names = note.partition(": ")[0].split(", ")
+    return all(name.removesuffix("_finetuned") in METHODS for name in names)
+
+
+@functools.cache
+def _environment() -> "jinja2.Environment":
+    """The templates and what they call."""
+    # Late: it takes a tenth of a second, which `--help` need not wait for.
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "anchor": _anchor,
+        "heading": _html_heading,
+        "kind": lambda block: type(block).__name__,
+        "exact": repr,
+        "chart": lambda chart: _safe(svg.chart(chart)),
+        "png": lambda content: base64.b64encode(content).decode(),
+        "forests": _forests,
+        "u": tables.printed_u,
+        "label": tables.label,
+        "bar": lambda value, largest: _safe(svg.signed_bar(value, largest)),
+    }
+    return environment
+
+
+def _safe(markup: str) -> "markupsafe.Markup":
+    """What `svg` made and escaped itself."""
+    import markupsafe
+
+    return markupsafe.Markup(markup)
+
+
+def _html_heading(heading: str) -> "markupsafe.Markup":
+    """A column's heading whose arrow has a name, and whose unit stays with it."""
+    import markupsafe
+
+    better = {"↑": "higher", "↓": "lower"}.get(heading[-1:])
+    words = heading.removesuffix(f" {heading[-1:]}") if better else heading
+    shown = markupsafe.escape(words).replace(" %", "\N{NO-BREAK SPACE}%")
+    if better:
+        mark = markupsafe.Markup(
+            '\N{NO-BREAK SPACE}<span role="img" title="{0}" aria-label="{0}">{1}</span>'
         )
-    )
-    notice = _html_notes(report.notes)
-    title = _escape(report.title)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>{title}</title><style>{_CSS}</style></head>\n"
-        f"<body><main><h1>{title}</h1>{notice}{body}</main></body></html>\n"
-    )
+        shown += mark.format(f"{better} is better", heading[-1])
+    return shown
 
 
-def _html_notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{_escape(note)}</li>" for note in notes)
-    return f'<ul class="note" aria-label="Caveats">{items}</ul>' if items else ""
+def _forests(table: Table) -> list[list["markupsafe.Markup | str"]]:
+    """For each entry of a table the picture of its interval, "" where there is none.
+
+    Differences have one, that is, what has an interval and a verdict; those of a column share their
+    scale.
+    """
+    spans: dict[int, tuple[float, float]] = {}
+    for line in table.lines:
+        for place, cell in enumerate(line):
+            if _is_difference(cell):
+                low, high = spans.get(place, (0.0, 0.0))
+                spans[place] = min(low, cell.exact["low"]), max(high, cell.exact["high"])
+    return [
+        [
+            _safe(svg.forest(cell.value, cell.exact["low"], cell.exact["high"], spans[place]))
+            if _is_difference(cell)
+            else ""
+            for place, cell in enumerate(line)
+        ]
+        for line in table.lines
+    ]
 
 
-def _escape(value: object) -> str:
-    return html.escape(str(value))
-
-
-def _html(block: Block) -> str:
-    if isinstance(block, Text):
-        return f"<p>{''.join(map(_html_words, block.words))}</p>"
-    if isinstance(block, Notes):
-        return _html_notes(block.texts)
-    if isinstance(block, Heading):
-        return f"<h3>{_escape(block.text)}</h3>"
-    if isinstance(block, Definitions):
-        entries = (
-            f"<dt>{_escape(term)} <code>{_escape(name)}</code></dt><dd>{_escape(words)}</dd>"
-            for term, name, words in block.entries
-        )
-        return f"<dl>{''.join(entries)}</dl>"
-    if isinstance(block, Details):
-        content = "".join(map(_html, block.blocks))
-        return f"<details><summary>{_escape(block.summary)}</summary>{content}</details>"
-    return _html_table(block) if isinstance(block, Table) else _html_figure(block)
-
-
-def _html_words(words: Words) -> str:
-    if isinstance(words, str):
-        return _escape(words)
-    number = f"<strong>{_html_number(words)}</strong>"
-    return " ".join(filter(None, (number, _html_beside(words))))
-
-
-def _html_number(cell: Cell) -> str:
-    """A value as printed, with the exact one beside it for programs."""
-    shown = _escape(cell.text)
-    if cell.paper:
-        return f'<span class="paper">{shown}</span>'
-    return shown if cell.value is None else f'<data value="{cell.value!r}">{shown}</data>'
-
-
-def _html_beside(cell: Cell) -> str:
-    parts = []
-    if cell.spread:
-        parts.append(f'<span class="ci">{_escape(cell.spread)}</span>')
-    if cell.word:
-        kind = cell.word.replace(" ", "-")
-        parts.append(f'<span class="verdict {kind}">{_escape(cell.word)}</span>')
-    return " ".join(parts)
-
-
-def _html_cell(cell: Words) -> str:
-    if isinstance(cell, str):
-        return _escape(cell)
-    return " ".join(filter(None, (_html_number(cell), _html_beside(cell))))
-
-
-def _html_table(table: Table) -> str:
-    """A table in a box of its own that scrolls."""
-    head = "".join(
-        f'<th scope="col">{_html_heading(heading)}</th>' for heading in table.columns.values()
-    )
-    body = "".join(
-        f'<tr><th scope="row">{_html_heading(str(first))}</th>'
-        f"{''.join(f'<td>{_html_cell(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in table.lines
-    )
-    return (
-        f"{_scroll(table.caption)}<table><caption><span>{_escape(table.caption)}</span></caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _html_heading(heading: str) -> str:
-    shown = _escape(heading)
-    for arrow, better in (("↑", "higher"), ("↓", "lower")):
-        words = f"{better} is better"
-        mark = f'<span title="{words}" aria-label="{words}">{arrow}</span>'
-        shown = re.sub(f" {arrow}$", f"&#160;{mark}", shown)
-    # A unit stays with its name.
-    return shown.replace(" %", "&#160;%")
-
-
-def _html_figure(drawing: Drawing) -> str:
-    image = base64.b64encode(drawing.png).decode()
-    # Panels keep a readable width; on a narrow screen the box scrolls, not the page.
-    width = f"min-width:{19 * drawing.columns}rem;max-width:{30 * drawing.columns}rem"
-    return (
-        f"<figure><h3>{_escape(drawing.title)}</h3>"
-        f'{_scroll(drawing.title)}<img src="data:image/png;base64,{image}" style="{width}" '
-        f'alt="{_escape(drawing.title)}"/></div>'
-        f"<figcaption>{_escape(drawing.caption)}</figcaption></figure>"
-    )
-
-
-def _scroll(label: str) -> str:
-    # A box that scrolls must be reachable by keyboard and have a name.
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{_escape(label)}">'
-
-
-_CSS = """
-:root{color-scheme:light}
-*{box-sizing:border-box}
-body{margin:0;background:#fff;color:#1a1a1a;font:1rem/1.55 system-ui,-apple-system,"Segoe UI",
-Roboto,"Helvetica Neue",Arial,sans-serif;overflow-wrap:break-word}
-main{max-width:72rem;margin:0 auto;padding:1.25rem 1rem 4rem}
-h1{font-size:1.7rem;line-height:1.2;margin:.5rem 0 1rem}
-h2{font-size:1.3rem;margin:2.5rem 0 .75rem;padding-bottom:.3rem;border-bottom:2px solid #0b4f7a}
-h3{font-size:1.05rem;margin:1.5rem 0 .4rem}
-p,dd,figcaption,.note{max-width:46rem}
-.note{background:#fff4d6;border-left:.35rem solid #b36b00;margin:0 0 1rem;
-padding:.75rem 1rem .75rem 2rem}
-.scroll{overflow-x:auto;margin:.5rem 0 1.25rem}
-.scroll:focus-visible{outline:3px solid #0b4f7a;outline-offset:2px}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-caption{text-align:left;color:#4a4a4a;font-size:.9rem;padding:.25rem 0}
-caption span{display:block;position:sticky;left:0;width:max-content;
-max-width:min(46rem,calc(100vw - 2rem))}
-th,td{padding:.4rem .8rem .4rem 0;text-align:left;vertical-align:top;
-border-bottom:1px solid #d9d9d9}
-thead th{border-bottom:2px solid #6b6b6b;font-size:.9rem}
-tbody th{font-weight:600;position:sticky;left:0;background:#fff}
-.ci{color:#4a4a4a;font-size:.85rem;white-space:nowrap;display:inline-block}
-.verdict{font-size:.85rem;white-space:nowrap}
-.better{color:#00573f;font-weight:600}
-.worse{color:#8c2f00;font-weight:600}
-.not-distinguishable{color:#4a4a4a}
-.paper{color:#4a4a4a;font-style:italic}
-figure{margin:0 0 2rem}
-figure img{display:block;width:100%;height:auto}
-figcaption{color:#3a3a3a;font-size:.95rem}
-summary{cursor:pointer;font-weight:600;padding:.4rem 0}
-dt{font-weight:600;margin-top:.6rem}
-dd{margin:0 0 0 1rem}
-code{font-size:.9em}
-figure .scroll{margin-bottom:.25rem}
-@media (max-width:40rem){h1{font-size:1.4rem}table{font-size:.9rem}
-thead th,td,tbody th{padding-right:.5rem}
-td .ci{display:block;font-size:.75rem}td .verdict{white-space:normal}}
-@media print{.scroll{overflow:visible}figure,table{break-inside:avoid}}
-"""
+def _is_difference(cell: Words) -> TypeGuard[Any]:
+    return isinstance(cell, Cell) and bool(cell.word) and "low" in cell.exact
 
 
 # Markdown --------------------------------------------------------------------------------------
@@ -285,12 +258,19 @@ td .ci{display:block;font-size:.75rem}td .verdict{white-space:normal}}
 def to_markdown(report: Report) -> str:
     """The report as Markdown with tables of GitHub's kind; figures are those in `figures/`."""
     parts = [f"# {_plain(report.title)}"]
+    if report.glance:
+        parts += _markdown_glance(report.glance)
     if report.notes:
         parts.append(_markdown_notes(report.notes))
     for heading, blocks in report.sections:
         if blocks:
             parts += [f"## {_plain(heading)}", *map(_markdown, blocks)]
     return "\n\n".join(parts) + "\n"
+
+
+def _markdown_glance(glance: Glance) -> list[str]:
+    shown = [f"- **{_plain(figure.value)}** {_plain(figure.words)}" for figure in glance.figures]
+    return [_markdown(Text([*glance.sentence, f" ({glance.state.word})"])), "\n".join(shown)]
 
 
 def _markdown_notes(notes: Sequence[str]) -> str:
@@ -320,6 +300,10 @@ def _markdown(block: Block) -> str:
         )
     if isinstance(block, Details):
         return "\n\n".join([f"### {_plain(block.summary)}", *map(_markdown, block.blocks)])
+    if isinstance(block, Gallery):
+        return "\n".join(
+            f"- {_plain(card.alt)}, u {tables.printed_u(card.u)}" for card in block.cards
+        )
     if isinstance(block, Table):
         return _markdown_table(block)
     return (

@@ -24,7 +24,16 @@ import numpy as np
 from btcp_tf.evaluation import REFERENCE, Predictions
 from btcp_tf.files import atomic_path
 from btcp_tf.methods import METHODS
-from btcp_tf.metrics import METRICS, reliability_curve, risk_coverage_curve, roc_curve, tie_groups
+from btcp_tf.metrics import (
+    METRICS,
+    auroc,
+    reliability_curve,
+    risk_coverage_curve,
+    roc_curve,
+    tie_groups,
+)
+from btcp_tf.svg import Axis as Scale
+from btcp_tf.svg import Chart, Line
 from btcp_tf.tables import (
     Row,
     by,
@@ -76,6 +85,10 @@ class Drawing:
     figure: Figure
     columns: int = 1
     """Panels side by side; a page keeps each of them readable."""
+    alt: str = ""
+    """What is seen, in words with numbers; "": the caption says it."""
+    charts: tuple[Chart, ...] = ()
+    """The same for a page, which then shows these and not the picture."""
 
     @functools.cached_property
     def png(self) -> bytes:
@@ -815,15 +828,17 @@ def draw_run(
             "a logarithmic axis. A useful u puts the wrong answers to the right of tau.",
             figure,
             columns,
+            _in_words({title: _halves(is_error, u) for title, _, is_error, u in scores}),
         )
     )
-    for name, title, caption, plot in (
+    for name, title, caption, plot, chart in (
         (
             "risk_coverage",
             "Risk and coverage",
             "Answers are accepted from the most trusted on; the curve is the error rate among "
             "those accepted. Lower is better; the gray oracle knows every error.",
             plot_risk_coverage,
+            risk_chart,
         ),
         (
             "roc",
@@ -831,6 +846,7 @@ def draw_run(
             "Share of errors rejected against share of correct answers rejected with them, over "
             "all thresholds. Further to the upper left is better.",
             plot_roc,
+            roc_chart,
         ),
         (
             "reliability",
@@ -838,6 +854,7 @@ def draw_run(
             "Share of correct answers in 15 bins of the confidence 1 - u. On the gray line the "
             "confidence is what it says; below it the method is overconfident.",
             plot_reliability,
+            reliability_chart,
         ),
     ):
         many = max(len(u) for _, u in found.values()) > 6
@@ -846,7 +863,24 @@ def draw_run(
             plot(ax, *scored, title=f"{stage_label(classifier)} classifier")
         if many:
             _legend_below(figure, axes, 3 * columns)
-        drawings.append(Drawing(name, title, caption, figure, columns))
+        charts = [
+            dataclasses.replace(made, title=f"{stage_label(classifier)} classifier")
+            for classifier, scored in found.items()
+            if (made := chart(*scored)) is not None
+        ]
+        # Among many lines, names at their ends would not find room.
+        few = max(len(u) for _, u in found.values()) <= _CHART_LINES
+        drawings.append(
+            Drawing(
+                name,
+                title,
+                caption,
+                figure,
+                columns,
+                _in_words({made.title: made.alt for made in charts}),
+                tuple(charts) if few and len(charts) == len(found) else (),
+            )
+        )
     history = list(history)
     if history:
         drawings.append(draw_u_per_epoch(history))
@@ -864,9 +898,109 @@ def draw_run(
                 + _THRESHOLDING * ("thresholding" in stages),
                 figure,
                 columns,
+                _in_words({stage_label(stage): _last(rows) for stage, rows in stages.items()}),
             )
         )
     return drawings
+
+
+# What figures show, as charts and in words -------------------------------------------------------
+
+_CHART_LINES = 5
+
+
+def _in_words(parts: Mapping[str, str]) -> str:
+    """What is seen in each panel of a figure."""
+    return "; ".join(f"{title}: {words}" for title, words in parts.items() if words)
+
+
+def _halves(is_error: np.ndarray, u: np.ndarray) -> str:
+    told = [
+        f"{np.median(u[rows]):.3g} for {int(rows.sum()):,} {name} answers"
+        for name, rows in (("correct", ~is_error), ("wrong", is_error))
+        if rows.any()
+    ]
+    return f"median u {', '.join(told)}"
+
+
+def _last(rows: Sequence[Row], columns: Sequence[str] = ("fpr", "fnr")) -> str:
+    """The values of a stage's last epoch, mean of the seeds."""
+    told = []
+    for column in columns:
+        _, _, mean, _ = _over_epochs(rows, column)
+        if not math.isnan(mean[-1]):
+            name = {"u_mean": "mean of u", "u_std": "deviation"}.get(column, column.upper())
+            told.append(f"{name} {mean[-1]:.3g}")
+    epoch = max(row["epoch"] for row in rows)
+    return f"in epoch {epoch:g} {', '.join(told)}" if told else ""
+
+
+def _looks(names: Iterable[str]) -> dict[str, str]:
+    """The look of each method's line; the last one that is not MCP stands out."""
+    others = [name for name in names if name != REFERENCE]
+    looks = ["ours", "third", *["rest"] * len(others)]
+    return {REFERENCE: "mcp"} | dict(zip(reversed(others), looks, strict=False))
+
+
+def risk_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart:
+    """Error rate of the accepted answers against the share accepted, from a tenth on.
+
+    Args:
+      is_error: `[n]` bool.
+      uncertainty: Name of a method -> u `[n]`.
+    """
+    lines, told, looks = [], [], _looks(uncertainty)
+    for name, u in uncertainty.items():
+        curve = risk_coverage_curve(is_error, u)
+        late = curve.coverage >= 0.1
+        lines.append(Line(label(name), curve.coverage[late], curve.risk[late], looks[name]))
+        most = float(curve.risk[int(np.searchsorted(curve.coverage, 0.9))])
+        told.append(f"{label(name)} {most:.2%}")
+    top = max(float(line.y.max()) for line in lines)
+    return Chart(
+        f"wrong among the 90 % accepted first: {', '.join(told)}; among all: {is_error.mean():.2%}",
+        lines,
+        Scale("answers accepted"),
+        Scale("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01),
+    )
+
+
+def roc_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart | None:
+    """Share of errors rejected against that of correct answers; None where one kind is missing."""
+    if not 0 < is_error.sum() < len(is_error):
+        return None
+    lines, told, looks = [], [], _looks(uncertainty)
+    for name, u in uncertainty.items():
+        curve = roc_curve(is_error, u)
+        order = np.argsort(curve.correct_rejected, kind="stable")
+        x, y = curve.correct_rejected[order], np.sort(curve.errors_rejected)
+        lines.append(Line(label(name), x, y, looks[name]))
+        told.append(f"{label(name)} {auroc(is_error, u):.2%}")
+    return Chart(
+        f"area under the curve: {', '.join(told)}",
+        lines,
+        Scale("correct answers rejected"),
+        Scale("errors rejected"),
+    )
+
+
+def reliability_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart | None:
+    """Share correct against 1 - u, see `plot_reliability`; None where no u is within [0, 1]."""
+    diagonal = np.array([0.0, 1.0])
+    lines, told, looks = [Line("perfect", diagonal, diagonal, "guide")], [], _looks(uncertainty)
+    for name, u in uncertainty.items():
+        if u.min() >= 0 and u.max() <= 1:
+            curve = reliability_curve(is_error, u, bins=15)
+            lines.append(Line(label(name), curve.confidence, curve.accuracy, looks[name]))
+            told.append(f"{label(name)} {1 - float(np.mean(u)):.1%}")
+    if len(lines) == 1:
+        return None
+    return Chart(
+        f"{1 - is_error.mean():.1%} are correct; mean confidence: {', '.join(told)}",
+        lines,
+        Scale("confidence 1 - u"),
+        Scale("answers that are correct"),
+    )
 
 
 def draw_thresholds(
@@ -914,6 +1048,13 @@ def draw_thresholds(
         "panel is not above the promised rate.",
         figure,
         columns,
+        _in_words(
+            {
+                name: f"tau {at:.4g} accepts {np.mean(test.uncertainty[method] < at):.1%} of the "
+                "test answers"
+                for name, at in points.items()
+            }
+        ),
     )
 
 
@@ -953,6 +1094,12 @@ def draw_u_per_epoch(history: Sequence[Row], about: str = "") -> Drawing:
         "imbalance that BTCP is made against.",
         figure,
         columns,
+        _in_words(
+            {
+                stage_label(stage): _last(rows, ("u_mean", "u_std"))
+                for stage, rows in by(history, "stage").items()
+            }
+        ),
     )
 
 
@@ -981,6 +1128,7 @@ def draw_rates_per_epoch(history: Iterable[Row], about: str, tau: float) -> Draw
         + _THRESHOLDING,
         figure,
         columns,
+        _in_words({label(stage): _last(group) for stage, group in by(rows, "stage").items()}),
     )
 
 
@@ -997,6 +1145,7 @@ def draw_risk_coverage(predictions: Predictions, about: str) -> Drawing:
         "residual, and controls.",
         figure,
         columns,
+        risk_chart(predictions.is_error, curves(predictions.uncertainty)).alt,
     )
 
 
@@ -1018,6 +1167,7 @@ def draw_histograms(predictions: Predictions, about: str, tau: float) -> Drawing
         "First seed, frozen classifier, test images; counts on a logarithmic axis.",
         figure,
         columns,
+        _in_words({label(name): _halves(predictions.is_error, u) for name, u in found.items()}),
     )
 
 
@@ -1054,6 +1204,14 @@ def draw_confidence(
         "from the test images; test images are filled, OOD images hatched.",
         figure,
         columns,
+        _in_words(
+            {
+                f"{label(name)}, {ood}": "median confidence "
+                f"{1 - np.median(test.uncertainty[name]):.3g} of test images, "
+                f"{1 - np.median(others[ood].uncertainty[name]):.3g} of OOD images"
+                for ood, name in pairs
+            }
+        ),
     )
 
 
@@ -1078,7 +1236,15 @@ def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
         "below each strength, the accuracy there. AURC rises with the error rate itself.",
         figure,
         columns,
+        _in_words({name: _most_shifted(rows, name) for name in names}),
     )
+
+
+def _most_shifted(rows: Sequence[Row], name: str) -> str:
+    """AURC of each method where a corruption is strongest."""
+    found = [row for row in rows if row["split"] == f"test:{name}3"]
+    told = [f"{label(row['method'])} {1000 * number(row['aurc']):.3g}" for row in found]
+    return f"AURC x 1000 at strength 3: {', '.join(told)}" if told else ""
 
 
 def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawing:
@@ -1099,6 +1265,12 @@ def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawi
         "depends on where u lies around tau; AUROC and AURC only on the order of the answers.",
         figure,
         columns,
+        _in_words(
+            {
+                row.get("ablation") or label(row["method"]): f"AUROC {number(row['auroc']):.2%}"
+                for row in (*base, *rows)
+            }
+        ),
     )
 
 
@@ -1119,6 +1291,9 @@ def draw_ranks(rows: Sequence[Row]) -> Drawing | None:
         "seeds of one data set share their test images, so that it is a rough guide.",
         figure,
         columns,
+        _in_words(
+            {label(name): f"{row.mean():.1f}" for name, row in zip(names, ranks, strict=True)}
+        ),
     )
 
 

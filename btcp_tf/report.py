@@ -25,7 +25,19 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from btcp_tf import command, evaluation, metrics, plots, tables, tabular, thresholds
+from btcp_tf import (
+    command,
+    evaluation,
+    gallery,
+    glance,
+    metrics,
+    pages,
+    plots,
+    svg,
+    tables,
+    tabular,
+    thresholds,
+)
 from btcp_tf.data import CORRUPTIONS
 from btcp_tf.evaluation import REFERENCE, Answers, Decision, Predictions
 from btcp_tf.files import atomic_path, check_folder
@@ -106,11 +118,13 @@ def write_run_report(
     promises: Sequence[Row] = (),
     decision: Decision | None = None,
     pixels: str | os.PathLike | None = None,
+    explanations: evaluation.Explanations | None = None,
+    files: Sequence[str] | np.ndarray | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
 
-    The pixels of the errors that are shown are saved beside the figures, so
-    that a report can be drawn again without the data set.
+    The pixels of the answers that are shown are saved beside the figures, with the paths of their
+    files, so that a report can be drawn again without the data set.
 
     Args:
       folder: The run's folder.
@@ -129,6 +143,9 @@ def write_run_report(
       promises: Rows of promised error rates, see `runs.make_promises`.
       decision: What the SavedModel accepts, from `evaluation.load_decision`.
       pixels: Folder of an earlier report's `figures`; None: that of `folder`.
+      explanations: What moved the u of each test answer.
+      files: Path of the file of each test image, `[n]`; None: they have none, or those of an
+        earlier report.
 
     Returns:
       Path of `report.html`.
@@ -136,33 +153,267 @@ def write_run_report(
     folder = Path(folder)
     test = only(rows)
     whole = _whole(settings or {})
+    source = Path(pixels or folder / "figures")
+    shown = exported_answers(predictions, decision, test)
     drawings = plots.draw_run(predictions, history, tau=test[0]["tau"])
     results = [block for group in classifiers(test) for block in _headline(group)]
-    if saved_model:
-        results.append(text(f"SavedModel: {decision.of(saved_model) if decision else saved_model}"))
     seen = tables.with_answers(rows)
     paper = _paper(test, whole) if any(row["dataset"] in tables.PAPER for row in test) else []
+    kept = _kept(source, shown, images, files)
     report = Report(
-        f"Failure prediction on {_names(test, 'dataset')}, seed {_names(test, 'seed')}",
-        [*merge_notes(notes), *_remarks(test)],
+        run_title(test),
+        [*_remarks(test), *merge_notes(notes)],
         [
-            ("Results", results),
+            ("Check these first", [_run_gallery(shown, kept, class_names, explanations)]),
+            ("Threshold and promise", _thresholds(promises, decision, predictions)),
+            ("How well u finds the errors", results),
             ("Figures", drawings),
-            (
-                "Errors to look at",
-                _error_blocks(
-                    Path(pixels or folder / "figures"), predictions, class_names, images=images
-                ),
-            ),
-            ("Thresholds", _thresholds(promises, decision, predictions)),
+            ("Errors to look at", _error_blocks(source, predictions, class_names, images=images)),
             ("All metrics", [tables.metric_table(group) for group in classifiers(test)]),
             ("The paper's columns", paper),
             ("OOD detection, joint task, covariate shift", _other_images(seen, rows, whole)),
             *_appendix(rows, settings or {}, environment or {}),
         ],
+        run_glance(shown, decision, promises, saved_model),
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
+    kept.save(folder / "figures")
     return write_report(folder, report, files=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Whose answers and whose u a run's first screen is about: what its SavedModel answers."""
+
+    predictions: Predictions
+    """Of the test set."""
+    stage: str
+    """Predictor, as "frozen"."""
+    method: str
+    threshold: Threshold
+
+    @property
+    def judged(self) -> glance.Judged:
+        """What the threshold does to the test answers."""
+        u = self.predictions.uncertainty[self.method]
+        return glance.judge(self.threshold, self.predictions.is_error, u)
+
+
+def exported_answers(
+    predictions: Mapping[str, Predictions], decision: Decision | None, test: Sequence[Row]
+) -> Shown:
+    """The answers that the SavedModel gives; without a decision those of the last fine-tuned
+    classifier, else the first one, at the tau of the rows."""
+    if decision and decision.predictor in predictions:
+        found = predictions[decision.predictor]
+        if decision.method in found.uncertainty:
+            return Shown(found, decision.predictor, decision.method, decision.threshold)
+    first, *_ = predictions
+    main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
+    threshold = dataclasses.replace(thresholds.DEFAULT, tau=float(test[0]["tau"]))
+    return Shown(predictions[main], main, _main_method(predictions[main]), threshold)
+
+
+def run_title(test: Sequence[Row]) -> str:
+    """What a run's report is called."""
+    return f"Which answers are wrong? {_names(test, 'dataset')}, seed {_names(test, 'seed')}"
+
+
+def run_glance(
+    shown: Shown, decision: Decision | None, promises: Sequence[Row], saved_model: str
+) -> glance.Glance:
+    """The first screen of a run."""
+    judged, p = shown.judged, shown.predictions
+    gallery_ = gallery.pick(p.is_error, p.uncertainty[shown.method])
+    steps: list[glance.Step | None] = [_look(gallery_)]
+    exported = bool(saved_model) and not saved_model.startswith(evaluation.NOT_EXPORTED)
+    model = saved_model if exported else "MODEL"
+    if decision:
+        calibration = decision.calibration
+        test_counts = judged.errors, judged.outcome.n
+        held_out = int(calibration.is_error.sum()), len(calibration.is_error)
+        steps.append(glance.harder(test_counts, held_out, model))
+        steps.append(
+            glance.labels(
+                decision.threshold,
+                calibration.is_error,
+                calibration.uncertainty[decision.method],
+                wanted=sorted({row["target"] for row in promises}),
+                model=model,
+            )
+        )
+    words = decision.of(saved_model) if decision else saved_model
+    if decision and decision.reason:
+        words += f"; why this one: {decision.reason}"
+    steps.append(glance.serve(saved_model, words))
+    return glance.Glance(
+        glance.state(judged),
+        _about(shown),
+        glance.sentence(judged),
+        glance.figures(judged),
+        [step for step in steps if step],
+        "Wrong among the accepted, by how many are accepted",
+        _curve(p, shown.method, judged.outcome),
+    )
+
+
+def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
+    """What a person should know at the end of a run, from its files.
+
+    The sentence and figures of the page's first screen, every method's figures, what to know, and
+    in the last line what was exported, and why.
+
+    Args:
+      folder: The run's folder.
+      saved_model: Path of the SavedModel, or why there is none.
+
+    Raises:
+      ValueError: If a file is damaged.
+      OSError: If one is not there.
+    """
+    folder = Path(folder)
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+    if not predictions:
+        raise ValueError(f"expected {folder / 'predictions.npz'}, received no such file")
+    test = only(rows)
+    shown = exported_answers(predictions, decision, test)
+    judged = shown.judged
+    notes = [*_remarks(test), *merge_notes(extra["notes"])]
+    plain = [note for note in notes if not pages.is_technical(note)]
+    parts = [
+        terminal_table(rows),
+        glance.terminal(
+            glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
+        ),
+        "\n".join(f"note: {note}" for note in plain),
+    ]
+    files = [f"report      {folder / 'report.html'}"]
+    if more := len(notes) - len(plain):
+        files[0] += f" (and {more} note{'s' * (more > 1)} about training)"
+    files.append(f"TensorBoard tensorboard --logdir {folder / 'tensorboard'}")
+    files.append(f"SavedModel  {decision.of(saved_model) if decision else saved_model}")
+    if decision and decision.reason and not saved_model.startswith(evaluation.NOT_EXPORTED):
+        files[-1] += f": {decision.reason}"
+    return "\n\n".join(filter(None, [*parts, "\n".join(files)]))
+
+
+def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
+    """Changes what a run's page says of its SavedModel, without drawing the page again.
+
+    Args:
+      folder: The run's folder.
+      saved_model: Path of the SavedModel, or why there is none.
+
+    Returns:
+      Whether the page has a place for it; one of an earlier version has none.
+    """
+    folder = Path(folder)
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+    shown = exported_answers(predictions, decision, only(rows))
+    found = run_glance(shown, decision, extra.get("promises", ()), saved_model)
+    return pages.replace_steps(folder / "report.html", found.steps)
+
+
+def _look(picked: Mapping[str, np.ndarray]) -> glance.Step:
+    unsure, trusted = (len(picked[kind]) for kind in ("uncertain", "trusted"))
+    words = f"Look at the {unsure} answers with the highest u"
+    if trusted:
+        words += f", and at the {trusted} error{'s' * (trusted > 1)} that it trusts most"
+    return glance.Step(f"{words}.", link="#check-these-first")
+
+
+def _about(shown: Shown) -> str:
+    p = shown.predictions
+    errors = int(p.is_error.sum())
+    return (
+        f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · "
+        f"{errors:,} error{'s' * (errors != 1)} · u of {label(shown.method)}, "
+        f"{stage_label(shown.stage)} classifier"
+    )
+
+
+def _curve(p: Predictions, method: str, chosen: Outcome | None) -> svg.Chart:
+    """Risk and coverage of a method and of MCP."""
+    columns = [(label(method), "ours", p.uncertainty[method])]
+    mcp = p.uncertainty.get(REFERENCE)
+    if mcp is None and p.probs is not None:
+        mcp = 1.0 - p.probs.max(axis=1)
+    if method != REFERENCE and mcp is not None:
+        columns.append((label(REFERENCE), "mcp", mcp))
+    return glance.risk_coverage(p.is_error, columns, chosen)
+
+
+# The answers to check first --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """Pictures of the answers in the gallery, and where they come from."""
+
+    rows: np.ndarray
+    images: np.ndarray | None
+    files: Sequence[str] | None
+
+    def save(self, folder: Path) -> None:
+        """Writes `gallery.npz`, from which a report is drawn again."""
+        if self.images is None:
+            return
+        files = [] if self.files is None else list(self.files)
+        with atomic_path(folder / "gallery.npz") as temporary:
+            np.savez_compressed(
+                temporary, rows=self.rows, images=self.images, files=np.array(files, str)
+            )
+
+
+def _kept(
+    source: Path,
+    shown: Shown,
+    images: np.ndarray | None,
+    files: Sequence[str] | np.ndarray | None,
+) -> _Kept:
+    """The pictures of the gallery's rows, from the images or an earlier report."""
+    picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
+    rows = np.concatenate([*picked.values()])
+    if images is not None:
+        return _Kept(rows, images[rows], None if files is None else [files[row] for row in rows])
+    path = source / "gallery.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as saved:
+            if np.array_equal(saved["rows"], rows):
+                names = [str(name) for name in saved["files"]]
+                return _Kept(rows, saved["images"], names or None)
+    # An earlier version kept the confident errors alone.
+    found: dict[int, np.ndarray] = {}
+    for name in ("most_confident_errors", "likely_label_errors"):
+        if (source / f"{name}.npz").exists():
+            with np.load(source / f"{name}.npz", allow_pickle=False) as saved:
+                found |= dict(zip(saved["rows"].tolist(), saved["images"], strict=True))
+    here = np.array([row for row in rows if int(row) in found], np.int64)
+    return _Kept(here, np.stack([found[int(row)] for row in here]) if len(here) else None, None)
+
+
+def _run_gallery(
+    shown: Shown,
+    kept: _Kept,
+    class_names: Sequence[str] | None,
+    explanations: evaluation.Explanations | None,
+) -> gallery.Gallery:
+    rows = kept.rows.tolist()
+    paths = dict(zip(rows, map(Path, kept.files or ()), strict=False))
+    return gallery.build(
+        shown.predictions,
+        shown.method,
+        shown.threshold.tau,
+        class_names=class_names,
+        pictures=None if kept.images is None else dict(zip(rows, kept.images, strict=True)),
+        names={row: f"image {row}" for row in range(len(shown.predictions.predicted))}
+        | {row: f"{path.parent.name}/{path.name}" for row, path in paths.items()},
+        links={row: path.as_uri() for row, path in paths.items() if path.is_absolute()},
+        # Those of the frozen classifier say nothing of another one's answers.
+        explanations=explanations if shown.stage == "frozen" else None,
+    )
 
 
 def _thresholds(
@@ -496,7 +747,7 @@ def _error_blocks(
                 remarks = [f"u up to {u}" for u in values]
         listed = [
             {
-                "image": " ".join(tabular.shown(names[row]).split()) if names else int(row),
+                "image": _one_line(names[row]) if names else int(row),
                 "true class": tables.class_name(labels[row], class_names),
                 "predicted class": tables.class_name(p.predicted[row], class_names),
                 key: value,
@@ -509,7 +760,8 @@ def _error_blocks(
             blocks += [Heading(words), text(caption)]
         else:
             sheet = plots.error_sheet(pixels, labels[rows], p.predicted[rows], remarks, class_names)
-            blocks.append(Drawing(name, words, caption, sheet, 2))
+            alt = "; ".join(", ".join(map(str, row.values())) for row in listed[:3])
+            blocks.append(Drawing(name, words, caption, sheet, 2, f"{len(rows)}, first {alt}"))
         table = tables.error_table(listed, name, words)
         blocks.append(Details(f"{len(listed)} error{'s' * (len(listed) > 1)} as a table", [table]))
     return blocks
@@ -625,8 +877,155 @@ def write_study_report(
             ("Settings", _study_settings(common, others, extra)),
             *_appendix(plain, {}, extra.get("environment", {}))[3:],
         ],
+        _study_glance(folder, plain, seen, cells),
     )
     return write_report(Path(output_dir or folder), report, files=True)
+
+
+def _study_glance(
+    folder: Path,
+    plain: Sequence[Row],
+    seen: Sequence[Row],
+    cells: Mapping[str, Sequence[str]],
+) -> glance.Glance:
+    """The first screen of a study: which method to use, and how sure that is.
+
+    Args:
+      folder: The study's, with its runs.
+      plain: Rows of single runs.
+      seen: Rows over seeds with `answers`.
+      cells: Names of the runs by data set.
+    """
+    found = [_winner(name, plain, seen) for name in cells]
+    better = [winner for winner in found if winner.best is not None and not winner.few]
+    first = found[0]
+    seeds = max(len(by(group, "seed")) for group in by(plain, "dataset").values())
+    if len(found) == 1:
+        state, words, figures = first.state(), first.sentence(), first.figures()
+    else:
+        state = glance.State(
+            "holds" if len(better) == len(found) else "open" if better else "none",
+            f"better than {label(REFERENCE)} on {len(better)} of {len(found)} data sets",
+        )
+        words = [f"Use {', '.join(w.name + ' on ' + w.dataset for w in found)}."]
+        figures = [winner.figures()[0] for winner in found]
+    steps = [glance.Step("Look at the errors that are trusted most.", link="#errors-to-look-at")]
+    if seeds < 5:
+        steps.append(
+            glance.Step(
+                f"{seeds} seed{'s' * (seeds > 1)} tell little of how much another training would "
+                "change; the same command goes on with more:",
+                "--seeds=5",
+            )
+        )
+    if first.best is not None:
+        steps.append(
+            glance.Step(
+                "Train it by itself:",
+                f"python -m btcp_tf.main --dataset={first.dataset} "
+                f"--method={','.join(dict.fromkeys((REFERENCE, first.best['method'])))}",
+            )
+        )
+    predictions = load_predictions(folder / cells[first.dataset][0], plain_of(plain, first.dataset))
+    chart = None
+    if "frozen" in predictions and first.method in predictions["frozen"].uncertainty:
+        chart = _curve(predictions["frozen"], first.method, None)
+    return glance.Glance(
+        state,
+        f"{', '.join(cells)} · {seeds} seed{'s' * (seeds > 1)} · "
+        f"{len(by(only(seen), 'method'))} methods on the same classifiers",
+        words,
+        figures,
+        steps,
+        f"Wrong among the accepted: {first.dataset}, first seed",
+        chart,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Winner:
+    """What a data set's rows say about the method to use."""
+
+    dataset: str
+    best: Row | None
+    """Of the method that ranks the errors better than MCP; None: none is shown to."""
+    reference: Row | None
+    few: bool
+    """Whether there are too few errors to choose by."""
+
+    @property
+    def method(self) -> str:
+        return REFERENCE if self.best is None or self.few else self.best["method"]
+
+    @property
+    def name(self) -> str:
+        return label(self.method)
+
+    def state(self) -> glance.State:
+        if self.few:
+            return glance.State("open", "too few errors to tell")
+        if self.best is None:
+            return glance.State("none", f"none shown better than {label(REFERENCE)}")
+        return glance.State("holds", f"better than {label(REFERENCE)}")
+
+    def sentence(self) -> list[Words]:
+        if self.reference is None:
+            return [f"Nothing is compared: there is no {label(REFERENCE)} among the methods."]
+        if self.few:
+            return [
+                Cell("Too few errors"),
+                f" to choose a method: take {label(REFERENCE)}, which costs nothing.",
+            ]
+        words: list[Words] = ["Use ", Cell(self.name), ": of a right and a wrong answer "]
+        pairs = 100 * number(self.reference["auroc"])
+        if self.method == REFERENCE:
+            return [*words, f"it trusts the wrong one less in {pairs:.1f} of 100 pairs."]
+        assert self.best is not None, "it is the method"
+        return [
+            *words,
+            "it trusts the wrong one less in ",
+            Cell(f"{100 * self.best['auroc']:.1f}", self.best["auroc"]),
+            f" of 100 pairs, {label(REFERENCE)} in {pairs:.1f}.",
+        ]
+
+    def figures(self) -> list[glance.Figure]:
+        row, reference = self.best, self.reference
+        if reference is None:
+            return [glance.Figure("n/a", f"{self.dataset}: nothing is compared")]
+        against = f"{self.dataset}: no method is shown to rank the errors better than MCP"
+        shown = glance.Figure("none", against)
+        if row is not None:
+            cell = difference_cell(row, "auroc")
+            shown = glance.Figure(
+                cell.text,
+                f"points of AUROC, {label(row['method'])} against {label(REFERENCE)} on "
+                f"{self.dataset}, {cell.spread} with 95 % certainty",
+            )
+        chosen = reference if row is None or self.few else row
+        risks = [
+            f"{tables.printed(number(r.get('risk_at_coverage_90')), 'risk_at_coverage_90')} %"
+            for r in (chosen, reference)
+        ]
+        beside = f"; {label(REFERENCE)}: {risks[1]}" if chosen is not reference else ""
+        return [
+            shown,
+            glance.Figure(risks[0], f"wrong among the 90 % that {self.name} trusts most{beside}"),
+            glance.Figure(
+                f"{reference['errors']:,.0f}",
+                f"errors of {int(reference['n']):,} test answers for the methods to find",
+            ),
+        ]
+
+
+def _winner(dataset: str, plain: Sequence[Row], seen: Sequence[Row]) -> _Winner:
+    test = only(plain_of(seen, dataset))
+    reference = next(
+        (row for row in test if row["method"] == REFERENCE and row["stage"] != "finetuned"), None
+    )
+    errors = [
+        row["errors"] for row in only(plain_of(plain, dataset)) if row["stage"] != "finetuned"
+    ]
+    return _Winner(dataset, _best(_candidates(test)), reference, min(errors) < FEW_ERRORS)
 
 
 def plain_of(rows: Iterable[Row], dataset: str) -> list[Row]:
@@ -1071,11 +1470,22 @@ def _write_predictions_report(
     notes = [*_left_out(answers), *_contradiction(answers, given), *_remarks(rows)]
     named = {path.stem: predictions}
     marks = {row["method"]: row["tau"] for row in rows}
+    method = next(iter(given), _main_method(predictions))
+    threshold = _threshold_of(predictions.uncertainty[method], marks[method], chosen=tau)
+    first = _scores_glance(answers, method, threshold, path)
+    cards = gallery.build(
+        predictions,
+        method,
+        threshold.tau,
+        accept=answers.accept,
+        names={row: _one_line(name) for row, name in enumerate(answers.inputs or ())},
+    )
     report = Report(
         f"Which answers are wrong? {path.name}",
         notes,
         [
-            ("Results", _headline(rows)),
+            ("Check these first", [cards]),
+            ("How well u finds the errors", _headline(rows)),
             ("What the file accepts", decision),
             ("Figures", plots.draw_run(named, tau=marks)),
             ("All metrics", [tables.metric_table(rows)]),
@@ -1086,6 +1496,7 @@ def _write_predictions_report(
             ),
             *_appendix(rows, settings, {}),
         ],
+        first,
     )
     page = write_report(folder, report, files=True)
     extra: dict[str, Any] = {"settings": settings, "notes": notes}
@@ -1095,7 +1506,48 @@ def _write_predictions_report(
     # Last: a report that cannot be drawn leaves an earlier one whole.
     evaluation.save_rows(folder / "results.json", rows, extra)
     told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
-    return page, rows, [*told, *notes]
+    shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
+    return page, rows, [shown, *told, *notes]
+
+
+def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:
+    """The threshold that a file of scores is judged by where it decides nothing itself."""
+    if chosen is None and not 0 <= u.min() <= u.max() <= 1:
+        # A raw score: the usual tau means nothing on its scale.
+        return thresholds.target_coverage(u, coverage=0.9)
+    return dataclasses.replace(thresholds.DEFAULT, tau=tau, rule="given")
+
+
+def _scores_glance(
+    answers: Answers, method: str, threshold: Threshold, path: Path
+) -> glance.Glance:
+    """The first screen of a file of scores."""
+    p, u = answers.predictions, answers.predictions.uncertainty[method]
+    judged = glance.judge(threshold, p.is_error, u)
+    if answers.accept is not None:
+        # A decision is an uncertainty of two values.
+        found = outcome(thresholds.DEFAULT, p.is_error, (~answers.accept).astype(np.float64))
+        judged = dataclasses.replace(judged, outcome=found, accepts="as the file decides")
+    right = 100 * (1 - judged.errors / judged.outcome.n)
+    steps = [
+        _look(gallery.pick(p.is_error, u)),
+        glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path)),
+    ]
+    return glance.Glance(
+        glance.state(judged),
+        f"{judged.outcome.n:,} answers with a label · {right:.2f} % right · {judged.errors:,} "
+        f"error{'s' * (judged.errors != 1)} · u of {label(method)}",
+        glance.sentence(judged),
+        glance.figures(judged),
+        [step for step in steps if step],
+        "Wrong among the accepted, by how many are accepted",
+        _curve(p, method, judged.outcome),
+    )
+
+
+def _one_line(name: object) -> str:
+    """What a row answers, on one line."""
+    return " ".join(tabular.shown(name).split())
 
 
 def _taus(answers: Answers) -> dict[str, float]:
@@ -1265,6 +1717,9 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         promises=extra.get("promises", ()),
         decision=evaluation.load_decision(folder),
         pixels=folder / "figures",
+        explanations=evaluation.load_explanations(
+            folder / evaluation.EXPLANATIONS_FILE, len(predictions["frozen"].predicted)
+        ),
     )
     return page, rows
 
@@ -1345,7 +1800,7 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
         page, table = _redraw(path, output_dir)
     print(f"{table}\n")
     for note in notes:
-        print(textwrap.fill(note, 79), end="\n\n")
+        print(note if "\n" in note else textwrap.fill(note, 79), end="\n\n")
     files = {
         "report": "report.html",
         "markdown": "report.md",

@@ -22,7 +22,7 @@ import numpy as np
 
 from btcp_tf import command, evaluation, methods, metrics, overlaps, report, thresholds, wording
 from btcp_tf.config import OWN_DATA, Config
-from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
+from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name, take
 from btcp_tf.evaluation import Predictions
 from btcp_tf.files import atomic_path, check_folder, check_place, folder_lock
 from btcp_tf.methods import METHODS
@@ -175,6 +175,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             saved_model=exported,
             promises=promises,
             decision=evaluation.load_decision(folder),
+            explanations=explain(folder, scorer, decision, dataset),
+            files=dataset.test.files,
         )
         log(folder, f"exported: {exported}")
         with atomic_path(finished) as temporary:
@@ -410,7 +412,7 @@ def train_folds(
         if config.verbose:
             print(f"residual: fold {number} of {count}")
         unseen = part == number - 1
-        seen = Split(dataset.train.images[~unseen], dataset.train.labels[~unseen])
+        seen = take(dataset.train, ~unseen)
         less = f"without {number} of {count}"
         rest = dataclasses.replace(
             dataset,
@@ -709,6 +711,13 @@ class Scorer:
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return found
 
+    def test_outputs(self, dataset: Dataset) -> methods.Outputs:
+        """What the frozen classifier answers to the test images."""
+        from btcp_tf import training
+
+        training.restore(self._network, self._stages["classifier"].values)
+        return self.outputs(dataset.test.images, dataset.test.labels)
+
     def outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
         """What the network answers to images `[n, ...]`; FloatingPointError unless finite."""
         found = self._infer(images)
@@ -957,6 +966,21 @@ def make_promises(predictions: AllPredictions, config: Config) -> list[Row]:
     return rows
 
 
+def explain(
+    folder: Path, scorer: Scorer, decision: "Decision", dataset: Dataset
+) -> evaluation.Explanations | None:
+    """Saves and returns what moved the u of each test image; None where the exported u is not
+    made of pieces of evidence."""
+    score: Any = scorer.score_of(decision.method)
+    # Until the estimators know it, there is nothing to explain by.
+    if decision.predictor != "frozen" or not hasattr(score, "contributions"):
+        return None
+    names, values = score.contributions(scorer.test_outputs(dataset))
+    found = evaluation.Explanations(decision.method, tuple(names), np.asarray(values))
+    evaluation.save_explanations(folder / evaluation.EXPLANATIONS_FILE, found)
+    return found
+
+
 def evaluate(
     network: "keras.Model",
     stages: dict[str, "Stage"],
@@ -1160,20 +1184,10 @@ def _print_summary(folder: Path) -> None:
     if missing:
         print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
     try:
-        rows, extra = evaluation.load_rows(files["results"])
-        decision, saved_model = evaluation.load_decision(folder), _read_finished(folder)
-        table = report.terminal_table(
-            rows,
-            {
-                **files,
-                "TensorBoard": f"tensorboard --logdir {folder / 'tensorboard'}",
-                "SavedModel": saved_model if decision is None else decision.of(saved_model),
-            },
-        )
-        notes = [f"note: {note}" for note in extra["notes"]]
+        told = report.closing_screen(folder, _read_finished(folder))
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise ValueError(
             f"expected the results of a finished run in {files['results']}, received what cannot "
             f"be read ({error}); {remedy}"
         ) from error
-    print("\n".join([table, *notes]))
+    print(told)

@@ -489,19 +489,19 @@ def promise_table(rows: Sequence[Row]) -> Table:
         if row["tau"] is None:
             least = number(row["least_risk"])
             words = "" if math.isnan(least) else f"least: {least:.1%}"
-            lines.append([method, target, "not achievable", words, "", "", ""])
+            lines.append([method, "not achievable", target, "", words, "", ""])
             continue
         risk, low, high = (number(row[f"test_{name}"]) for name in ("risk", "low", "high"))
         kept = "kept" if risk <= row["target"] else "above it, perhaps by chance"
         lines.append(
             [
                 method,
+                "broken" if low > row["target"] else kept,
                 target,
                 Cell(printed_u(row["tau"], 4), row["tau"]),
                 calibration,
                 Cell(f"{row['test_coverage']:.1%}", row["test_coverage"]),
                 Cell(f"{risk:.2%}", risk, f"[{low:.2%}, {high:.2%}]", {"low": low, "high": high}),
-                "broken" if low > row["target"] else kept,
             ]
         )
     return Table(
@@ -511,12 +511,12 @@ def promise_table(rows: Sequence[Row]) -> Table:
         "what the test images say, with exact 95 % intervals.",
         {
             "method": "method",
+            "verdict": "on the test set",
             "target": "promised",
             "tau": "tau",
             "calibration": "accepted in calibration",
             "coverage": "coverage",
             "risk": "error rate",
-            "verdict": "on the test set",
         },
         lines,
     )
@@ -672,24 +672,25 @@ def ood_table(rows: Sequence[Row], *, n_ood: int, paper: bool = True) -> Table:
     first = rows[0]
     published = PAPER_OOD.get((first["dataset"], first["ood"]), {}) if paper else {}
     beside = {"ood_acc": "paper_acc", "ood_au": "paper_au"} if published else {}
-    columns = {"method": "method"}
+    difference = f"auroc_minus_{REFERENCE}"
+    # The verdict second, where a phone shows it.
+    columns = {"method": "method", difference: heading("auroc", f"minus {label(REFERENCE)}:")}
     for name in ("ood_acc", "ood_au", "auroc", "fpr95", "aupr_ood", "aupr_id"):
         columns[name] = heading(name)
         if name in beside:
             columns[beside[name]] = "paper's"
-    columns[f"auroc_minus_{REFERENCE}"] = heading("auroc", f"minus {label(REFERENCE)}:")
     lines = []
     for row in ordered(rows):
         acc, au = published.get(row["method"], (None, None))
-        line: list[Words] = [who(row)]
-        for name in list(columns)[1:-1]:
+        line: list[Words] = [who(row), difference_cell(row, "auroc")]
+        for name in list(columns)[2:]:
             if name == "paper_acc":
                 line.append(_paper_cell(acc))
             elif name == "paper_au":
                 line.append(_paper_cell(au, 4))
             else:
                 line.append(value_cell(row, name))
-        lines.append([*line, difference_cell(row, "auroc")])
+        lines.append(line)
     return Table(
         _file("ood", first["dataset"], first["ood"]),
         f"OOD detection: {first['ood']} ({n_ood:,} images) against {_about(first)} "
@@ -712,17 +713,17 @@ def joint_table(rows: Sequence[Row]) -> Table:
         f"{_about(first)}",
         {
             "method": "method",
-            **{name: heading(name) for name in JOINT},
             **{
                 f"{name}_minus_{REFERENCE}": heading(name, f"minus {label(REFERENCE)}:")
                 for name in ("auroc", "aurc")
             },
+            **{name: heading(name) for name in JOINT},
         },
         [
             [
                 who(row),
-                *(value_cell(row, name) for name in JOINT),
                 *(difference_cell(row, name) for name in ("auroc", "aurc")),
+                *(value_cell(row, name) for name in JOINT),
             ]
             for row in ordered(rows)
         ],

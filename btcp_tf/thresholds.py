@@ -504,6 +504,89 @@ def calibration_size(
     )
 
 
+def expected_coverage(
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    *,
+    rows: int,
+    risk: float,
+    delta: float,
+    min_coverage: float = 0.0,
+) -> float:
+    """The coverage that `target_risk` would reach with so many calibration rows like these.
+
+    As if the errors of any number of rows were spread over u as those of these rows are, and the
+    final tau were tested alone. An estimate, to see what further labels would buy.
+
+    Args:
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      rows: How many calibration rows there would be.
+      risk: In (0, 1).
+      delta: In (0, 1).
+      min_coverage: As in `target_risk`.
+
+    Returns:
+      A share in [0, 1]; 0 where nothing could be promised.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`, or if an argument is not as described.
+    """
+    risk, delta = _probability("risk", risk), _probability("delta", delta)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    groups = metrics.tie_groups(is_error, uncertainty)
+    times = rows / groups.rows[-1]
+    counts, errors = groups.rows[1:] * times, groups.errors[1:] * times
+    share = groups.rows[1:] / groups.rows[-1]
+    # The test of `_tail`, whose function takes parts of errors and rows as well.
+    right = np.maximum(counts - errors, 1e-9)
+    passes = (special.betaincc(errors + 1.0, right, risk) <= delta) & (share >= min_coverage)
+    return float(share[passes].max(initial=0.0))
+
+
+def labels_for_promise(
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    *,
+    risk: float,
+    delta: float,
+    min_coverage: float = 0.0,
+) -> tuple[int, float] | None:
+    """About how many calibration rows a promise takes, and the share that it would accept.
+
+    For each twentieth of the rows, `calibration_size` with the error rate among those that u trusts
+    most; the share that takes fewest rows counts.
+
+    Args:
+      is_error: `[n]`, whether each answer is wrong.
+      uncertainty: `[n]`, finite.
+      risk: In (0, 1).
+      delta: In (0, 1).
+      min_coverage: As in `target_risk`.
+
+    Returns:
+      Rows and share; None where the error rate is too near to `risk`, or above it, at every share.
+
+    Raises:
+      ValueError: As `metrics.tie_groups`.
+    """
+    groups = metrics.tie_groups(is_error, uncertainty)
+    n, found = int(groups.rows[-1]), []
+    for share in np.arange(1, 21) / 20:
+        cut = int(np.argmax(groups.rows >= share * n))
+        rows = int(groups.rows[cut])
+        # Half an error more: none among few rows does not mean that there never is one.
+        observed = (int(groups.errors[cut]) + 0.5) / (rows + 1)
+        if observed >= risk or rows / n < min_coverage:
+            continue
+        try:
+            size = calibration_size(risk, delta, coverage=rows / n, expected_risk=observed)
+        except ValueError:
+            continue  # Too near to the limit for any number of rows.
+        found.append((size, rows / n))
+    return min(found, default=None)
+
+
 class Outcome(NamedTuple):
     """What a threshold does to other rows than those it was chosen on."""
 

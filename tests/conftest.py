@@ -56,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "examples: runs a worked example; not by default")
     config.addinivalue_line("markers", "servers: starts servers or Ray; not by default")
+    config.addinivalue_line("markers", "browser: looks at pages in Chromium; not by default")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

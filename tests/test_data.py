@@ -465,6 +465,19 @@ def test_a_folder_of_class_folders_is_read_bit_by_bit(tmp_path, shape):
     )
 
 
+@pytest.mark.parametrize("settings", [{}, {"size": (6, 8)}, {"max_test_images": 7}])
+def test_every_image_of_a_folder_knows_its_file(tmp_path, settings):
+    root = write_images(tmp_path / "xrays", 20, (6, 8), ("cat", "ant"))
+    dataset = data.load("folder", str(root), **settings)
+    for part in PARTS:
+        split = getattr(dataset, part)
+        assert len(split.files) == len(split) > 0
+        for image, file in zip(split.images, split.files, strict=True):
+            assert pathlib.Path(file).is_absolute()
+            np.testing.assert_array_equal(image[..., 0], np.asarray(Image.open(file)))
+    assert data.load("digits").test.files is None
+
+
 def test_a_drawn_test_set_is_stratified_and_follows_the_seed(tmp_path):
     root = write_images(tmp_path / "many", 60, classes=("a",))
     write_images(root, 20, classes=("b", "c"))

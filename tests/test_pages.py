@@ -1,13 +1,16 @@
 """The same report as HTML, Markdown, CSV and LaTeX: nothing lost, nothing taken for markup."""
 
 import csv
+import dataclasses
 import io
 import math
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
-from btcp_tf import pages, plots
+from btcp_tf import pages, plots, svg
+from btcp_tf.glance import Figure, Glance, State, Step
 from btcp_tf.pages import Definitions, Details, Heading, Notes, Report, text
 from btcp_tf.tables import Cell, Table
 
@@ -57,14 +60,19 @@ def words(element):
 
 def test_html_is_well_formed_and_shows_all_text_as_text(report):
     tree = ElementTree.fromstring(pages.to_html(report).removeprefix("<!DOCTYPE html>"))
-    assert not list(tree.iter("b"))
+    assert ODD not in [element.tag for element in tree.iter()]
+    assert not [words(b) for b in tree.iter("b") if "100 % of a_b" in words(b)]
     shown = words(tree)
     for piece in ("Title", "note", "caption", "title", "about", "late note"):
         assert f"{piece} {ODD}" in shown
-    assert [words(h) for h in tree.iter("h2")] == ["First", "Second", "Third"]
+    assert [words(h) for h in tree.iter("h2")] == ["What to know", "First", "Second", "Third"]
+    named = {element.get("id") for element in tree.iter() if element.get("id")}
+    assert {a.get("href").lstrip("#") for a in tree.find(".//nav").iter("a")} <= named
     assert [float(data.get("value")) for data in tree.iter("data")][:3] == [0.91, 0.91, -0.0071]
     line = next(line for line in tree.iter("tr") if words(line).startswith(ODD))
     assert words(line) == f"{ODD}91.00 [90.00, 92.00] better-7.10 ± 0.3060.63"
+    # An interval with a verdict is drawn, too; a spread without one is not.
+    assert len(list(line.iter("svg"))) == 1
     assert [words(x) for x in tree.iter("span") if x.get("class") == "verdict better"] == [
         "better"
     ] * 2
@@ -82,17 +90,100 @@ def test_html_needs_no_other_file(report):
         for name in ("src", "href", "srcset", "poster", "action")
         if element.get(name)
     ]
-    assert len(sources) == 1 and sources[0].startswith("data:image/png;base64,")
-    assert not {element.tag for element in tree.iter()} & {"script", "link", "iframe", "object"}
+    pictures = [source for source in sources if not source.startswith("#")]
+    assert len(pictures) == 1 and pictures[0].startswith("data:image/png;base64,")
+    assert not {element.tag for element in tree.iter()} & {"link", "iframe", "object"}
+    [script] = tree.iter("script")
+    assert not script.attrib and "fetch(" not in script.text and "import" not in script.text
     style = tree.find("head/style").text
     assert "url(" not in style and "@import" not in style
+
+
+GLANCE = Glance(
+    State("broken", f"word {ODD}"),
+    f"line {ODD}",
+    ["It accepts ", Cell("89.9", 0.899), f" of {ODD}."],
+    [Figure("89.9 %", f"figure {ODD}"), Figure("2.87 %", "wrong"), Figure("67 %", "caught")],
+    [Step(f"step {ODD}", f"command {ODD}"), Step("look", link="#first")],
+    "chart",
+    svg.Chart(
+        f"alt {ODD}",
+        [svg.Line(f"name {ODD}", np.array([0.0, 1.0]), np.array([0.0, 0.2]), "ours")],
+        svg.Axis("x"),
+        svg.Axis("y"),
+        [svg.Point(0.5, 0.1, (ODD, ODD))],
+    ),
+)
+
+
+def test_the_first_screen_stands_before_all_else_and_escapes_all(report):
+    html = pages.to_html(dataclasses.replace(report, glance=GLANCE))
+    tree = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    first = tree.find(".//main/header")
+    shown = words(first)
+    for piece in ("word", "line", "figure", "step", "command", "name"):
+        assert f"{piece} {ODD}" in shown.replace("\N{NO-BREAK SPACE}", " ")
+    assert next(tree.find(".//main").iter()).find("*") is first
+    assert first.find(".//p[@class='badge broken']/svg") is not None
+    assert [x.get("aria-label") for x in first.iter("svg") if x.get("role")] == [f"alt {ODD}"]
+    assert first.find(".//a[@href='#first']").text == "look"
+    assert [float(x.get("value")) for x in first.iter("data")] == [0.899]
+    assert "- **67 %** caught" in pages.to_markdown(dataclasses.replace(report, glance=GLANCE))
+
+
+@pytest.mark.parametrize("name", ["holds", "broken", "open", "none"])
+def test_every_state_has_a_shape_of_its_own_and_a_word(report, name):
+    html = pages.to_html(
+        dataclasses.replace(report, glance=dataclasses.replace(GLANCE, state=State(name, "so")))
+    )
+    tree = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    badge = tree.find(f".//p[@class='badge {name}']")
+    assert words(badge) == "so" and badge.find("svg").get("aria-hidden") == "true"
+    shapes = {"holds": "circle", "none": "rect", "broken": "path", "open": "path"}
+    assert next(iter(badge.find("svg"))).tag == shapes[name]
+    outline = next(iter(badge.find("svg"))).get("d", "")
+    assert outline.count("L") == {"broken": 7, "open": 2}.get(name, 0)
+
+
+def test_steps_are_replaced_in_a_page_that_has_them(tmp_path, report):
+    path = tmp_path / "report.html"
+    assert not pages.replace_steps(path, GLANCE.steps)
+    path.write_text(pages.to_html(report), encoding="utf-8")
+    assert not pages.replace_steps(path, GLANCE.steps)
+    whole = dataclasses.replace(report, glance=GLANCE)
+    path.write_text(pages.to_html(whole), encoding="utf-8")
+    steps = [Step(f"another {ODD}")]
+    for _ in range(2):
+        assert pages.replace_steps(path, steps)
+        after = dataclasses.replace(report, glance=dataclasses.replace(GLANCE, steps=steps))
+        assert path.read_text(encoding="utf-8") == pages.to_html(after)
+
+
+@pytest.mark.parametrize(
+    ("note", "technical"),
+    [
+        ("tcp: few errors", True),
+        ("tcp, btcp_finetuned: gamma = 1 is capped", True),
+        ("residual: learned from 20 answers", True),
+        ("fashion_mnist: part or stand-in", False),
+        ("threshold: not achievable", False),
+        ("One seed.", False),
+        ("tcp, and more: x", False),
+    ],
+)
+def test_notes_about_training_are_folded(note, technical):
+    assert pages.is_technical(note) is technical
+    html = pages.to_html(Report("t", [note, "One seed: plain."], []))
+    tree = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    folded = "".join(words(part) for part in tree.iter("details"))
+    assert (note in folded) is technical and note in words(tree)
 
 
 def test_html_keeps_wide_content_in_boxes_that_scroll(report):
     tree = ElementTree.fromstring(pages.to_html(report).removeprefix("<!DOCTYPE html>"))
     boxes = [box for box in tree.iter("div") if box.get("class") == "scroll"]
     for tag in ("table", "img"):
-        assert len(list(tree.iter(tag))) == sum(len(list(box.iter(tag))) for box in boxes)
+        assert boxes and len(list(tree.iter(tag))) == sum(len(list(box.iter(tag))) for box in boxes)
     assert all(box.get("tabindex") == "0" and box.get("aria-label") for box in boxes)
     viewport = next(meta for meta in tree.iter("meta") if meta.get("name") == "viewport")
     assert viewport.get("content").startswith("width=device-width")

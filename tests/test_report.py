@@ -174,17 +174,19 @@ def test_page_holds_every_metric_of_every_row(run):
                 np.testing.assert_allclose(numbers, expected, atol=0.0051)
 
 
-def test_page_puts_caveats_before_results_and_results_before_figures(run):
-    text = body(parse(run[3]))
+def test_page_answers_first_then_says_what_to_know_then_shows_what_to_look_at(run):
+    text = words(parse(run[3]).find(".//main"))
     places = [
         text.index(word)
         for word in (
-            "Failure prediction on fashion_mnist, seed 3",
+            "Which answers are wrong? fashion_mnist, seed 3",
+            "Of 100 answers it accepts",
+            "Serve models/x/1",
+            "The frozen classifier makes only 12 errors",
             "part: 60 of <10,000> images",
             "tcp, btcp: few errors",
-            "The frozen classifier makes only 12 errors",
+            "Highest u",
             "Right on 80.00 % of 60 test images, wrong on 12.",
-            "SavedModel: models/x/1",
             "Risk and coverage",
             "All metrics",
             "What the metrics mean",
@@ -202,7 +204,7 @@ def test_page_calls_stages_by_one_word(run):
 
 def test_page_shows_names_of_users_as_text(run):
     _, _, predictions, text = run
-    assert "<b>" not in text and "<here>" not in text
+    assert "<b>bold" not in text and "<here>" not in text
     p = predictions["btcp_finetuned"]
     found = tables(parse(text))
     head, *lines = found["Most confident errors"]
@@ -300,6 +302,85 @@ def test_a_run_is_drawn_again_elsewhere(undrawn, run, tmp_path):
     assert not (tmp_path / "results.json").exists()
     names = sorted(path.name for path in (folder / "figures").iterdir())
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == names
+
+
+def test_what_becomes_of_the_export_is_written_into_the_page(undrawn, run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    assert report.replace_saved_model(folder, "not exported: <no> room")
+    said = body(parse((folder / "report.html").read_text(encoding="utf-8")))
+    assert "There is no SavedModel to serve: not exported: <no> room." in said
+    assert "models/x/1" not in said
+    assert report.replace_saved_model(folder, "models/x/1")
+    assert (folder / "report.html").read_text(encoding="utf-8") == run[3]
+
+
+def test_the_closing_screen_says_what_the_page_says(run):
+    folder, _, _, text = run
+    told = report.closing_screen(folder, "models/x/1")
+    tree = parse(text)
+    for value in tree.find(".//ul[@class='figures']").iter("b"):
+        assert value.text in told
+    sentence = words(tree.find(".//p[@class='answer']"))
+    assert sentence in " ".join(told.split())
+    assert "part: 60 of <10,000> images" in told and "few errors" not in told
+    assert "1 note about training" in told
+    assert told.splitlines()[-1] == "SavedModel  models/x/1"
+
+
+def test_the_gallery_shows_what_the_exported_u_says(run):
+    _, _, predictions, text = run
+    p = predictions["btcp_finetuned"]
+    u = p.uncertainty["btcp"]
+    tree = parse(text)
+    cards = [card for card in tree.iter("li") if (card.get("class") or "").startswith("card")]
+    rows = [int(card.get("id").removeprefix("answer-")) for card in cards]
+    assert len(set(rows)) == len(rows) and rows[0] == u.argmax()
+    for card, row in zip(cards, rows, strict=True):
+        assert card.get("data-truth") == ("wrong" if p.is_error[row] else "right")
+        assert card.get("data-accept") == ("accepted" if u[row] < 0.5 else "handed-over")
+        assert CLASSES[p.predicted[row]] in words(card)
+        assert card.find("img").get("src").startswith("data:image/png")
+
+
+def test_a_run_of_an_earlier_version_is_drawn_again_with_the_pictures_it_has(
+    undrawn, run, tmp_path
+):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    (folder / "figures" / "gallery.npz").unlink()
+    assert report.main([str(folder)]) == 0
+    tree = parse((folder / "report.html").read_text(encoding="utf-8"))
+    with np.load(folder / "figures" / "most_confident_errors.npz") as saved:
+        kept = set(saved["rows"].tolist())
+    with np.load(folder / "figures" / "likely_label_errors.npz") as saved:
+        kept |= set(saved["rows"].tolist())
+    cards = [card for card in tree.iter("li") if (card.get("class") or "").startswith("card")]
+    with_picture = {int(c.get("id")[7:]) for c in cards if c.find("img") is not None}
+    assert with_picture == {int(c.get("id")[7:]) for c in cards} & kept and with_picture
+
+
+def test_why_an_answer_has_its_u_and_where_its_file_is(undrawn, tmp_path):
+    p = make_predictions(("mcp", "residual"), errors=20)
+    values = np.zeros((60, 2), np.float32)
+    values[:, 0], values[:, 1] = 2.5, -0.4
+    (tmp_path / "a").mkdir()
+    about = dict(
+        images=np.zeros((60, 3, 3, 1), np.uint8),
+        files=np.array([str(tmp_path / "a" / f"{row} &.png") for row in range(60)]),
+        explanations=evaluation.Explanations("residual", ("neighbors", "answer"), values),
+        decision=evaluation.Decision(thresholds.DEFAULT, "frozen", "residual", p),
+    )
+    page = report.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    tree = parse(page.read_text(encoding="utf-8"))
+    card = next(c for c in tree.iter("li") if (c.get("class") or "").startswith("card"))
+    row = card.get("id").removeprefix("answer-")
+    assert card.find(".//a").get("href") == (tmp_path / "a" / f"{row} &.png").as_uri()
+    assert card.find(".//a").text == f"a/{row} &.png"
+    why = [words(reason) for reason in card.find(".//ul[@class='why']")]
+    assert len(why) == 2 and why[0].endswith("disagree: +2.5") and why[1].endswith("-0.4")
+    # Of another method's u they say nothing.
+    about["explanations"] = dataclasses.replace(about["explanations"], method="mcp")
+    page = report.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    assert 'class="why"' not in page.read_text(encoding="utf-8")
 
 
 def test_images_of_other_errors_are_not_shown(tmp_path):
@@ -529,7 +610,9 @@ def test_study_tables_hold_the_rows(study):
 def test_study_markdown_has_what_the_page_has(study):
     folder, _, text = study
     found = (folder / "report.md").read_text(encoding="utf-8")
-    headings = [words(h) for h in parse(text).iter("h2")]
+    tree = parse(text)
+    headings = [words(h) for section in tree.iter("section") for h in section.iter("h2")]
+    assert headings.pop(0) == "What to know"
     assert re.findall(r"^## (.*)$", found, re.MULTILINE) == headings
     for name in re.findall(r"\]\((figures/[^)]*)\)", found):
         assert (folder / name).exists()

@@ -1,0 +1,263 @@
+"""Every page in a browser, wide and narrow, light and dark: what is read first, and by whom.
+
+These tests need Chromium and the extra `browser`: `pytest -m browser -n0`.
+"""
+
+import importlib.util
+import os
+import shutil
+
+import numpy as np
+import production
+import pytest
+import test_report
+
+from btcp_tf import evaluation, monitor, report, thresholds
+from btcp_tf.evaluation import Decision, Explanations, Predictions
+
+pytestmark = pytest.mark.browser
+
+CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+PAGES = ("run", "scores", "study", "monitor")
+SCREENS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+
+
+def test_what_these_tests_need_is_there():
+    assert importlib.util.find_spec("playwright") and importlib.util.find_spec(
+        "axe_playwright_python"
+    ), "expected the extra `browser`: pip install .[browser]"
+    assert CHROMIUM, "expected Chromium on the PATH, or its path in CHROMIUM"
+
+
+def make_answers(n, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, n)
+    doubt = rng.beta(0.7, 3, n)
+    predicted = np.where(rng.random(n) < doubt, (labels + 1) % 4, labels)
+    noise = rng.normal(0, 0.06, (2, n))
+    columns = {
+        "mcp": np.clip(0.6 * doubt + 3 * np.abs(noise[0]), 0, 1),
+        "residual": np.clip(doubt + noise[1], 0, 1),
+    }
+    return Predictions(labels, None, predicted, columns)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Path of each page by its name."""
+    return make_pages(tmp_path_factory.mktemp("pages"))
+
+
+def make_pages(folder):
+    (folder / "study").mkdir()
+    test_report.make_study(folder / "study")
+    test, calibration = make_answers(600, 1), make_answers(500, 2)
+    chosen = thresholds.target_risk(
+        calibration.is_error, calibration.uncertainty["residual"], risk=0.15, delta=0.1
+    )
+    files = np.array([str(folder / f"{row}.png") for row in range(600)])
+    run = report.write_run_report(
+        folder / "run",
+        test_report.make_rows(test, dataset="digits"),
+        {"frozen": test},
+        test_report.make_history(("residual",)),
+        images=np.random.default_rng(0).integers(0, 256, (600, 9, 8, 3), np.uint8),
+        class_names=CLASSES,
+        settings={"seed": "3"},
+        notes=["residual: 300 wrong answers taught it", "part: 600 of 10,000 images"],
+        saved_model="saved_models/digits/1",
+        decision=Decision(chosen, "frozen", "residual", calibration),
+        explanations=Explanations(
+            "residual",
+            ("answer", "neighbors", "image_head"),
+            np.random.default_rng(1).normal(0, 2, (600, 3)),
+        ),
+        files=files,
+    )
+    evaluation.save_predictions(folder / "scores.npz", test)
+    scores, _ = report.write_predictions_report(folder / "scores.npz", bootstrap_draws=20)
+    production.write_run(folder / "baseline", production.answers(400, 0))
+    later = production.rows_of(production.answers(500, 1, harder=0.1), labels=True)
+    today = production.write_csv(folder / "today.csv", later)
+    monitor.main([f"--baseline={folder}/baseline", f"--scores={today}"])
+    return {
+        "run": run,
+        "scores": scores,
+        "study": report.write_study_report(folder / "study"),
+        "monitor": folder / "today.csv-monitor" / "monitor.html",
+    }
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(browser, pages):
+    """Opens a page of this name; what it asks of the network stands in its `asked`."""
+    contexts = []
+
+    def open_(name, width=1280, scheme="light", script=True):
+        size = {"width": width, "height": 900 if width > 600 else 844}
+        context = browser.new_context(
+            viewport=size, color_scheme=scheme, java_script_enabled=script
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.asked, page.failed = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: page.failed.append(str(error)))
+        page.goto(pages[name].as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_no_page_has_a_fault_that_axe_finds(visit, name, width, scheme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = visit(name, width, scheme)
+    # What is folded has to be readable, too.
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    found = Axe().run(page).response
+    told = [
+        f"{fault['id']}: {node['html'][:150]} {node.get('failureSummary', '')[:200]}"
+        for fault in found["violations"]
+        for node in fault["nodes"][:3]
+    ]
+    assert not told, "\n".join(told)
+    assert found["passes"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_first_screen_answers(visit, name, width):
+    page = visit(name, width)
+    height = page.viewport_size["height"]
+    for wanted in (".badge", ".answer", ".figures li:nth-child(3)"):
+        box = page.locator(wanted).bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= height, wanted
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width, wanted
+    assert page.locator(".figures li").count() == 3
+    assert page.locator(".badge").inner_text().strip()
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_screen(visit, name, width):
+    page = visit(name, width)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_asks_the_network_or_fails(visit, pages, name):
+    page = visit(name)
+    page.wait_for_load_state("networkidle")
+    assert [url for url in page.asked if not url.startswith("data:")] == [pages[name].as_uri()]
+    assert page.failed == []
+
+
+def test_filters_show_what_they_say(visit):
+    page = visit("run")
+    cards = page.locator(".card:visible")
+    everything = cards.count()
+    assert everything > 24
+    page.locator("[data-filter=truth]").select_option("wrong")
+    wrong = cards.count()
+    assert 0 < wrong < everything
+    assert page.locator(".card.right:visible").count() == 0
+    assert page.locator(".count").inner_text() == f"{wrong} of {everything} shown"
+    page.locator("[data-filter=accept]").select_option("accepted")
+    for card in cards.all():
+        assert "accepted" in card.inner_text() and "wrong" in card.inner_text()
+    page.locator("[data-filter=accept]").select_option("")
+    page.locator("[data-filter=class]").select_option(label="Dress")
+    assert 0 < cards.count() < wrong
+    assert all("Dress" in card.inner_text() for card in cards.all())
+
+
+def test_a_click_sorts_a_table_and_another_the_other_way(visit):
+    page = visit("run")
+    table = page.locator("table.sortable", has_text="95 % intervals in brackets").first
+    head = table.locator("thead button", has_text="AURC")
+
+    def column():
+        cells = table.locator("tbody tr td:nth-child(4) data").all()
+        return [float(cell.get_attribute("value")) for cell in cells]
+
+    before = column()
+    assert len(before) == 2
+    head.click()
+    assert column() == sorted(before)
+    assert table.locator("[aria-sort=ascending]").count() == 1
+    head.focus()
+    page.keyboard.press("Enter")
+    assert column() == sorted(before, reverse=True)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_without_a_script_everything_is_there(visit, name):
+    with_script = visit(name).locator("main").inner_text
+    page = visit(name, script=False)
+    assert page.locator(".filters:visible").count() == 0
+    shown = page.locator("main").inner_text()
+    for words in visit(name).locator("h2, .card, .figures li, .steps li").all_inner_texts():
+        assert words.split("\n")[0] in shown
+    assert len(shown) > 0.9 * len(with_script()) - 600
+    for summary in page.locator("details summary").all()[:1]:
+        summary.click()
+        assert page.locator("details[open]").count() == 1
+
+
+@pytest.mark.parametrize("name", ["run", "study", "monitor"])
+def test_verdicts_are_on_a_phone_without_scrolling_a_table(visit, name):
+    page = visit(name, 390)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    found = page.evaluate(
+        """() => {
+          const words = ["better", "worse", "not distinguishable", "kept", "broken", "changed",
+                         "no finding", "not achievable", "above it, perhaps by chance"];
+          const rows = [...document.querySelectorAll("tbody tr")];
+          const hit = (cell) => words.some((word) => cell.innerText.includes(word));
+          return rows.filter((row) => [...row.cells].slice(1).some(hit)).map((row) =>
+            [...row.cells].slice(1).find(hit).getBoundingClientRect().left + 60);
+        }"""
+    )
+    assert found and max(found) <= 390
+
+
+def test_a_card_links_to_its_file_and_says_why(visit):
+    page = visit("run")
+    first = page.locator(".card").first
+    link = first.locator("a").get_attribute("href")
+    assert link.startswith("file://") and link.endswith(".png")
+    assert first.locator(".why li").count() >= 1
+
+
+def test_paper_has_no_controls_and_all_that_is_folded(visit, tmp_path):
+    page = visit("run")
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible() and not page.locator(".filters").is_visible()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+
+
+def test_a_page_that_is_too_small_for_a_gallery_is_no_fault(tmp_path, browser):
+    evaluation.save_predictions(tmp_path / "s.npz", make_answers(3, 0))
+    path, _ = report.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert page.locator(".card").count() <= 3
+    page.close()

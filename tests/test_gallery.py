@@ -1,0 +1,109 @@
+"""The answers to look at first: which ones, none twice, and what is said of each."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from btcp_tf import evaluation, gallery
+from btcp_tf.evaluation import Explanations, Predictions
+
+
+def make_predictions(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    u = rng.random(n)
+    predicted = np.where(rng.random(n) < u / 2, (labels + 1) % 3, labels)
+    return Predictions(labels, None, predicted, {"mcp": u[::-1].copy(), "residual": u})
+
+
+def test_the_highest_u_and_apart_from_them_the_most_trusted_errors():
+    p = make_predictions()
+    u = p.uncertainty["residual"]
+    found = gallery.pick(p.is_error, u, 24)
+    assert found["uncertain"].tolist() == sorted(range(200), key=lambda row: -u[row])[:24]
+    trusted = [row for row in sorted(range(200), key=u.__getitem__) if p.is_error[row]]
+    expected = [row for row in trusted if row not in set(found["uncertain"].tolist())][:24]
+    assert found["trusted"].tolist() == expected
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 30])
+def test_no_answer_is_shown_twice_however_few_there_are(n):
+    p = make_predictions(n)
+    rows = np.concatenate([*gallery.pick(np.ones(n, bool), p.uncertainty["residual"]).values()])
+    assert len(set(rows.tolist())) == len(rows) == min(n, 48)
+
+
+def test_cards_say_what_the_rows_say():
+    p = make_predictions()
+    images = np.random.default_rng(1).integers(0, 256, (200, 5, 4, 3), np.uint8)
+    made = gallery.build(
+        p,
+        "residual",
+        0.6,
+        class_names=("a", "b", "c"),
+        pictures=dict(enumerate(images)),
+        names={0: "first"},
+        links={0: "file:///x/first.png"},
+    )
+    assert len(made.cards) == 48 and set(made.classes) <= {"a", "b", "c"}
+    for card in made.cards:
+        assert card.predicted == "abc"[p.predicted[card.row]]
+        assert card.true == "abc"[p.labels[card.row]]
+        assert card.wrong == p.is_error[card.row]
+        assert card.accepted == (p.uncertainty["residual"][card.row] < 0.6)
+        assert card.mcp == p.uncertainty["mcp"][card.row]
+        assert card.predicted in card.alt and card.name in card.alt
+        file = io.BytesIO(base64.b64decode(card.picture.split(",")[1]))
+        np.testing.assert_array_equal(np.asarray(Image.open(file)), images[card.row])
+
+
+def test_decisions_of_a_file_count_and_without_a_threshold_none_is_accepted():
+    p = make_predictions()
+    accept = np.arange(200) % 2 == 0
+    for card in gallery.build(p, "residual", 0.5, accept=accept).cards:
+        assert card.accepted == (card.row % 2 == 0)
+    assert not any(card.accepted for card in gallery.build(p, "residual", None).cards)
+
+
+def test_large_pictures_become_small_and_gray_ones_stay_gray():
+    shown = gallery.picture(np.full((600, 300, 1), 7, np.uint8))
+    image = Image.open(io.BytesIO(base64.b64decode(shown.split(",")[1])))
+    assert image.mode == "L" and max(image.size) <= 160 and image.size[1] == 2 * image.size[0]
+
+
+def test_the_strongest_evidence_is_named_first_and_weak_one_is_not():
+    values = np.zeros((200, 4), np.float32)
+    values[3] = [0.3, -2.0, 0.01, 1.2]
+    explained = Explanations("residual", ("answer", "neighbors", "head", "new_look"), values)
+    found = gallery.reasons(explained, 3)
+    assert [round(reason.value, 3) for reason in found] == [-2.0, 1.2, 0.3]
+    assert "agree" in found[0].words and "disagree" not in found[0].words
+    assert found[1].words == "new look"
+    p = make_predictions()
+    assert not any(c.reasons for c in gallery.build(p, "mcp", 0.5, explanations=explained).cards)
+
+
+def test_explanations_are_read_again_or_refused(tmp_path):
+    path = tmp_path / evaluation.EXPLANATIONS_FILE
+    assert evaluation.load_explanations(path, 5) is None
+    values = np.arange(10, dtype=np.float32).reshape(5, 2)
+    evaluation.save_explanations(path, Explanations("residual", ("a", "b"), values))
+    found = evaluation.load_explanations(path, 5)
+    assert (found.method, found.names) == ("residual", ("a", "b"))
+    np.testing.assert_array_equal(found.values, values)
+    with pytest.raises(ValueError, match="expected those of 6 answers, received 5"):
+        evaluation.load_explanations(path, 6)
+    np.savez(path, names=np.array(["a"]))
+    with pytest.raises(ValueError, match="expected method, names and values"):
+        evaluation.load_explanations(path, 5)
+    path.write_bytes(b"no npz")
+    with pytest.raises(ValueError, match="no explanations"):
+        evaluation.load_explanations(path, 5)
+    with pytest.raises(ValueError, match=r"expected floats \[n, 3\]"):
+        Explanations("residual", ("a", "b", "c"), values)
+    values[2, 1] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        Explanations("residual", ("a", "b"), values)

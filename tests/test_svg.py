@@ -1,0 +1,79 @@
+"""Figures in a page show the numbers they are given, inside their frame and as XML."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from btcp_tf import svg
+
+
+def make_chart(ends=(0.1, 0.1001, 0.2), top=0.25, count=1000):
+    x = np.linspace(0, 1, count)
+    lines = [svg.Line(f"line <{i}> & more", x, end * x, "rest") for i, end in enumerate(ends)]
+    return svg.Chart("it <rises> & rises", lines, svg.Axis("x <&>"), svg.Axis("y", 0.0, top))
+
+
+def test_a_chart_is_xml_with_an_alternative_text():
+    tree = ElementTree.fromstring(svg.chart(make_chart()))
+    assert tree.get("role") == "img" and tree.get("aria-label") == "it <rises> & rises"
+    assert {"x <&>", "line <0> & more", "0 %", "20 %"} <= {t.text for t in tree.iter("text")}
+
+
+def test_lines_go_where_their_numbers_say():
+    tree = ElementTree.fromstring(svg.chart(make_chart(ends=(0.25,))))
+    (path,) = tree.iter("path")
+    points = np.array([list(map(float, p.split(","))) for p in path.get("d")[1:].split(" L")])
+    assert len(points) <= 200
+    grid = [line for line in tree.iter("line") if line.get("class") == "grid"]
+    left, right = float(grid[0].get("x1")), float(grid[0].get("x2"))
+    assert points[0][0] == left and points[-1][0] == right
+    # The line of y = x / 4 is straight and ends at the top of its axis.
+    slope = np.diff(points[:, 1]) / np.diff(points[:, 0])
+    np.testing.assert_allclose(slope, slope.mean(), atol=0.1)
+    tick = next(t for t in tree.iter("text") if t.text == "25 %")
+    assert float(tick.get("y")) == pytest.approx(points[-1][1] + 5, abs=0.2)
+
+
+def test_names_of_lines_do_not_cover_one_another():
+    for ends in ((0.1, 0.1001, 0.2), (0.0, 0.0, 0.0, 0.0), (0.25, 0.25, 0.249)):
+        tree = ElementTree.fromstring(svg.chart(make_chart(ends)))
+        names = [t for t in tree.iter("text") if t.get("class").startswith("name")]
+        heights = sorted(float(name.get("y")) for name in names)
+        assert (np.diff(heights) >= 20.9).all()
+        assert 0 < heights[0] and heights[-1] <= svg.HEIGHT
+        by_end = [float(t.get("y")) for t in names]
+        assert np.argsort(by_end, kind="stable")[0] == int(np.argmax(ends))
+
+
+def test_an_interval_beside_zero():
+    tree = ElementTree.fromstring(svg.forest(0.02, 0.01, 0.04, (-0.01, 0.04)))
+    zero, line = tree.iter("line")
+    (dot,) = tree.iter("circle")
+    assert float(zero.get("x1")) < float(line.get("x1")) < float(dot.get("cx"))
+    assert float(dot.get("cx")) < float(line.get("x2")) <= 120
+    scale = (float(line.get("x2")) - float(zero.get("x1"))) / 0.04
+    assert float(dot.get("cx")) == pytest.approx(float(zero.get("x1")) + 0.02 * scale, abs=0.2)
+    assert "nan" not in svg.forest(0.0, 0.0, 0.0, (0.0, 0.0))
+
+
+def test_bars_reach_as_far_as_their_share_and_to_their_side():
+    sizes = {}
+    for value in (2.0, 1.0, -2.0):
+        (bar,) = ElementTree.fromstring(svg.signed_bar(value, 2.0)).iter("rect")
+        sizes[value] = float(bar.get("x")), float(bar.get("width")), bar.get("class")
+    assert sizes[2.0][1] == 2 * sizes[1.0][1] == sizes[-2.0][1]
+    assert sizes[2.0][0] == 30 and sizes[-2.0][0] + sizes[-2.0][1] == 30
+    assert sizes[2.0][2] != sizes[-2.0][2]
+
+
+@pytest.mark.parametrize("high", [1e-4, 0.03, 0.11, 1.0, 37.0, 9_000.0])
+def test_ticks_are_few_round_and_inside(high):
+    tree = ElementTree.fromstring(
+        svg.chart(svg.Chart("", [], svg.Axis("x"), svg.Axis("y", 0.0, high, percent=False)))
+    )
+    ticks = [t.text for t in tree.iter("text") if t.get("text-anchor") == "end"]
+    values = [float(t.replace(",", "")) for t in ticks]
+    assert 3 <= len(values) <= 7 and values[0] == 0 and values[-1] <= high * 1.001
+    assert all(len(re.sub(r"[0.,e-]", "", t)) <= 3 for t in ticks)
