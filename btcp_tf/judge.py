@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import classifiers, estimators, evaluation, metrics, thresholds
+from btcp_tf import classifiers, estimators, evaluation, metrics, networks, thresholds
 from btcp_tf.files import as_path, atomic_path, check_folder
 
 _DRAWS = 1000
@@ -43,6 +43,9 @@ class Card(keras.layers.Layer):
     Args:
       about: JSON values by name.
     """
+
+    passes_on_first = True
+    """For `networks.with_logit`, which looks for what u is made of."""
 
     def __init__(self, about: dict[str, Any], **settings: Any) -> None:
         super().__init__(**settings)
@@ -65,6 +68,7 @@ class Judge:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self._inferences: dict[tuple[tuple[str, ...], int], _Inference] = {}
+        self._calibration_inputs: Any = None
 
     @property
     def class_names(self) -> list[str]:
@@ -235,8 +239,8 @@ class Judge:
           batch_size: Inputs at once.
 
         Returns:
-          `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` `[n]` in [0, 1], and once there
-          is a threshold `accept` bool `[n]`.
+          `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` float64 `[n]` in [0, 1], and once
+          there is a threshold `accept` bool `[n]`.
         """
         return self._predict(x, None, batch_size)[0]
 
@@ -252,13 +256,13 @@ class Judge:
           y: Labels `[n]`.
           batch_size: Inputs at once.
         """
-        (probs, u, z), y = self._outputs(("probs", "uncertainty", "mcp_logit"), x, y, batch_size)
+        found, y = self._outputs((*self._scored, "mcp_logit"), x, y, batch_size)
+        probs, mcp = found["probs"], found["mcp_logit"][:, 0].astype(np.float64)
         return evaluation.Predictions(
             self._labels(y, len(probs)),
             probs,
             probs.argmax(axis=1),
-            # From the logit: 1 - p in float32 has ties that the other's u does not have.
-            {"mcp": special.expit(z[:, 0]), self.method: u[:, 0]},
+            {"mcp": special.expit(mcp), self.method: networks.uncertainty_of(found)},
         )
 
     def evaluate(
@@ -321,13 +325,14 @@ class Judge:
         if y is not None or thresholds.needs_labels(rule):
             labels = self._labels(y, len(predicted))
         is_error = None if labels is None else predicted != labels
-        chosen = thresholds.choose(rule, is_error, u, **settings)
+        chosen = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
+        self._calibration_inputs = None if hasattr(x, "element_spec") else x
         self._about["threshold"] = dataclasses.asdict(chosen)
-        # For those who read the exported model; u in so many digits is the same float32 again.
+        # For those who read the exported model.
         self._about["calibration"] = {
             "labels": None if labels is None else labels.tolist(),
             "predicted": predicted.tolist(),
-            "uncertainty": [float(f"{value:.9g}") for value in u],
+            "uncertainty": u.tolist(),
         }
         if chosen.tau is None:
             least = chosen.least_risk
@@ -367,7 +372,9 @@ class Judge:
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
 
-        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5.
+        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Right after
+        `select_threshold` on an array, which must not have changed since, it is checked in a fresh
+        process that it accepts just those of its inputs that `predict` does.
 
         Args:
           root: Export root.
@@ -394,7 +401,7 @@ class Judge:
                 None if found["labels"] is None else np.array(found["labels"]),
                 None,
                 np.array(found["predicted"]),
-                {COLUMN: np.array(found["uncertainty"], np.float32)},
+                {COLUMN: np.array(found["uncertainty"], np.float64)},
             )
         return export(
             self.model,
@@ -404,6 +411,9 @@ class Judge:
             sample,
             threshold=threshold or thresholds.DEFAULT,
             held_out=held_out,
+            calibration_inputs=None
+            if self._calibration_inputs is None
+            else _check_inputs(self._calibration_inputs, inputs.shape[1:], inputs.dtype),
             about={
                 "uncertainty": {"method": self.method, "stage": "frozen"},
                 "fit": self.fitted,
@@ -427,6 +437,8 @@ class Judge:
             },
         )
         self._inferences = {}
+        self._calibration_inputs = None
+        self.__dict__.pop("_served", None)
 
     def _held_out(
         self, samples: Any, reference: Any, copies: Sequence[Any], batch_size: int, verbose: int
@@ -511,9 +523,8 @@ class Judge:
                 judge = self._like(member, versions[0])
                 for total, x in zip(totals, versions, strict=True):
                     title = f"ensemble[{number}]" if verbose else ""
-                    names = ("probs", "uncertainty")
-                    (probs, _), _ = judge._outputs(names, x, None, batch_size, title)
-                    total += probs
+                    found, _ = judge._outputs(("probs",), x, None, batch_size, title)
+                    total += found["probs"]
         return tuple(total / (1 + len(members)) for total in totals)
 
     def _answers(
@@ -531,29 +542,38 @@ class Judge:
 
     def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
         """What `predict` answers, and the labels that came with x or y."""
-        (probs, u), y = self._outputs(("probs", "uncertainty"), x, y, batch_size)
-        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
+        outputs, y = self._outputs(self._scored, x, y, batch_size)
+        probs, u = outputs["probs"], networks.uncertainty_of(outputs)
+        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u}
         if self.threshold is not None:
-            # A tau between neighboring float32 must not be rounded to one of them.
-            tau = -np.inf if self.threshold.tau is None else self.threshold.tau
-            found["accept"] = found["uncertainty"].astype(np.float64) < tau
+            found["accept"] = u < (-np.inf if self.threshold.tau is None else self.threshold.tau)
         return found, y
+
+    @functools.cached_property
+    def _served(self) -> keras.Model:
+        """The model as it is exported: with logit(u), if u is made of one."""
+        return networks.with_logit(self.model)
+
+    @property
+    def _scored(self) -> tuple[str, ...]:
+        """Outputs of `_served` that an answer is made of."""
+        return "probs", "logit" if "logit" in self._served.output else "uncertainty"
 
     def _outputs(
         self, names: Sequence[str], x: Any, y: Any, batch_size: int, title: str = ""
-    ) -> tuple[list[np.ndarray], Any]:
-        """Of the model or of a layer of it, by name; and the labels that came with x or y."""
+    ) -> tuple[dict[str, np.ndarray], Any]:
+        """Of `_served` or of a layer of it, by name; and the labels that came with x or y."""
         if (tuple(names), batch_size) not in self._inferences:
             # Traced once: it takes seconds for a large network.
+            whole = self._served.output
             ends = [
-                self.model.output[name]
-                if name in self.model.output
-                else self.model.get_layer(name).output
+                whole[name] if name in whole else self._served.get_layer(name).output
                 for name in names
             ]
-            model = keras.Model(self.model.input, ends)
+            model = keras.Model(self._served.input, ends)
             self._inferences[tuple(names), batch_size] = _Inference(model, batch_size)
-        return self._inferences[tuple(names), batch_size](x, y, title)
+        outputs, y = self._inferences[tuple(names), batch_size](x, y, title)
+        return dict(zip(names, outputs, strict=True)), y
 
     def _labels(self, y: Any, n: int) -> np.ndarray:
         if y is None:
@@ -583,7 +603,7 @@ def attach(
 ) -> Judge:
     """Puts an uncertainty estimator on a classifier, which is copied and left as it is.
 
-    Before `fit` the estimate is MCP's: 1 − max(probs).
+    Before `fit` the estimate is MCP's: 1 − the largest probability, exact where that is almost 1.
 
     Args:
       classifier: See `classifiers.take_apart`.
