@@ -372,9 +372,9 @@ class Judge:
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
 
-        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Right after
-        `select_threshold` on an array, which must not have changed since, it is checked in a fresh
-        process that it accepts just those of its inputs that `predict` does.
+        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Where that
+        was chosen on an array, in this process, the SavedModel must accept just those of its rows
+        that `predict` accepts; the array must not have changed since.
 
         Args:
           root: Export root.

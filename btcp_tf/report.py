@@ -10,6 +10,7 @@ computes the same tables and writes a report beside it. No TensorFlow here. What
 import csv
 import dataclasses
 import hashlib
+import html
 import json
 import math
 import os
@@ -163,6 +164,28 @@ def write_run_report(
     )
     _save_pixels(folder / "figures", predictions, images, pixels)
     return write_report(folder, report, files=False)
+
+
+def replace_saved_model(folder: Path, before: str, after: str) -> bool:
+    """Changes where `report.html` says that the SavedModel is, without drawing the page again.
+
+    Args:
+      folder: The run's folder.
+      before: Words that the page was written with.
+      after: Words to put in their place.
+
+    Returns:
+      Whether the page has them.
+    """
+    path = folder / "report.html"
+    page = path.read_text(encoding="utf-8")
+    if html.escape(before) not in page:
+        return False
+    with atomic_path(path) as temporary:
+        temporary.write_text(
+            page.replace(html.escape(before), html.escape(after)), encoding="utf-8"
+        )
+    return True
 
 
 def _thresholds(

@@ -36,6 +36,7 @@ from btcp_tf.data import LUMA
 from btcp_tf.evaluation import Predictions
 from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
 from btcp_tf.files import as_path, check_folder
+from btcp_tf.publishing import PUBLICATION
 from btcp_tf.thresholds import Threshold
 from btcp_tf.training import Inference
 
@@ -266,7 +267,7 @@ def with_threshold(
         # It would tell the hash of the weights as they were.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
         # The run whose version the source is did not publish this one.
-        content.pop("publication", None)
+        content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
         if _LIMITS in _variables(temporary):
             _assign(temporary, {_LIMITS: _limits(threshold), _ABOUT: text})
