@@ -58,6 +58,9 @@ _HEADINGS = {
     "tau": "Evaluation and output",
 }
 
+TRIALS = ("quick", "smoke")
+"""Presets whose models nobody should serve: too little data, or too few epochs."""
+
 _HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 _VERSION_WORDS = ("-version", "--version")
 
@@ -209,8 +212,11 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     config = Config(**values)
     # The promises that a run's report makes have these, whatever its own threshold.
     check_decision(given, flag_values, used=("delta", "min_coverage"))
+    data_name = short_name(dataset, config.data_dir)
+    if preset in TRIALS and not config.export_name:
+        # Beside the models that are served, not above them.
+        config = dataclasses.replace(config, export_name=f"{data_name}-{preset}")
     if not config.output_dir:
-        data_name = short_name(dataset, config.data_dir)
         parts = filter(None, [data_name, preset, f"seed{config.seed}"])
         config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
     return config

@@ -124,6 +124,17 @@ class Config:
     export_dir: str = setting(
         "saved_models", "Root of the exported SavedModels.", changes_results=False
     )
+    export_name: str = setting(
+        "",
+        "Folder below --export_dir. Default: the data set's name; for trials with the name of the "
+        "preset behind it (quick, smoke), or -trial (max_train_images).",
+        changes_results=False,
+    )
+    publish: bool = setting(
+        False,
+        "Publish even a classifier that is wrong more often than the version that it replaces.",
+        changes_results=False,
+    )
     seed: int = setting(0, "Seed of splits, weights, dropout and shuffling.", low=0, high=2**31 - 1)
     method: tuple[str, ...] = setting(
         ("mcp", "tcp", "btcp"), "Methods to compare, from btcp_tf.methods.METHODS."
@@ -342,6 +353,11 @@ class Config:
             raise ValueError("dataset: expected the name of a data set, received none")
         if not self.export_dir:
             raise ValueError("export_dir: expected a folder, received none")
+        if self.export_name and not re.fullmatch(r"\w[\w.-]*", self.export_name):
+            raise ValueError(
+                "export_name: expected the name of one folder, of letters, digits, _, - and ., "
+                f"received {self.export_name!r}"
+            )
         if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size):
             raise ValueError(
                 "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "

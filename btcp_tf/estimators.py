@@ -414,10 +414,10 @@ def train_head(
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class Residual(_Float32):
-    """(z `[n, 1]`, evidence `[n, e]`, …) → u `[n, 1]` = sigmoid(a · z + b + h · all evidence).
+class ResidualLogit(_Float32):
+    """(z `[n, 1]`, evidence `[n, e]`, …) → logit(u) `[n, 1]` = a · z + b + h · all evidence.
 
-    With a = 1, b = 0 and h = 0, as it is made, it is MCP.
+    With a = 1, b = 0 and h = 0, as it is made, it is MCP's.
 
     Args:
       read: Columns of all evidence together; 0: there is none.
@@ -436,10 +436,18 @@ class Residual(_Float32):
         total = self.a * z + self.b
         if evidence:
             total += ops.matmul(ops.concatenate(evidence, axis=1), self.h)
-        return ops.sigmoid(total)
+        return total
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "read": self.read}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Residual(ResidualLogit):
+    """The same → u `[n, 1]`, the sigmoid of it."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        return ops.sigmoid(super().call(inputs))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,7 @@ from btcp_tf import (
     keras_setup,
     known,
     metrics,
+    networks,
     thresholds,
     wording,
 )
@@ -55,6 +56,9 @@ class Card(keras.layers.Layer):
     Args:
       about: JSON values by name.
     """
+
+    passes_on_first = True
+    """For `networks.with_logit`, which looks for what u is made of."""
 
     def __init__(self, about: dict[str, Any], **settings: Any) -> None:
         super().__init__(**settings)
@@ -77,6 +81,7 @@ class Judge:
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self._inferences: dict[tuple[tuple[str, ...], int], _Inference] = {}
+        self._calibration_inputs: Any = None
 
     def __repr__(self) -> str:
         names, inputs, chosen = self.class_names, self.model.inputs[0], self.threshold
@@ -289,8 +294,8 @@ class Judge:
           batch_size: Inputs at once.
 
         Returns:
-          `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` `[n]` in [0, 1], and once there
-          is a threshold `accept` bool `[n]`.
+          `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` float64 `[n]` in [0, 1], and once
+          there is a threshold `accept` bool `[n]`.
 
         Raises:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
@@ -322,15 +327,15 @@ class Judge:
         self, x: Any, y: Any, batch_size: int
     ) -> tuple[evaluation.Predictions, known.Overlap]:
         """What `predictions` answers, and which of the samples are known."""
-        names = ("probs", "uncertainty", "mcp_logit")
+        names = (*self._scored, "mcp_logit")
         found = self._outputs(names, x, y, batch_size, hashed=bool(self._seen))
-        probs, u, z = found.outputs
+        outputs = dict(zip(names, found.outputs, strict=True))
+        probs, mcp = outputs["probs"], outputs["mcp_logit"][:, 0].astype(np.float64)
         rows = evaluation.Predictions(
             self._labels(found.labels, len(probs)),
             probs,
             probs.argmax(axis=1),
-            # From the logit: 1 - p in float32 has ties that the other's u does not have.
-            {"mcp": special.expit(z[:, 0]), self.method: u[:, 0]},
+            {"mcp": special.expit(mcp), self.method: networks.uncertainty_of(outputs)},
         )
         return rows, self._overlap(found.hashes, "threshold")
 
@@ -428,18 +433,19 @@ class Judge:
         predicted, u = predicted[rest], u[rest]
         labels = None if labels is None else labels[rest]
         is_error = None if labels is None else predicted != labels
-        chosen = thresholds.choose(rule, is_error, u, **settings)
+        chosen = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
+        self._calibration_inputs = None if hasattr(x, "element_spec") else _rows(x)[rest]
         self._about["threshold"] = dataclasses.asdict(chosen)
         assert found.hashes is not None
         part = known.Part.of(found.hashes[rest]).to_json()
         self._about["seen"] = {**(self._about.get("seen") or {}), "threshold": part}
         if self._about.get("fit") is None and "input_range" not in self._about:
             self.input_range = found.input_range
-        # For those who read the exported model; u in so many digits is the same float32 again.
+        # For those who read the exported model.
         self._about["calibration"] = {
             "labels": None if labels is None else labels.tolist(),
             "predicted": predicted.tolist(),
-            "uncertainty": [float(f"{value:.9g}") for value in u],
+            "uncertainty": u.tolist(),
         }
         if chosen.tau is None:
             least = chosen.least_risk
@@ -485,7 +491,9 @@ class Judge:
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
 
-        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5.
+        It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Where that
+        was chosen on an array, in this process, the SavedModel must accept just those of its rows
+        that `predict` accepts; the array must not have changed since.
 
         Args:
           root: Export root.
@@ -529,7 +537,7 @@ class Judge:
                 None if found["labels"] is None else np.array(found["labels"]),
                 None,
                 np.array(found["predicted"]),
-                {COLUMN: np.array(found["uncertainty"], np.float32)},
+                {COLUMN: np.array(found["uncertainty"], np.float64)},
             )
         return export(
             self.model,
@@ -539,6 +547,9 @@ class Judge:
             sample,
             threshold=threshold or thresholds.DEFAULT,
             held_out=held_out,
+            calibration_inputs=None
+            if self._calibration_inputs is None
+            else _check_inputs(self._calibration_inputs, inputs.shape[1:], inputs.dtype),
             about={
                 "uncertainty": {"method": self.method, "stage": "frozen"},
                 "fit": self.fitted,
@@ -619,6 +630,8 @@ class Judge:
             },
         )
         self._inferences = {}
+        self._calibration_inputs = None
+        self.__dict__.pop("_served", None)
 
     def _held_out(
         self,
@@ -731,8 +744,8 @@ class Judge:
                 judge = self._like(member, versions[0])
                 for total, x in zip(totals, versions, strict=True):
                     title = f"ensemble[{number}]" if verbose else ""
-                    names = ("probs", "uncertainty")
-                    total += judge._outputs(names, x, None, batch_size, title).outputs[0][own.kept]
+                    passed = judge._outputs(("probs",), x, None, batch_size, title)
+                    total += passed.outputs[0][own.kept]
         return tuple(total / (1 + len(members)) for total in totals)
 
     def _answers(
@@ -755,14 +768,23 @@ class Judge:
         self, x: Any, y: Any, batch_size: int, hashed: bool = False
     ) -> tuple[dict[str, np.ndarray], "_Found"]:
         """What `predict` answers, and what else came of the inputs."""
-        passed = self._outputs(("probs", "uncertainty"), x, y, batch_size, hashed=hashed)
-        probs, u = passed.outputs
-        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u[:, 0]}
+        passed = self._outputs(self._scored, x, y, batch_size, hashed=hashed)
+        outputs = dict(zip(self._scored, passed.outputs, strict=True))
+        probs, u = outputs["probs"], networks.uncertainty_of(outputs)
+        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u}
         if self.threshold is not None:
-            # A tau between neighboring float32 must not be rounded to one of them.
-            tau = -np.inf if self.threshold.tau is None else self.threshold.tau
-            found["accept"] = found["uncertainty"].astype(np.float64) < tau
+            found["accept"] = u < (-np.inf if self.threshold.tau is None else self.threshold.tau)
         return found, passed
+
+    @functools.cached_property
+    def _served(self) -> keras.Model:
+        """The model as it is exported: with logit(u), if u is made of one."""
+        return networks.with_logit(self.model)
+
+    @property
+    def _scored(self) -> tuple[str, ...]:
+        """Outputs of `_served` that an answer is made of."""
+        return "probs", "logit" if "logit" in self._served.output else "uncertainty"
 
     def _outputs(
         self,
@@ -773,16 +795,15 @@ class Judge:
         title: str = "",
         hashed: bool = False,
     ) -> "_Found":
-        """Of the model or of a layer of it, by name; and what else came of the inputs."""
+        """Of `_served` or of a layer of it, by name; and what else came of the inputs."""
         if (tuple(names), batch_size) not in self._inferences:
             # Traced once: it takes seconds for a large network.
+            whole = self._served.output
             ends = [
-                self.model.output[name]
-                if name in self.model.output
-                else self.model.get_layer(name).output
+                whole[name] if name in whole else self._served.get_layer(name).output
                 for name in names
             ]
-            model = keras.Model(self.model.input, ends)
+            model = keras.Model(self._served.input, ends)
             self._inferences[tuple(names), batch_size] = _Inference(model, batch_size)
         infer = self._inferences[tuple(names), batch_size]
         return infer(x, y, title, like=self.input_range, hashed=hashed)
@@ -815,7 +836,7 @@ def attach(
 ) -> Judge:
     """Puts an uncertainty estimator on a classifier, which is copied and left as it is.
 
-    Before `fit` the estimate is MCP's: 1 − max(probs).
+    Before `fit` the estimate is MCP's: 1 − the largest probability, exact where that is almost 1.
 
     Args:
       classifier: See `classifiers.take_apart`.

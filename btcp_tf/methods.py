@@ -271,16 +271,24 @@ def mcp(reference: Reference) -> Score:
     return lambda outputs: mcp_of(outputs.logits)
 
 
-def mcp_of(logits: np.ndarray) -> np.ndarray:
-    """`mcp` of logits `[n, k]` → u `[n]` float32.
+def mcp_logit(logits: np.ndarray) -> np.ndarray:
+    """logit(u) of `mcp`: logsumexp of the other logits − the largest, `[n, k]` → `[n]` float32.
 
-    The sum of the other classes' probabilities: 1 − p in float32 would be 0, or one of a few
-    values, for the surest answers, which other methods rank.
+    As `estimators.McpLogit` computes it in graphs. 1 − the largest probability would be 0 in
+    float32, or one of a few values, for the surest answers, which other methods rank.
     """
-    odds = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    odds[np.arange(len(odds)), logits.argmax(axis=1)] = 0.0
-    others = odds.sum(axis=1)
-    return (others / (1.0 + others)).astype(np.float32)
+    logits = np.asarray(logits, np.float32)
+    largest = np.arange(len(logits)), logits.argmax(axis=1)
+    others = logits.copy()
+    others[largest] = -np.inf
+    second = others.max(axis=1)
+    rest = np.log(np.exp(others - second[:, None]).sum(axis=1))
+    return rest + second - logits[largest]
+
+
+def mcp_of(logits: np.ndarray) -> np.ndarray:
+    """`mcp` of logits `[n, k]` → u `[n]` float64, in which u below 1e-38 are not all 0."""
+    return special.expit(mcp_logit(logits).astype(np.float64))
 
 
 def entropy(reference: Reference) -> Score:

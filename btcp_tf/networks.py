@@ -7,12 +7,13 @@ estimator on a classifier it did not build.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 from keras import layers, ops
+from scipy import special
 
 from btcp_tf import classifiers, estimators
 from btcp_tf.data import PIXELS
@@ -130,15 +131,6 @@ def assemble(encoder: keras.Model, classifier: keras.Model, estimator: keras.Mod
     return keras.Model(image, outputs, name="btcp")
 
 
-def mcp_model(model: keras.Model) -> keras.Model:
-    """The classifier with 1 − max(probs) in the place of the estimate; weights are shared."""
-    encoder = model.get_layer("encoder")
-    image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
-    probs = model.get_layer("classifier")(encoder(image))
-    uncertainty = 1.0 - keras.ops.max(probs, axis=1, keepdims=True)
-    return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="mcp")
-
-
 def residual_model(
     model: keras.Model, readers: dict[str, keras.layers.Layer], weights: estimators.Weights
 ) -> keras.Model:
@@ -146,8 +138,8 @@ def residual_model(
 
     Args:
       model: From `assemble`; its weights are shared.
-      readers: Of `estimators.fit_residual`.
-      weights: Of `estimators.fit_residual`.
+      readers: Of `estimators.fit_residual`; {}: it is MCP, perhaps calibrated.
+      weights: Of `estimators.fit_residual`; `estimators.MCP` are those of MCP itself.
     """
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
@@ -156,6 +148,43 @@ def residual_model(
     z = estimators.McpLogit(name="mcp_logit")(logits)
     uncertainty = estimators.residual_of(readers, weights, image, features, logits, z)
     return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="residual")
+
+
+def with_logit(model: keras.Model) -> keras.Model:
+    """A model that also answers logit(u), where its u is made of one.
+
+    That is u of MCP and of the residual estimator. A trained estimator is left as it is: its
+    u is what its last activation, sigmoid or hard sigmoid, was trained to give, and float32 holds
+    apart what it ranks as sure down to 1e-38.
+
+    Args:
+      model: Functional, inputs → `probs` `[n, k]` and `uncertainty` `[n, 1]`.
+
+    Returns:
+      The model itself; or one of the same layers with `logit` float32 `[n, 1]` beside the others.
+      u is its sigmoid. The few weights behind u are copied, all others are shared.
+    """
+    u = model.output["uncertainty"]
+    while True:
+        layer, node, _ = u._keras_history
+        inputs = layer._inbound_nodes[node].input_tensors
+        if not getattr(layer, "passes_on_first", False):
+            break
+        u = inputs[0]
+    if not isinstance(layer, estimators.Residual):
+        return model
+    twin = estimators.ResidualLogit(layer.read, name="logit_of_u")
+    logit = twin(inputs)
+    twin.set_weights(layer.get_weights())
+    outputs = {"probs": model.output["probs"], "uncertainty": ops.sigmoid(logit), "logit": logit}
+    return keras.Model(model.input, outputs, name=model.name)
+
+
+def uncertainty_of(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """u `[n]` float64 of what a model of `with_logit` answers."""
+    if "logit" in outputs:
+        return special.expit(outputs["logit"][:, 0].astype(np.float64))
+    return outputs["uncertainty"][:, 0].astype(np.float64)
 
 
 def outputs_model(model: keras.Model) -> keras.Model:

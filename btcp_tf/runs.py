@@ -20,7 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf import command, evaluation, methods, metrics, overlaps, report, thresholds, wording
+from btcp_tf import (
+    command,
+    evaluation,
+    methods,
+    metrics,
+    overlaps,
+    publishing,
+    report,
+    thresholds,
+    wording,
+)
 from btcp_tf.config import OWN_DATA, Config
 from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name, take
 from btcp_tf.evaluation import Predictions
@@ -50,21 +60,21 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
     Raises:
       ValueError: If the folder holds a run with other settings, or data or
         checkpoints are damaged.
-      RuntimeError: If another process holds the folder, or the export fails.
+      RuntimeError: If another process holds the folder. And if the export fails, or is refused as
+        the version that it would replace is better: the run is reported and finished then, and the
+        next call of this function tries only the export again.
       FileNotFoundError: If the data set is not there.
     """
     folder = Path(config.output_dir)
     with folder_lock(folder):
         _claim(folder, config)
         finished = folder / "finished.json"
-        if finished.exists():
-            saved_model = _read_finished(folder)
-            again = config.export_collapsed and saved_model.startswith(evaluation.NOT_EXPORTED)
-            if part_of_study or not again:
-                if config.verbose and not part_of_study:
-                    print(f"{folder} is finished already; nothing is changed.\n")
-                    _print_summary(folder)
-                return
+        end = _read_finished(folder) if finished.exists() else None
+        if end and (part_of_study or not end.to_export(config)):
+            if config.verbose and not part_of_study:
+                print(f"{folder} is finished already; nothing is changed.\n")
+                _print_summary(folder)
+            return
         # Now, and not after the training.
         if not part_of_study:
             check_folder("export_dir", config.export_dir)
@@ -89,7 +99,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         # The classifiers are trained on the whole, so that checkpoints hold whatever is left out.
         repeated, dataset = leave_out_known(whole, config)
         if not part_of_study:
-            check_place("export_dir", Path(config.export_dir) / dataset.name)
+            check_place("export_dir", export_folder(config, dataset))
         others = load_others(dataset, config)
         log(folder, f"started with {dataset.name} {dataset.fingerprint}")
 
@@ -121,70 +131,132 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             after_epoch=journal.after_epoch,
         )
         scorer = Scorer(network, stages, members, folds, dataset, config)
-        predictions = predict_all(scorer, dataset, others, verbose=config.verbose)
+        if end is None:
+            predictions = predict_all(scorer, dataset, others, verbose=config.verbose)
+        else:
+            predictions = _saved_predictions(folder, config)
+        predictions |= served_answers(predictions, scorer, dataset, config)
         for (split, name), found in predictions.items():
             evaluation.save_predictions(predictions_file(folder, split, name), found)
-        log(folder, f"scored the test set: {len(dataset.test)} images")
-        taus = choose_taus(predictions, config)
-        rows = evaluate(network, stages, predictions, taus, config)
-        decision = decide(predictions, config)
-        promises = [] if repeated.no_promise else make_promises(predictions, config)
-        notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
-        notes += overlaps.notes(repeated, dataset.class_names)
-        notes += known_others(whole, others)
-        notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(poor)
-        notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
-        if not part_of_study:
-            notes += decision.notes
-        evaluation.save_rows(
-            folder / "results.json",
-            rows,
-            {
-                "settings": config.settings(results_only=True),
-                "data": {
-                    "fingerprint": dataset.fingerprint,
-                    "note": dataset.note,
-                    "class_names": dataset.class_names,
-                    **{split: len(getattr(dataset, split)) for split in overlaps.PARTS},
-                    "overlaps": repeated.as_json(),
+        if end is None:
+            log(folder, f"scored the test set: {len(dataset.test)} images")
+        decision = decide(predictions, config, scorer.mcp(dataset.calibration.images))
+        beside = None if part_of_study else replaces(folder, decision, dataset, config)
+        if end is None:
+            taus = choose_taus(predictions, config)
+            rows = evaluate(network, stages, predictions, taus, config)
+            promises = [] if repeated.no_promise else make_promises(predictions, config)
+            notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
+            notes += overlaps.notes(repeated, dataset.class_names)
+            notes += known_others(whole, others)
+            notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(
+                poor
+            )
+            notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
+            if not part_of_study:
+                notes += decision.notes + ([beside.note] if beside and beside.note else [])
+            evaluation.save_rows(
+                folder / "results.json",
+                rows,
+                {
+                    "settings": config.settings(results_only=True),
+                    "data": about_data(dataset, repeated),
+                    "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
+                    "taus": taus,
+                    "promises": promises,
+                    "notes": notes,
+                    "environment": environment(),
                 },
-                "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
-                "taus": taus,
-                "promises": promises,
-                "notes": notes,
-                "environment": environment(),
-            },
-        )
-        journal.finish(rows, predictions, dataset.validation)
+            )
+            journal.finish(rows, predictions, dataset.validation)
+            _save_decision(folder, decision, _EXPORT_OPEN)
+            explanations = explain(folder, scorer, decision, dataset)
+            _report(folder, predictions, journal.history, dataset, explanations)
         if part_of_study:
-            exported = f"{evaluation.NOT_EXPORTED}: part of a study"
-        else:
-            exported = export_model(network, stages, scorer, decision, dataset, config, rows)
-        with atomic_path(folder / evaluation.DECISION_FILE) as temporary:
-            temporary.write_text(json.dumps(decision.as_json(exported), indent=2) + "\n")
-        report.write_run_report(
-            folder,
-            rows,
-            {name: found for (split, name), found in predictions.items() if split == "test"},
-            journal.history,
-            images=dataset.test.images,
-            class_names=dataset.class_names,
-            settings=config.settings(results_only=True),
-            environment=environment(),
-            notes=notes,
-            saved_model=exported,
-            promises=promises,
-            decision=evaluation.load_decision(folder),
-            explanations=explain(folder, scorer, decision, dataset),
-            files=dataset.test.files,
-        )
-        log(folder, f"exported: {exported}")
-        with atomic_path(finished) as temporary:
-            temporary.write_text(json.dumps({"saved_model": exported}) + "\n")
-        log(folder, "finished")
-        if config.verbose and not part_of_study:
+            _finish(folder, decision, End(f"{evaluation.NOT_EXPORTED}: part of a study"))
+            return
+        end, failure = _export(folder, scorer, decision, beside, dataset, config)
+        _finish(folder, decision, end)
+        if config.verbose:
             print()
             _print_summary(folder)
+        if failure:
+            raise failure
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """What `finished.json` says: how the run ended."""
+
+    saved_model: str
+    """Where the SavedModel is, or why there is none."""
+    retry: bool = False
+    """Whether the same command is to try the export again."""
+
+    def to_export(self, config: Config) -> bool:
+        """Whether a finished run has an export left to do."""
+        missing = self.saved_model.startswith(evaluation.NOT_EXPORTED)
+        return missing and (self.retry or config.export_collapsed)
+
+
+_EXPORT_OPEN = f"{evaluation.NOT_EXPORTED}: the run has not ended; the same command goes on with it"
+
+
+def about_data(dataset: Dataset, repeated: overlaps.Overlaps) -> dict[str, Any]:
+    """What `results.json` says of the data."""
+    return {
+        "fingerprint": dataset.fingerprint,
+        "note": dataset.note,
+        "class_names": dataset.class_names,
+        **{split: len(getattr(dataset, split)) for split in overlaps.PARTS},
+        "overlaps": repeated.as_json(),
+    }
+
+
+def _report(
+    folder: Path,
+    predictions: "AllPredictions",
+    history: list[Row],
+    dataset: Dataset,
+    explanations: evaluation.Explanations | None,
+) -> None:
+    """Writes figures and page, before the export, which may fail."""
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    report.write_run_report(
+        folder,
+        rows,
+        {name: found for (split, name), found in predictions.items() if split == "test"},
+        history,
+        images=dataset.test.images,
+        class_names=dataset.class_names,
+        settings=extra["settings"],
+        environment=extra["environment"],
+        notes=extra["notes"],
+        saved_model=_EXPORT_OPEN,
+        promises=extra["promises"],
+        decision=evaluation.load_decision(folder),
+        explanations=explanations,
+        files=dataset.test.files,
+    )
+
+
+def _finish(folder: Path, decision: "Decision", end: End) -> None:
+    """Writes how the run ended where it is to be read, `finished.json` last."""
+    _save_decision(folder, decision, end.saved_model)
+    page = folder / "report.html"
+    replaced = page.exists() and report.replace_saved_model(folder, end.saved_model)
+    log(folder, f"exported: {end.saved_model}")
+    with atomic_path(folder / "finished.json") as temporary:
+        temporary.write_text(json.dumps(dataclasses.asdict(end)) + "\n")
+    if not replaced:
+        # Another version wrote the page, or nobody.
+        report.redraw_run(folder)
+    log(folder, "finished")
+
+
+def _save_decision(folder: Path, decision: "Decision", saved_model: str) -> None:
+    with atomic_path(folder / evaluation.DECISION_FILE) as temporary:
+        temporary.write_text(json.dumps(decision.as_json(saved_model), indent=2) + "\n")
 
 
 def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, Dataset]:
@@ -506,9 +578,6 @@ class Journal:
     def describe(self, stage: str, row: Row, answers: "Answers") -> Row:
         """Completes an epoch's row with metrics of the validation data."""
         u, train_u = answers.uncertainty, answers.train_uncertainty
-        if u is None or train_u is None:
-            # There is only a classifier yet: what it says of itself.
-            u, train_u = 1.0 - answers.probs.max(axis=1), 1.0 - answers.train_probs.max(axis=1)
         _check_finite(answers.probs, u, train_u)
         is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
         row = {
@@ -655,9 +724,37 @@ class Scorer:
             if (prepare := METHODS[name].prepare) is not None
         }
 
-    def score_of(self, name: str) -> "methods.Score | None":
-        """What a method of the run was fitted to; None for trained estimators."""
-        return self._scores.get(name)
+    def mcp(self, images: np.ndarray) -> np.ndarray | None:
+        """u of MCP, of the classifier as phase 1 left it; None where its rows have it anyhow."""
+        from btcp_tf import training
+
+        if "mcp" in self._config.method:
+            return None
+        training.restore(self._network, self._stages["classifier"].values)
+        return methods.mcp_of(self._infer(images)["logits"])
+
+    def stage_of(self, predictor: str, method: str) -> "Stage":
+        """The stage whose weights make a method's u. What is not trained reads the classifier as
+        phase 1 left it."""
+        name = predictor if predictor != "frozen" else method
+        return self._stages.get(name, self._stages["classifier"])
+
+    def collapse(self, predictor: str, method: str) -> str:
+        """What is wrong with the networks behind a method's u; "": nothing."""
+        of_classifier = self._stages["classifier"].collapse
+        return of_classifier or self.stage_of(predictor, method).collapse
+
+    def exported_model(self, predictor: str, method: str) -> "keras.Model":
+        """Images → probs and u of the method; it shares the run's network, which takes on its
+        weights."""
+        from btcp_tf import estimators, networks, training
+
+        training.restore(self._network, self.stage_of(predictor, method).values)
+        if method == "mcp":
+            return networks.residual_model(self._network, {}, estimators.MCP)
+        if isinstance(score := self._scores.get(method), methods.ResidualScore):
+            return networks.residual_model(self._network, score.readers, score.weights)
+        return self._network
 
     def __call__(
         self,
@@ -854,10 +951,59 @@ def exported_method(config: Config) -> str:
     return next(name for name in wanted if name in config.method)
 
 
-def decide(predictions: AllPredictions, config: Config) -> Decision:
-    """Chooses the threshold of what is exported, on calibration images."""
+def exported_column(config: Config) -> tuple[str, str]:
+    """(predictor, method) of the predictions whose u the run's SavedModel answers."""
     method = exported_method(config)
-    predictor = f"{method}_finetuned" if method in config.finetuned else "frozen"
+    return f"{method}_finetuned" if method in config.finetuned else "frozen", method
+
+
+def served_answers(
+    predictions: AllPredictions, scorer: Scorer, dataset: Dataset, config: Config
+) -> AllPredictions:
+    """The predictions of what is exported, as the exported graph computes them.
+
+    The threshold is chosen on these: images in, u out, in the graph that is served. `predict_all`
+    goes other ways to the same u, and rounds in other places.
+    """
+    from btcp_tf import saved_model
+
+    predictor, method = exported_column(config)
+    model = scorer.exported_model(predictor, method)
+    found = {}
+    for split in ("validation", "calibration", "test"):
+        if (split, predictor) not in predictions:
+            continue
+        probs, u = saved_model.served(model, getattr(dataset, split).images)
+        _check_finite(probs, u)
+        rows = predictions[split, predictor]
+        same = [name for name in rows.uncertainty if METHODS[name].column_of == method]
+        found[split, predictor] = dataclasses.replace(
+            rows,
+            probs=probs,
+            predicted=probs.argmax(axis=1),
+            uncertainty={**rows.uncertainty, **dict.fromkeys([method, *same], u)},
+        )
+    return found
+
+
+def _saved_predictions(folder: Path, config: Config) -> AllPredictions:
+    """Of a finished run, what its decision is made of."""
+    predictor, _ = exported_column(config)
+    return {
+        (split, predictor): evaluation.load_predictions(predictions_file(folder, split, predictor))
+        for split in ("validation", "calibration")
+    }
+
+
+def decide(predictions: AllPredictions, config: Config, mcp: np.ndarray | None = None) -> Decision:
+    """Chooses the threshold of what is exported, on calibration images.
+
+    Args:
+      predictions: Of the validation and the calibration set.
+      config: Settings.
+      mcp: u of MCP on the calibration images, if the predictions have no such column.
+    """
+    predictor, method = exported_column(config)
     held_out = {}
     for split in ("validation", "calibration"):
         rows = predictions[split, predictor]
@@ -865,7 +1011,7 @@ def decide(predictions: AllPredictions, config: Config) -> Decision:
         held_out[split] = dataclasses.replace(rows, probs=None, uncertainty=column)
     rows = held_out["calibration"]
     u, notes, word = rows.uncertainty["uncertainty"], [], config.threshold
-    if told := _worse_than_mcp(predictions["calibration", predictor], method, config):
+    if told := _worse_than_mcp(predictions["calibration", predictor], method, config, mcp):
         notes.append(told)
     if word == "best_bacc" and not 0 < rows.is_error.sum() < len(u):
         notes.append(
@@ -875,7 +1021,7 @@ def decide(predictions: AllPredictions, config: Config) -> Decision:
         word = str(config.tau)
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     values["grid"] = thresholds.quantile_grid(held_out["validation"].uncertainty["uncertainty"])
-    threshold = thresholds.from_word(word, rows.is_error, u, values)
+    threshold = thresholds.clear_of(thresholds.from_word(word, rows.is_error, u, values), u)
     if threshold.tau is None:
         least = threshold.least_risk
         notes.append(
@@ -886,15 +1032,11 @@ def decide(predictions: AllPredictions, config: Config) -> Decision:
     return Decision(predictor, method, threshold, held_out, notes)
 
 
-def _worse_than_mcp(rows: Predictions, method: str, config: Config) -> str:
+def _worse_than_mcp(rows: Predictions, method: str, config: Config, mcp: np.ndarray | None) -> str:
     """A warning if u ranks the errors of these rows worse than MCP does, else ""."""
-    if method == "mcp" or not 0 < rows.is_error.sum() < len(rows.is_error):
+    mcp = rows.uncertainty.get("mcp", mcp)
+    if method == "mcp" or mcp is None or not 0 < rows.is_error.sum() < len(rows.is_error):
         return ""
-    mcp = rows.uncertainty.get("mcp")
-    if mcp is None:
-        # A run whose methods leave MCP out.
-        assert rows.probs is not None, "classifiers here have them"
-        mcp = 1.0 - rows.probs.max(axis=1)
     columns = {"mcp": mcp, method: rows.uncertainty[method]}
     draws = metrics.bootstrap(
         rows.is_error,
@@ -1104,42 +1246,112 @@ def environment() -> dict[str, str]:
     }
 
 
-def export_model(
-    network: "keras.Model",
-    stages: dict[str, "Stage"],
+def export_folder(config: Config, dataset: Dataset) -> Path:
+    """Where the run's versions are, below `config.export_dir`."""
+    trial = "-trial" if config.max_train_images else ""
+    return Path(config.export_dir) / (config.export_name or dataset.name + trial)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beside:
+    """What is known of the version that the run's would replace."""
+
+    version: Path
+    words: str
+    is_worse: bool
+    compared: bool
+
+    @property
+    def note(self) -> str:
+        """For the report; "" where all is well."""
+        if self.is_worse:
+            return f"export: {self.words}; it is not published without --publish"
+        return "" if self.compared else f"export: {self.words}"
+
+
+def replaces(folder: Path, decision: Decision, dataset: Dataset, config: Config) -> Beside | None:
+    """The run's classifier beside the version that it would replace; None where there is none."""
+    target, version = export_folder(config, dataset), None
+    predicted = decision.held_out["validation"].predicted
+    try:
+        version = publishing.replaced_version(target, publishing.publication_id(folder))
+        if version is None:
+            return None
+        found = publishing.compare_with(version, predicted, dataset, config, load)
+    except Exception as error:  # Whatever a model of other times raises.
+        place = version or target
+        words = f"{place} and this model cannot be compared: {command.one_line(error)[:300]}"
+        return Beside(place, words, is_worse=False, compared=False)
+    return Beside(version, found.words(version), found.is_worse, compared=True)
+
+
+def _export(
+    folder: Path,
     scorer: Scorer,
     decision: Decision,
+    beside: Beside | None,
     dataset: Dataset,
     config: Config,
-    rows: list[Row],
-) -> str:
-    """Exports what was decided on; returns the version's folder, or why there is none."""
-    from btcp_tf import networks, training
+) -> tuple[End, Exception | None]:
+    """Exports what was decided on.
+
+    Returns:
+      How the run ends, and what to raise once that is written.
+    """
+    none = evaluation.NOT_EXPORTED
+    collapse = scorer.collapse(decision.predictor, decision.method)
+    if collapse and not config.export_collapsed:
+        return End(f"{none}: {collapse}; --export_collapsed exports it all the same"), None
+    try:
+        publication = publishing.publication_id(folder)
+        threshold = dataclasses.asdict(decision.threshold)
+        # A run that was killed behind its export has published already.
+        own = publishing.own_version(export_folder(config, dataset), publication, threshold)
+        if own is not None:
+            return End(str(own)), None
+        if beside and beside.is_worse and not config.publish:
+            words = f"{none}: {beside.words}; the same command with --publish publishes it"
+            return End(words, retry=True), RuntimeError(words)
+        about = {publishing.PUBLICATION: publication}
+        if beside:
+            about["replaces"] = beside.words
+        return End(str(export_model(folder, scorer, decision, about, dataset, config))), None
+    except Exception as error:
+        log(folder, f"the export failed: {command.one_line(error)}")
+        words = (
+            f"{none}: {command.one_line(error)[:500]}; everything else is done, and the same "
+            "command tries the export again"
+        )
+        # A fault of the program shows where it is.
+        raised = RuntimeError(words) if command.is_expected(error) else error
+        return End(words, retry=True), raised
+
+
+def export_model(
+    folder: Path,
+    scorer: Scorer,
+    decision: Decision,
+    about: dict[str, Any],
+    dataset: Dataset,
+    config: Config,
+) -> Path:
+    """Writes the SavedModel of what was decided on; returns the version's folder."""
     from btcp_tf.saved_model import export
 
-    name = decision.predictor if decision.predictor != "frozen" else decision.method
-    # What is not trained reads the classifier as phase 1 left it.
-    stage = stages.get(name, stages["classifier"])
-    collapse = stages["classifier"].collapse or stage.collapse
-    if collapse and not config.export_collapsed:
-        return f"{evaluation.NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
-    training.restore(network, stage.values)
-    if decision.method == "mcp":
-        model = networks.mcp_model(network)
-    elif isinstance(score := scorer.score_of(decision.method), methods.ResidualScore):
-        model = networks.residual_model(network, score.readers, score.weights)
-    else:
-        model = network
+    rows, _ = evaluation.load_rows(folder / "results.json")
     wanted = (decision.method, decision.stage)
-    path = export(
-        model,
-        config.export_dir,
-        dataset.name,
+    target = export_folder(config, dataset)
+    return export(
+        scorer.exported_model(decision.predictor, decision.method),
+        target.parent,
+        target.name,
         dataset.class_names,
         dataset.validation.images[:64],
         threshold=decision.threshold,
         held_out=decision.held_out,
+        calibration_inputs=dataset.calibration.images,
         about={
+            **about,
             "uncertainty": {"method": decision.method, "stage": decision.stage},
             "data": {
                 "name": dataset.name,
@@ -1154,22 +1366,23 @@ def export_model(
             },
         },
     )
-    return str(path)
 
 
-def _read_finished(folder: Path) -> str:
-    """Where the SavedModel of a finished run is, or why there is none."""
+def _read_finished(folder: Path) -> End:
+    """How a finished run ended."""
     path = folder / "finished.json"
     try:
-        saved_model = json.loads(path.read_text(encoding="utf-8"))["saved_model"]
-        if not isinstance(saved_model, str):
-            raise ValueError(f"saved_model is {saved_model!r}")
-    except (ValueError, TypeError, KeyError, OSError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        # Without the second where 0.1.0 wrote it.
+        end = End(content["saved_model"], content.get("retry", False))
+        if not (isinstance(end.saved_model, str) and isinstance(end.retry, bool)):
+            raise ValueError(f"it is {content!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ValueError(
             f"expected the end of a run in {path}, received what cannot be read ({error}); delete "
             "it, and the same command goes on from the checkpoints"
         ) from error
-    return saved_model
+    return end
 
 
 def _print_summary(folder: Path) -> None:
@@ -1184,7 +1397,7 @@ def _print_summary(folder: Path) -> None:
     if missing:
         print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
     try:
-        told = report.closing_screen(folder, _read_finished(folder))
+        told = report.closing_screen(folder, _read_finished(folder).saved_model)
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise ValueError(
             f"expected the results of a finished run in {files['results']}, received what cannot "

@@ -2,8 +2,9 @@
 
 A version directory appears under its number only when it is complete and has
 answered like the Keras model in a process that could not import this package.
-The threshold is a variable of the model: `with_threshold` makes a version with
-another one, and needs neither the Keras model nor its data.
+There it must also accept, of the rows that its threshold was chosen on, just
+those with u < tau. The threshold is a variable of the model: `with_threshold`
+makes a version with another one, and needs neither the Keras model nor its data.
 """
 
 import contextlib
@@ -30,18 +31,27 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
-from btcp_tf import evaluation, metrics, wording
+from btcp_tf import evaluation, metrics, networks, thresholds, wording
 from btcp_tf.checks import FLAT, InputRange
 from btcp_tf.data import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.evaluation import Predictions
 from btcp_tf.exported import ABOUT_FILE, COLUMN, SIGNATURE, read_about, read_held_out, versions
 from btcp_tf.files import as_path, check_folder
+from btcp_tf.publishing import PUBLICATION
 from btcp_tf.thresholds import Threshold
+from btcp_tf.training import Inference
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for requests to answer before a version goes live."""
-TOLERANCE = 1e-5
-"""Largest accepted difference between a float answer of the SavedModel and of Keras."""
+TOLERANCE = 1e-3
+"""Largest accepted difference between logit(u) of the SavedModel and of Keras, and between the
+logits of probabilities, from `RESOLUTION` on."""
+RESOLUTION = 1e-6
+"""Differences that do not count between probabilities, which other classes' rounding moves, nor
+between u of an estimator whose u is made of no logit."""
+BATCH = 256
+"""Inputs at once where the rows of the calibration set are answered: in the export, and when its
+threshold is chosen. Other batches may round the last digits in another way."""
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
 _TEMPORARY_PREFIX = ".export-"
@@ -75,6 +85,16 @@ for size in json.loads(sys.argv[4]):
         for name, value in answers.items():
             value = value.numpy()
             found[f"{size}/{signature}/{name}"] = value.astype("S") if value.dtype == "O" else value
+rows = np.load(sys.argv[7], mmap_mode="r") if sys.argv[7] else images[:0]
+batch = int(sys.argv[8])
+exact = set(inputs) if images.dtype == np.uint8 else {"serving_default"}
+for signature in sorted(exact & set(signatures)) if len(rows) else ():
+    parts = {name: [] for name in ("predicted", "uncertainty", "accept")}
+    for start in range(0, len(rows), batch):
+        answers = signatures[signature](**inputs[signature](np.array(rows[start : start + batch])))
+        for name, part in parts.items():
+            part.append(answers[name].numpy())
+    found |= {f"calibration/{signature}/{name}": np.concatenate(p) for name, p in parts.items()}
 np.savez(sys.argv[5], **found)
 """
 
@@ -88,6 +108,7 @@ def export(
     *,
     threshold: Threshold,
     held_out: Mapping[str, Predictions] | None = None,
+    calibration_inputs: np.ndarray | None = None,
     about: Mapping[str, Any] | None = None,
     input_range: InputRange | None = None,
     pixels: str | None = None,
@@ -110,8 +131,11 @@ def export(
       requests together what does not answer one row for each.
 
     The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
-    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u, as a float64, is below
-    the threshold.
+    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u is below the threshold.
+    Where u is made of a logit (see `networks.with_logit`), the logits are compared: float32 has one
+    u for many answers of an accurate classifier. The `uncertainty` beside it is rounded to the side
+    of the threshold that it is on, so that `accept` is `uncertainty < tau`, in float64, for those
+    who have these answers alone.
 
     In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape`, `threshold` (the fields of
     `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
@@ -121,7 +145,9 @@ def export(
 
     Before the directory gets its number, a fresh process without `btcp_tf`
     loads it and answers for no image, the first and all of `sample_images`, on
-    the CPU; its answers must equal those of `model` (floats to `TOLERANCE`).
+    the CPU; its answers must equal those of `model` (floats to `TOLERANCE`). By
+    each signature it also answers for all of `calibration_inputs`, and must accept
+    those that `held_out["calibration"]` says: u < tau, row by row.
 
     Args:
       model: Functional model from images, or other numbers, `[n, ...]` to
@@ -133,7 +159,10 @@ def export(
       sample_images: `[m, ...]` in the model's type, at least one.
       threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
-        each with u of the model as its one column `COLUMN`.
+        each with u of the model as its one column `COLUMN`, in float64 as `served` answers it.
+      calibration_inputs: Those that the rows of "calibration" answer, in their order and in the
+        model's type. None: they are not to be had, and the decision is checked on `sample_images`
+        alone.
       about: What else a reader of the model should know; JSON values.
       input_range: Of the inputs that the estimator was fitted on, for models of floats: others that
         are too far from it are refused. None: none is.
@@ -151,6 +180,15 @@ def export(
     held_out = held_out or {}
     class_names, _ = wording.class_names(class_names, "class_names")
     _validate(model, name, class_names, sample_images)
+    rows = held_out.get("calibration")
+    if calibration_inputs is not None and (
+        rows is None or len(rows.predicted) != len(calibration_inputs)
+    ):
+        received = "none" if rows is None else str(len(rows.predicted))
+        raise ValueError(
+            f"calibration_inputs: expected an input for each calibration row, received "
+            f"{len(calibration_inputs)} inputs for {received} rows"
+        )
     sample_images = np.asarray(sample_images)
     intake = _Intake.of(model, sample_images, input_range, pixels)
     if pixels:
@@ -180,8 +218,46 @@ def export(
         _write(model, temporary, content["class_names"], threshold, text, intake)
         _write_extra(temporary, text, held_out)
         _write_warmup(temporary / WARMUP_FILE, name, sample_images)
-        _check(model, temporary, content["class_names"], threshold, text, sample_images, intake)
+        _check(
+            model,
+            temporary,
+            content["class_names"],
+            threshold,
+            text,
+            sample_images,
+            intake,
+            None if calibration_inputs is None else np.asarray(calibration_inputs),
+            rows,
+        )
         return _publish(temporary, folder)
+
+
+def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the SavedModel of a model computes for some inputs, before u is rounded to float32.
+
+    The threshold of a SavedModel is chosen on these answers: on the CPU, where it is checked, too,
+    and in the same batches.
+
+    Args:
+      model: As in `export`.
+      inputs: `[n, ...]` in the model's type, n > 0.
+
+    Returns:
+      `probs` float32 `[n, k]`, and u float64 `[n]`: expit of logit(u) where there is one.
+    """
+    with tf.device("/CPU:0"):
+        found = Inference(networks.with_logit(_on_one_device(model)), BATCH)(inputs)
+    return found["probs"].astype(np.float32), networks.uncertainty_of(found)
+
+
+def _on_one_device(model: keras.Model) -> keras.Model:
+    """The model, or a copy where it lives under a distribution strategy."""
+    # The graphs of a distributed model name this machine's devices, and a server has others.
+    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        return copy
+    return model
 
 
 def with_threshold(
@@ -216,8 +292,14 @@ def with_threshold(
         _copy(source, temporary)
         # It would tell the hash of the weights as they were.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
+        # The run whose version the source is did not publish this one.
+        content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
-        _assign(temporary, {_TAU: _limit(threshold), _ABOUT: text})
+        if _LIMITS in _variables(temporary):
+            _assign(temporary, {_LIMITS: _limits(threshold), _ABOUT: text})
+        else:
+            _check_resolution(source, threshold, held_out)
+            _assign(temporary, {_TAU: _limit(threshold), _ABOUT: text})
         _write_extra(temporary, text, held_out)
         _compare(source, temporary, threshold, text)
         return _publish(temporary, folder)
@@ -269,13 +351,27 @@ def _validate(
         )
 
 
-_TAU, _ABOUT = "btcp_tf_tau", "btcp_tf_about"
-"""Names of the model's variables that `with_threshold` changes."""
+_TAU, _LIMITS, _ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
+"""Names of the model's variables that `with_threshold` changes. It has the first where it compares
+u, as all models of 0.1.0 do, or the second, `_limits`, where it compares logits."""
 
 
 def _limit(threshold: Threshold) -> float:
     """u below it is accepted."""
     return -math.inf if threshold.tau is None else threshold.tau
+
+
+def _limits(threshold: Threshold) -> np.ndarray:
+    """The limit on logit(u), the largest float32 below tau, and the smallest from tau on."""
+    tau, tiny = _limit(threshold), np.finfo(np.float32).tiny
+    with np.errstate(over="ignore"):
+        near = np.float32(tau)
+    below = near if float(near) < tau else np.nextafter(near, np.float32(-np.inf))
+    above = near if float(near) >= tau else np.nextafter(near, np.float32(np.inf))
+    # Processors may take the numbers between 0 and tiny for 0.
+    if 0 < tau <= tiny:
+        below, above = np.float32(0), tiny
+    return np.array([thresholds.logit_limit(threshold.tau), below, above], np.float64)
 
 
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
@@ -333,7 +429,7 @@ def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Te
 def _decide(
     outputs: Callable[[tf.Tensor], dict[str, tf.Tensor]],
     class_names: Sequence[str],
-    tau: tf.Variable,
+    limit: tf.Variable,
     images: tf.Tensor,
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
@@ -347,14 +443,23 @@ def _decide(
     found = outputs(tf.pad(images, padding))
     probs = tf.cast(found["probs"][:count], tf.float32)
     uncertainty = tf.cast(found["uncertainty"][:count, 0], tf.float32)
+    if "logit" in found:
+        accept = tf.cast(found["logit"][:count, 0], tf.float64) < limit[0]
+        # On the side of tau that it is on: float32 may round it to the other one.
+        below, above = tf.cast(limit[1], tf.float32), tf.cast(limit[2], tf.float32)
+        uncertainty = tf.where(
+            accept, tf.minimum(uncertainty, below), tf.maximum(uncertainty, above)
+        )
+    else:
+        # A tau between neighboring float32 must not be rounded to one of them.
+        accept = tf.cast(uncertainty, tf.float64) < limit
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     return {
         "predicted": predicted,
         "class_name": tf.gather(tf.constant(class_names, tf.string), predicted),
         "probs": probs,
         "uncertainty": uncertainty,
-        # A tau between neighboring float32 must not be rounded to one of them.
-        "accept": tf.cast(uncertainty, tf.float64) < tau,
+        "accept": accept,
     }
 
 
@@ -529,21 +634,19 @@ def _write(
     about: str,
     intake: _Intake,
 ) -> None:
-    # The graphs of a distributed model name this machine's devices, and a server has others.
-    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
-        copy = keras.models.clone_model(model)
-        copy.set_weights(model.get_weights())
-        model = copy
-    tau = tf.Variable(_limit(threshold), dtype=tf.float64, trainable=False, name=_TAU)
+    model = networks.with_logit(_on_one_device(model))
+    compares = _LIMITS if "logit" in model.output else _TAU
+    value = _limits(threshold) if compares == _LIMITS else _limit(threshold)
+    limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=_ABOUT)
     archive = keras.export.ExportArchive()
     archive.track(model)
-    archive.add_variable_collection("decision", [tau, text])
+    archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
     def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
         def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _decide(outputs, class_names, tau, prepare(value))
+            return _decide(outputs, class_names, limit, prepare(value))
 
         function = tf.function(answer, input_signature=[spec], autograph=False)
         function.get_concrete_function()
@@ -562,18 +665,24 @@ def _write(
     archive.write_out(str(directory), verbose=False)
 
 
+def _variables(directory: Path) -> dict[str, str]:
+    """Of a SavedModel on disk: name of each variable → its key in the checkpoint."""
+    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+    )
+    return {
+        attribute.full_name: attribute.checkpoint_key
+        for node in graph.nodes
+        for attribute in node.attributes
+    }
+
+
 def _assign(directory: Path, values: Mapping[str, Any]) -> None:
     """Changes variables of a SavedModel on disk, by name; the rest stays bit for bit."""
     path = str(directory / "variables" / "variables")
     reader = tf.train.load_checkpoint(path)
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-    )
-    keys = {
-        attribute.checkpoint_key: attribute.full_name
-        for node in graph.nodes
-        for attribute in node.attributes
-    }
+    keys = {key: name for name, key in _variables(directory).items() if name in values}
     if not set(values) <= set(keys.values()):
         raise ValueError(f"{directory}: expected the variables {', '.join(values)}, received none")
     dtypes = reader.get_variable_to_dtype_map()
@@ -667,47 +776,14 @@ def _check(
     about: str,
     sample_images: np.ndarray,
     intake: _Intake,
+    calibration_inputs: np.ndarray | None,
+    rows: Predictions | None,
 ) -> None:
-    """Raises RuntimeError unless the directory answers like `model` in a fresh process."""
+    """Raises RuntimeError unless the directory answers like `model` in a fresh process, and accepts
+    what u < tau accepts of the calibration rows."""
     sizes = sorted({0, 1, len(sample_images)})
-    with tempfile.TemporaryDirectory() as scratch:
-        images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
-        np.save(images, sample_images)
-        scale = json.dumps(intake.scale)
-        arguments = (
-            json.dumps(sys.path),
-            str(directory),
-            images,
-            json.dumps(sizes),
-            answers,
-            scale,
-        )
-        # This process may hold all memory of the GPUs, and they round differently from a CPU.
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        try:
-            subprocess.run(
-                [sys.executable, "-I", "-c", _CHECK_SCRIPT, *arguments],
-                env=environment,
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                timeout=_CHECK_SECONDS,
-            )
-        except subprocess.CalledProcessError as error:
-            raise RuntimeError(
-                "export: expected a SavedModel that answers in a fresh process without btcp_tf, "
-                f"received exit status {error.returncode} and\n{error.stderr[-2000:]}"
-            ) from error
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(
-                "export: expected answers of a fresh process, "
-                f"received none within {_CHECK_SECONDS} s"
-            ) from error
-        with np.load(answers) as loaded:
-            found = dict(loaded)
+    found = _fresh_answers(directory, sample_images, sizes, intake.scale, calibration_inputs)
+    with_logit = "logit" in networks.with_logit(model).output
     wanted = {"2/about/json": np.array(2 * [about.encode()])}
     for size, answer in _keras_answers(model, class_names, sample_images, sizes).items():
         for signature in _signatures(model, intake):
@@ -718,12 +794,85 @@ def _check(
                 f"{size}/{signature}/{name}": value
                 for name, value in {**answer, "accept": accept}.items()
             }
-    differences = _differences(found, wanted)
+    if calibration_inputs is not None and rows is not None:
+        u = rows.uncertainty[COLUMN]
+        answer = {
+            "predicted": rows.predicted,
+            "uncertainty": u.astype(np.float32),
+            # Of u in all its digits: what the threshold was chosen on.
+            "accept": u.astype(np.float64) < _limit(threshold),
+        }
+        wanted |= {
+            f"calibration/{signature}/{name}": value
+            for signature in _signatures(model, intake)
+            if signature in _exact_signatures(model)
+            for name, value in answer.items()
+        }
+    differences = _differences(found, wanted, with_logit)
     if differences:
         raise RuntimeError(
             "export: expected a SavedModel that answers like the Keras model, received "
             + "; ".join(differences)
         )
+
+
+def _exact_signatures(model: keras.Model) -> tuple[str, ...]:
+    """Signatures that take any input of the model as it is. Files hold whole pixels alone, which
+    float inputs need not be."""
+    of_pixels = (SIGNATURE, "serving_float", "serving_bytes")
+    return of_pixels if model.input.dtype == "uint8" else (SIGNATURE,)
+
+
+def _fresh_answers(
+    directory: Path,
+    sample_images: np.ndarray,
+    sizes: Sequence[int],
+    scale: tuple[float, float],
+    rows: np.ndarray | None,
+) -> dict[str, np.ndarray]:
+    """What a SavedModel answers in a process without this package.
+
+    Returns:
+      "<size>/<signature>/<answer>" for the first images, and "calibration/<signature>/<answer>" for
+      `rows`.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
+        np.save(images, sample_images)
+        more = ""
+        if rows is not None:
+            more = os.path.join(scratch, "rows.npy")
+            np.save(more, rows)
+        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers)
+        # This process may hold all memory of the GPUs, and they round differently from a CPU.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        seconds = _CHECK_SECONDS + (0 if rows is None else len(rows))
+        try:
+            subprocess.run(
+                [
+                    *(sys.executable, "-I", "-c", _CHECK_SCRIPT, *arguments),
+                    *(json.dumps(scale), more, str(BATCH)),
+                ],
+                env=environment,
+                check=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                timeout=seconds,
+            )
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError(
+                "export: expected a SavedModel that answers in a fresh process without btcp_tf, "
+                f"received exit status {error.returncode} and\n{error.stderr[-2000:]}"
+            ) from error
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(
+                f"export: expected answers of a fresh process, received none within {seconds} s"
+            ) from error
+        with np.load(answers) as loaded:
+            return dict(loaded)
 
 
 def _keras_answers(
@@ -751,14 +900,23 @@ def _keras_answers(
     return wanted
 
 
-def _differences(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[str]:
-    """What differs, in words, one line for each answer; empty where nothing does."""
+def _differences(
+    found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], with_logit: bool = False
+) -> list[str]:
+    """What differs, in words, one line for each answer; empty where nothing does.
+
+    Args:
+      found: By "<which inputs>/<signature>/<answer>".
+      wanted: The same.
+      with_logit: Whether u is made of a logit, so that a small u is right to all of its digits.
+    """
     if found.keys() != wanted.keys():
         return [f"the answers {sorted(found)} in place of {sorted(wanted)}"]
     lines = []
     for key, want in wanted.items():
         size, signature, name = key.split("/")
-        got, where = found[key], f"{signature}: {name} of a batch of {size}"
+        which = "of the calibration rows" if size == "calibration" else f"of a batch of {size}"
+        got, where = found[key], f"{signature}: {name} {which}"
         # Words are as wide as the longest of them.
         same_kind = got.dtype == want.dtype or got.dtype.kind == want.dtype.kind == "S"
         if not same_kind or got.shape != want.shape:
@@ -767,13 +925,48 @@ def _differences(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) ->
             if (got != want).any():
                 lines.append(f"{where}: {np.count_nonzero(got != want)} others")
         else:
-            bad = ~(np.abs(got - want) <= TOLERANCE)  # "not <=", so that NaN is a difference.
+            bad = ~_close(got, want, with_logit and name == "uncertainty")
             if bad.any():
                 lines.append(
                     f"{where}: {np.count_nonzero(bad)} values, the first {got[bad][0]:.9g} "
                     f"in place of {want[bad][0]:.9g}"
                 )
     return lines
+
+
+def _close(got: np.ndarray, want: np.ndarray, small: bool) -> np.ndarray:
+    """Whether logits of float32 p agree within `TOLERANCE`, as far as the digits of p tell.
+
+    The derivative of p is p (1 - p).
+    """
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    # Digits of float32 below, at and above 1/2; a small p has more of them.
+    digits = np.finfo(np.float32)
+    resolution = 4 * float(digits.eps) * want + float(digits.tiny) if small else RESOLUTION
+    # NaN is not close to anything.
+    return np.abs(got - want) <= TOLERANCE * want * (1 - want) + resolution
+
+
+def _check_resolution(
+    source: Path, threshold: Threshold, held_out: Mapping[str, Predictions]
+) -> None:
+    """ValueError where a model that compares u in float32, as those of 0.1.0 do, cannot accept what
+    u < tau accepts of the rows that travel with it."""
+    rows, tau = held_out.get("calibration"), threshold.tau
+    if rows is None or tau is None:
+        return
+    # Its MCP is 1 - max(probs), which is rounded as numbers near 1 are.
+    of_mcp = read_about(source).get("uncertainty", {}).get("method") == "mcp"
+    u = rows.uncertainty[COLUMN].astype(np.float64)
+    if not of_mcp and (u == u.astype(np.float32)).all():
+        return  # As it answered them.
+    rounding = RESOLUTION if of_mcp else 4 * np.finfo(np.float32).eps * u
+    if near := int(np.sum(np.abs(u - tau) <= rounding)):
+        raise ValueError(
+            f"{source}: expected a threshold that this model can hold, which compares u in single "
+            f"precision as btcp_tf 0.1.0 did, received tau {tau:.6g} with {near} calibration rows "
+            "nearer to it than that tells apart; export the run or the judge again"
+        )
 
 
 def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:
@@ -789,12 +982,17 @@ def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> N
     seen = InputRange.from_json(json.loads(about).get("input_range"))
     low, high = (seen.low, seen.high) if seen else (0.0, 255.0)
     noise = np.random.default_rng(0).uniform(low, high, [size or 8 for size in spec.shape])
-    images = tf.constant(noise, tf.float32)
-    wanted, found = (s[SIGNATURE](images=tf.cast(images, spec.dtype)) for s in (old, new))
-    accept = found["uncertainty"].numpy().astype(np.float64) < _limit(threshold)
+    images = tf.cast(tf.constant(noise, tf.float32), spec.dtype)
+    wanted, found = (
+        {name: value.numpy() for name, value in s[SIGNATURE](images=images).items()}
+        for s in (old, new)
+    )
+    u = found["uncertainty"].astype(np.float64)
     if (
-        any((wanted[name] != found[name]).numpy().any() for name in ("predicted", "uncertainty"))
-        or (found["accept"].numpy() != accept).any()
+        (wanted["predicted"] != found["predicted"]).any()
+        # It is rounded to the side of tau that it is on.
+        or not _close(found["uncertainty"], wanted["uncertainty"], True).all()
+        or (found["accept"] != (u < _limit(threshold))).any()
     ):
         raise RuntimeError(
             "export: expected the answers of the version that was copied, received others"

@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf import classifiers, data, losses, networks, plausibility
+from btcp_tf import classifiers, data, losses, methods, networks, plausibility
 from btcp_tf.config import PHASES, Config, Phase
 from btcp_tf.files import atomic_path
 from btcp_tf.progress import Bar
@@ -780,12 +780,12 @@ class Answers:
 
     probs: np.ndarray
     """Validation data, `[n, k]`."""
-    uncertainty: np.ndarray | None
-    """The estimator on validation data, `[n]`; None while there is only a classifier."""
+    uncertainty: np.ndarray
+    """The estimator on validation data, `[n]`; MCP while there is only a classifier."""
     train_probs: np.ndarray
     """The first of the training data, `[m, k]`."""
-    train_uncertainty: np.ndarray | None
-    """The estimator on the first of the training data, `[m]`."""
+    train_uncertainty: np.ndarray
+    """The same on the first of the training data, `[m]`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -892,10 +892,12 @@ def fit(
         return rows
 
     # Phase 1.
+    ends = Inference(classifiers.both_ends(network.get_layer("classifier")), config.test_batch_size)
+
     def classifier_answers() -> Answers:
-        return Answers(
-            classify(encode(validation.images)), None, classify(encode(train.images[few])), None
-        )
+        logits, probs = ends(encode(validation.images))
+        train_logits, train_probs = ends(encode(train.images[few]))
+        return Answers(probs, methods.mcp_of(logits), train_probs, methods.mcp_of(train_logits))
 
     rows = []
     if not config.classifier:
