@@ -173,7 +173,7 @@ def rows_of(
     columns = {split: {"mcp": methods.mcp_of(answers.logits)} for split, answers in judged.items()}
     used = {}
     for name, (own, *others), allowed in variants:
-        fit, readers, weights = estimators.fit_residual(
+        fit, readers, weights, _ = estimators.fit_residual(
             own, others, allowed=allowed, seed=config.seed
         )
         print(f"  {name}: {fit.words}", flush=True)

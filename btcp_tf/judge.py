@@ -163,7 +163,7 @@ class Judge:
                     )
                 again = more[0] if more else ()
                 others.append(judge._held_out(samples, trained_on, again, batch_size, verbose))
-        fit, readers, weights = estimators.fit_residual(
+        fit, readers, weights, _ = estimators.fit_residual(
             own, others, allowed=evidence, seed=seed, batch_size=batch_size, verbose=verbose
         )
         self._put("residual", _residual(readers, weights), dataclasses.asdict(fit))
@@ -526,7 +526,8 @@ class Judge:
         if _has_view(encoder):
             outputs.append(estimators.View()(encoder.input))
         found, y = _Inference(keras.Model(encoder.input, outputs), batch_size)(x, y, title)
-        seen = estimators.Seen(*found)
+        # Half precision overflows in what is computed of them.
+        seen = estimators.Seen(*(output.astype(np.float32) for output in found))
         return seen, self._labels(y, len(seen.logits))
 
     def _predict(self, x: Any, y: Any, batch_size: int) -> tuple[dict[str, np.ndarray], Any]:
