@@ -137,7 +137,7 @@ class Config:
     )
     seed: int = setting(0, "Seed of splits, weights, dropout and shuffling.", low=0, high=2**31 - 1)
     method: tuple[str, ...] = setting(
-        ("mcp", "tcp", "btcp"), "Methods to compare, from btcp_tf.methods.METHODS."
+        ("mcp", "tcp", "btcp", "residual"), "Methods to compare, from btcp_tf.methods.METHODS."
     )
     finetune_method: tuple[str, ...] = setting(
         ("btcp",), "Trained methods that are also fine-tuned (phase 3); must be among --method."
@@ -303,8 +303,8 @@ class Config:
     export_method: str = setting(
         "auto",
         "Whose u the SavedModel answers: mcp, residual, residual_no_index or one whose estimator "
-        "is trained, of --method. auto: the last that is fine-tuned; without one the first of "
-        "residual, residual_no_index, the last estimator that is trained, mcp.",
+        "is trained, of --method; a fine-tuned one with its own classifier. auto: the one with the "
+        "smallest AURC on validation images.",
     )
     threshold: str = setting(
         "best_bacc",

@@ -6,10 +6,13 @@ h is linear, and zero where the evidence adds nothing: what is left then is MCP,
 evidence is what the whole answer says; what a second head on the same features says, and what the
 training samples around them say; and what such a head and such samples say that see of an image
 what no training has shaped. The classifier cannot be wrong about an image in the same way there.
+
+u is continuous: along a line between two inputs logit(u) jumps only where the predicted class
+changes. So rounding, which differs between batches, threads and servers, cannot move it.
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -30,9 +33,14 @@ _CELL = 4
 _DIRECTIONS = 8
 _FLAT = 0.4  # Energy of gradients next to which what a cell shows is not blown up.
 _AXES = 64
+_FADED = 0.02  # Of the usual contrast: about a gray level. Images of less show noise.
 
 _COUNTS = (5, 10, 20, 50)
 _BLOCK = 8192
+_SPARE = 14  # Candidates beyond the nearest: rounding may rank them among these.
+_SAME = 1e-5  # Of the spread: points that are this close are one, computed twice.
+_NEAR = 1e-2  # Of the spread: below it all distances are alike.
+_DOUBT = 0.05  # Weight of not knowing, beside at most 1 for each neighbor.
 
 _FOLDS = 5
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
@@ -63,6 +71,21 @@ class _Float32(layers.Layer):
     def get_config(self) -> dict[str, Any]:
         # Keras' default would look for the arguments of `__init__`, and lose name and dtype.
         return dict(super().get_config())
+
+
+class _Versioned(_Float32):
+    """A layer whose formula has changed; one from a file of btcp_tf 0.1.0 keeps the first."""
+
+    def __init__(self, version: int = 2, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.version = version
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "version": self.version}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**{"version": 1, **config})
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -111,13 +134,14 @@ class AnswerEvidence(_Float32):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class View(_Float32):
-    """What an image shows, whatever a classifier makes of it: `[n, h, w(, c)]` → `[n, v]`.
+class View(_Versioned):
+    """What an image shows, whatever a classifier makes of it: `[n, h, w(, c)]` → `[n, v + 1]`.
 
     Histograms of oriented gradients (Dalal and Triggs, 2005) of the gray image in 28 × 28 pixels:
     8 directions in 7 × 7 cells, each by the energy of the 3 × 3 cells around it. And the image
     itself, in 14 × 14 pixels of c channels: v = 392 + 196 c. Other sizes are brought to that one.
-    Each image is standardized first, so the scale of its pixels does not matter.
+    Each image is standardized first, so the scale of its pixels does not matter. The last column is
+    its contrast: the standard deviation of its pixels, in their unit.
     """
 
     def call(self, images: Any) -> Any:
@@ -126,10 +150,12 @@ class View(_Float32):
             x = ops.expand_dims(x, -1)
         whole: Any = dict(axis=(1, 2, 3), keepdims=True)
         # Squares of pixels must neither overflow nor vanish; and the mean of one color is exact.
-        x = x / ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
+        largest = ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
+        x = x / largest
         x = x - ops.mean(x, **whole)
         # An image of one color has no more than rounding errors to show.
-        x = x / ops.maximum(ops.std(x, **whole), 1e-5)
+        spread = ops.std(x, **whole)
+        x = x / ops.maximum(spread, 1e-5)
         if x.shape[1:3] != (_SIDE, _SIDE):
             x = ops.image.resize(x, (_SIDE, _SIDE), antialias=True, data_format="channels_last")
         gray = ops.mean(x, axis=-1)
@@ -144,9 +170,41 @@ class View(_Float32):
         energy = ops.sum(ops.square(cells), axis=-1, keepdims=True)
         around = 9 * _means(ops.pad(energy, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
         cells = cells / ops.sqrt(around + _FLAT)
-        sizes = (_SIDE // _CELL) ** 2 * _DIRECTIONS, (_SIDE // 2) ** 2 * x.shape[-1]
-        parts = zip((cells, _means(x, 2)), sizes, strict=True)
+        parts = [(cells, (_SIDE // _CELL) ** 2 * _DIRECTIONS)]
+        parts += [(_means(x, 2), (_SIDE // 2) ** 2 * x.shape[-1])]
+        parts += [(spread * largest, 1)] if self.version > 1 else []
         return ops.concatenate([ops.reshape(part, (-1, size)) for part, size in parts], axis=1)
+
+
+def _faded(view: Any, faint: float) -> Any:
+    """A `View` `[n, v + 1]` without its last column: less of it, the less contrast there is.
+
+    Standardized, a single gray level would look like an image; without any, a blank one jumps.
+
+    Args:
+      view: Of images.
+      faint: The contrast of which 1 / √2 is left; 0: they are features, and stay what they are.
+    """
+    if not faint:
+        return view
+    contrast = view[:, -1:]
+    larger = ops.maximum(contrast, faint)  # Neither square overflows.
+    share = (contrast / larger) / ops.sqrt(
+        ops.square(contrast / larger) + ops.square(faint / larger)
+    )
+    return view[:, :-1] * share
+
+
+def _as_points(features: np.ndarray, faint: float) -> np.ndarray:
+    """float32 `[n, d]` for heads and indexes; half precision's squares overflow."""
+    return np.asarray(keras.ops.convert_to_numpy(_faded(np.asarray(features, np.float32), faint)))
+
+
+def _faint(name: str, around: Any) -> float:
+    """`faint` for evidence of this name, from `Seen` of the reference."""
+    if not name.startswith("image_"):
+        return 0.0
+    return max(_FADED * float(np.median(around.view[:, -1])), 1e-12)
 
 
 def _means(maps: Any, side: int, step: int | None = None) -> Any:
@@ -164,23 +222,30 @@ def is_image(shape: Sequence[int | None]) -> bool:
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class NeighborEvidence(_Float32):
+class NeighborEvidence(_Versioned):
     """What the training samples around the features say: (features, logits) → `[n, e]`.
 
     The share of other labels than the predicted class among the nearest 5, 10, 20 and 50; the
     logarithm of the distance to the first, the tenth and the last of them; and of the distance to
     the nearest sample of the predicted class over that to the nearest of any other.
 
+    Among the nearest k, a sample at distance d weighs 1 − d² / d_k² (Epanechnikov's kernel). So
+    nothing jumps where one of them comes or goes: its weight is 0 there. Where they are all equally
+    far, what the next larger k says remains, and one half where that says nothing either.
+
     The index is an exhaustive one and goes wherever the model goes. It is searched in blocks:
-    memory is bounded by the batch times 8,192 numbers, or times 50 feature vectors.
+    memory is bounded by the batch times 8,192 numbers, or times 64 feature vectors.
 
     Args:
-      size: Samples in the index, at least 2.
+      size: Samples in the index.
       width: Length of a feature vector.
       neighbors: Nearest samples that are looked at, where there are so many.
       axes: Principal components of the standardized points that distances are measured along, each
         divided by the square root of its standard deviation; 0: they are measured between the
         vectors as they are.
+      faint: See `_faded`.
+      version: 1 counts the nearest without weights, repeated ones too, and takes the logarithm of a
+        distance that is larger by `unit`.
     """
 
     def __init__(
@@ -189,13 +254,15 @@ class NeighborEvidence(_Float32):
         width: int,
         neighbors: int = NEIGHBORS,
         axes: int = 0,
+        faint: float = 0.0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.size = size
         self.width = width
-        self.neighbors = min(neighbors, size - 1)
+        self.neighbors = min(neighbors, size)
         self.axes = axes
+        self.faint = faint
         self.points = self.add_weight(
             shape=(size, axes or width), initializer="zeros", trainable=False, name="points"
         )
@@ -211,13 +278,20 @@ class NeighborEvidence(_Float32):
             self.turn = self.add_weight(
                 shape=(width, axes), initializer="zeros", trainable=False, name="turn"
             )
+        if self.version > 1:
+            self.shares = self.add_weight(
+                shape=(size,), initializer="ones", trainable=False, name="shares"
+            )
 
-    def set_points(self, points: np.ndarray, labels: np.ndarray) -> None:
+    def set_points(
+        self, points: np.ndarray, labels: np.ndarray, shares: np.ndarray | float = 1.0
+    ) -> None:
         """Fills the index.
 
         Args:
-          points: `[size, width]` float32, features of the training samples.
+          points: `[size, width]`, features of the training samples.
           labels: `[size]`.
+          shares: `[size]`, how much of a sample each is, see `_distinct`.
         """
         # Far from the origin, rounding would swamp the distances.
         mean = points.mean(axis=0, dtype=np.float64)
@@ -229,25 +303,30 @@ class NeighborEvidence(_Float32):
             points = points @ turn
         self.points.assign(points)
         self.labels.assign(labels)
-        spread = np.sqrt(np.var(points, axis=0, dtype=np.float64).sum())
-        self.unit.assign(max(1e-3 * spread, 1e-12))
+        self.shares.assign(np.broadcast_to(shares, labels.shape))
+        self.unit.assign(max(_NEAR * _spread(points), 1e-12))
 
-    def call(self, features: Any, logits: Any, own: Any = None) -> Any:
+    def call(self, features: Any, logits: Any) -> Any:
         """
         Args:
-          features: `[n, width]`.
+          features: `[n, width]`, one column more if they are views.
           logits: `[n, k]`.
-          own: `[n]` int32, the place of each row in the index, where it is not its own neighbor.
         """
-        features = features - self.mean
+        features = _faded(features, self.faint) - self.mean
         if self.axes:
             features = ops.matmul(features, self.turn)
-        squared, labels = self._nearest(features, own)
-        distances = ops.log(ops.sqrt(squared) + self.unit)
+        squared, places = self._nearest(features)
         predicted = ops.cast(ops.argmax(logits, axis=1), "int32")
-        other = labels != predicted[:, None]
+        other = ops.take(self.labels, places) != predicted[:, None]
         counts = sorted({min(count, self.neighbors) for count in _COUNTS})
-        parts = [ops.mean(ops.cast(other[:, :count], "float32"), axis=1) for count in counts]
+        if self.version == 1:
+            distances = ops.log(ops.sqrt(squared) + self.unit)
+            parts = [ops.mean(ops.cast(other[:, :count], "float32"), axis=1) for count in counts]
+        else:
+            unit = ops.square(self.unit)
+            # Flat at 0, so that rounding does not move a sample that is in the index.
+            distances = 0.5 * ops.log(squared + unit)
+            parts = _weighted_shares(squared, unit, ops.take(self.shares, places), other, counts)
         parts += [distances[:, place - 1] for place in sorted({1, min(10, self.neighbors)})]
         parts += [distances[:, -1]]
         # Where there is none among the neighbors, it is at least as far as the last of them.
@@ -256,8 +335,10 @@ class NeighborEvidence(_Float32):
         rest = ops.min(ops.where(other, distances, far), axis=1)
         return ops.stack([*parts, same - rest], axis=1)
 
-    def _nearest(self, features: Any, own: Any) -> tuple[Any, Any]:
-        """Squared distances `[n, neighbors]`, ascending, and labels of the nearest samples."""
+    def _nearest(self, features: Any) -> tuple[Any, Any]:
+        """Squared distances `[n, neighbors]`, ascending, of the nearest samples, and their places
+        in the index."""
+        count = min(self.neighbors + _SPARE, self.size) if self.version > 1 else self.neighbors
         best = places = None  # Negative ranks, largest first.
         for start in range(0, self.size, _BLOCK):
             end = min(start + _BLOCK, self.size)
@@ -266,24 +347,85 @@ class NeighborEvidence(_Float32):
             ranks = ops.sum(ops.square(points), axis=1) - 2 * ops.matmul(
                 features, ops.transpose(points)
             )
-            if own is not None:
-                ranks = ops.where(
-                    ops.arange(start, end, dtype="int32") == own[:, None], np.inf, ranks
-                )
-            near, order = ops.top_k(-ranks, min(self.neighbors, end - start))
+            near, order = ops.top_k(-ranks, min(count, end - start))
             order = order + start
             if best is not None:
                 near, order = ops.concatenate([best, near], 1), ops.concatenate([places, order], 1)
-                near, chosen = ops.top_k(near, min(self.neighbors, near.shape[1]))
+                near, chosen = ops.top_k(near, min(count, near.shape[1]))
                 order = ops.take_along_axis(order, chosen, axis=1)
             best, places = near, order
         # Anew from the differences: the product's rounding would swamp small distances.
         difference = ops.expand_dims(features, 1) - ops.take(self.points, places, axis=0)
-        return ops.sum(ops.square(difference), axis=2), ops.take(self.labels, places)
+        squared = ops.sum(ops.square(difference), axis=2)
+        if self.version == 1:
+            return squared, places
+        nearest, order = ops.top_k(-squared, self.neighbors)
+        return -nearest, ops.take_along_axis(places, order, axis=1)
 
     def get_config(self) -> dict[str, Any]:
         sizes = {"size": self.size, "width": self.width, "neighbors": self.neighbors}
-        return {**super().get_config(), **sizes, "axes": self.axes}
+        return {**super().get_config(), **sizes, "axes": self.axes, "faint": self.faint}
+
+
+def _weighted_shares(
+    squared: Any, unit: Any, shares: Any, other: Any, counts: Sequence[int]
+) -> list[Any]:
+    """Shares `[n]` of other labels among as many of the nearest, see `NeighborEvidence`.
+
+    Args:
+      squared: Squared distances `[n, m]`, ascending.
+      unit: A square below which they are alike.
+      shares: `[n, m]`, how much of a sample each is.
+      other: bool `[n, m]`, whether its label is another one than that predicted.
+      counts: Ascending, at most m.
+    """
+    found: list[Any] = []
+    share: Any = 0.5
+    for count in reversed(counts):
+        reach = squared[:, count - 1 : count]
+        weights = (reach - squared[:, :count]) / (reach + unit) * shares[:, :count]
+        against = ops.sum(ops.where(other[:, :count], weights, 0.0), axis=1)
+        share = (against + _DOUBT * share) / (ops.sum(weights, axis=1) + _DOUBT)
+        found.insert(0, share)
+    return found
+
+
+def _spread(points: np.ndarray) -> float:
+    return float(np.sqrt(np.var(points, axis=0, dtype=np.float64).sum()))
+
+
+def _distinct(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a reference in which each point counts once, however often it is there.
+
+    Points are one if they are equal up to rounding, as if computed in another batch. One of several
+    labels is there with each of them, and is divided among these.
+
+    Args:
+      points: `[n, d]` float32.
+      labels: `[n]`.
+
+    Returns:
+      Numbers of the rows `[m]`, and how much of a point each is `[m]`.
+    """
+    from scipy import sparse, spatial
+
+    rows = points + np.float32(0)  # -0 is 0.
+    content = np.fromiter((hash(row.tobytes()) for row in rows), np.int64, len(rows))
+    _, first, point = np.unique(content, return_index=True, return_inverse=True)
+    unique = rows[first]
+    count, least = len(unique), _SAME * _spread(rows)
+    # What is near is near along some directions, too: there a tree finds it.
+    directions = np.random.default_rng(0).normal(size=(rows.shape[1], 8)) / 8**0.5
+    seen = (unique - unique.mean(axis=0, dtype=np.float64)) @ directions
+    _, near = spatial.KDTree(seen).query(seen, k=min(8, count), distance_upper_bound=3 * least)
+    here, column = np.nonzero(near.reshape(count, -1) < count)
+    there = near.reshape(count, -1)[here, column]
+    close = np.linalg.norm(unique[here] - unique[there], axis=1) <= least
+    links = sparse.coo_array((close, (here, there)), shape=(count, count))
+    _, group = sparse.csgraph.connected_components(links, directed=False)
+    # A point with each of its labels.
+    pairs, chosen = np.unique(np.stack([group[point], labels], axis=1), axis=0, return_index=True)
+    return chosen, (1.0 / np.bincount(pairs[:, 0]))[pairs[:, 0]]
 
 
 def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
@@ -291,7 +433,7 @@ def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
     _, scale = _standard(points)
     apart = points * scale
     variances, axes = np.linalg.eigh(apart.T @ apart / len(points))
-    # Without a variance there is rounding alone.
+    # Where nothing varies there is rounding alone.
     variances = np.maximum(variances[-count:], max(1e-6 * variances[-1], 1e-12))
     return scale[:, None] * axes[:, -count:] / variances**0.25
 
@@ -303,28 +445,33 @@ def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     between others.
     """
     spread = points.std(axis=0)
-    least = 0.1 * np.sqrt(np.square(spread).mean()) + 1e-12
-    return points.mean(axis=0), 1.0 / np.maximum(spread, least)
+    least = 0.1 * np.sqrt(np.square(spread).mean())
+    return points.mean(axis=0), 1.0 / np.maximum(spread, least) if least else 0.0 * spread
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class HeadEvidence(_Float32):
-    """What a second head on the same features says of the answer: (features, logits) → `[n, 4]`.
+class HeadEvidence(_Versioned):
+    """What a second head on the same features says of the answer: (features, logits) → `[n, 3]`.
 
-    The log odds against the predicted class (from -10 to 10), its improbability, the entropy of the
-    head's own answer, and whether that is another one.
+    The log odds against the predicted class (from -10 to 10), its improbability, and the entropy of
+    the head's own answer.
 
     Args:
       width: Length of a feature vector.
       classes: Classes, k.
       hidden: Units of its hidden layer.
+      faint: See `_faded`.
+      version: 1 also says whether the head's own answer is another one, which jumps.
     """
 
-    def __init__(self, width: int, classes: int, hidden: int = 256, **settings: Any) -> None:
+    def __init__(
+        self, width: int, classes: int, hidden: int = 256, faint: float = 0.0, **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self.width = width
         self.classes = classes
         self.hidden = hidden
+        self.faint = faint
         shapes = [(width,), (width,), (width, hidden), (hidden,), (hidden, classes), (classes,)]
         names = ["mean", "scale", "kernel1", "bias1", "kernel2", "bias2"]
         self.values = [
@@ -334,29 +481,34 @@ class HeadEvidence(_Float32):
 
     def call(self, features: Any, logits: Any) -> Any:
         mean, scale, kernel1, bias1, kernel2, bias2 = self.values
+        features = _faded(features, self.faint)
         x = ops.relu(ops.matmul((features - mean) * scale, kernel1) + bias1)
         own = ops.log_softmax(ops.matmul(x, kernel2) + bias2, axis=1)
         predicted = ops.argmax(logits, axis=1)
         told = ops.one_hot(predicted, self.classes, dtype="float32")
         log_p = ops.sum(told * own, axis=1)
         against = ops.logsumexp(own - 1e9 * told, axis=1)
-        return ops.stack(
-            [
-                ops.clip(against - log_p, -10.0, 10.0),
-                1.0 - ops.exp(log_p),
-                -ops.sum(ops.exp(own) * own, axis=1),
-                ops.cast(ops.argmax(own, axis=1) != predicted, "float32"),
-            ],
-            axis=1,
-        )
+        parts = [
+            ops.clip(against - log_p, -10.0, 10.0),
+            1.0 - ops.exp(log_p),
+            -ops.sum(ops.exp(own) * own, axis=1),
+        ]
+        if self.version == 1:
+            parts.append(ops.cast(ops.argmax(own, axis=1) != predicted, "float32"))
+        return ops.stack(parts, axis=1)
 
     def get_config(self) -> dict[str, Any]:
         sizes = {"width": self.width, "classes": self.classes, "hidden": self.hidden}
-        return {**super().get_config(), **sizes}
+        return {**super().get_config(), **sizes, "faint": self.faint}
 
 
 def train_head(
-    features: np.ndarray, labels: np.ndarray, classes: int, seed: int, name: str = "head"
+    features: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    seed: int,
+    name: str = "head",
+    faint: float = 0.0,
 ) -> HeadEvidence:
     """A second head, kept from knowing its samples by heart: by dropout and smoothed labels.
 
@@ -366,11 +518,16 @@ def train_head(
       classes: k.
       seed: Of weights, dropout and order.
       name: Of the layer.
+      faint: See `_faded`; of views.
     """
     import tensorflow as tf
 
-    head = HeadEvidence(features.shape[1], classes, name=name)
-    mean, scale = features.mean(axis=0), 1.0 / (features.std(axis=0) + 1e-6)
+    features = _as_points(features, faint)
+    head = HeadEvidence(features.shape[1], classes, faint=faint, name=name)
+    mean, spread = features.mean(axis=0), features.std(axis=0)
+    # A column of rounding errors is a constant; elsewhere it may be none.
+    varies = spread > 1e-5 * np.abs(features).max(axis=0)
+    scale = np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
     if name == "image_head":
         mean, scale = _standard(features)
 
@@ -468,6 +625,9 @@ class Fit:
     """The same in a sentence."""
     summary: str
     """What it learned from and whether it is used, without figures of the difference."""
+    baseline: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Mean share in logit(u), over the classifier's own held-out samples, of MCP ("mcp") and of
+    each kind of evidence: what `contributions` are compared with."""
 
 
 Weights = tuple[float, float, np.ndarray]
@@ -475,6 +635,20 @@ Weights = tuple[float, float, np.ndarray]
 
 MCP: Weights = (1.0, 0.0, np.zeros(0))
 """Of MCP itself."""
+
+
+class Fitted(NamedTuple):
+    """A fitted residual estimator."""
+
+    fit: Fit
+    """How it went."""
+    readers: dict[str, keras.layers.Layer]
+    """The layers that read the evidence of the classifier itself, in order."""
+    weights: Weights
+    """Of MCP's logit, and of all evidence in that order."""
+    held_out_u: np.ndarray
+    """u `[n]` of the classifier's own held-out samples, each by a fit that has not seen it; where
+    the estimator is MCP, that of MCP."""
 
 
 class Seen(NamedTuple):
@@ -485,7 +659,20 @@ class Seen(NamedTuple):
     logits: np.ndarray
     """`[n, k]`."""
     view: np.ndarray | None = None
-    """`[n, v]`, from `View`; None: they are no images."""
+    """`[n, v + 1]`, from `View`; None: they are no images."""
+
+
+class Index(NamedTuple):
+    """What a `NeighborEvidence` is filled with."""
+
+    points: np.ndarray
+    """`[m, d]`, each once."""
+    labels: np.ndarray
+    """`[m]`."""
+    shares: np.ndarray
+    """`[m]`, see `_distinct`."""
+    faint: float
+    """See `_faded`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -507,6 +694,7 @@ class HeldOut:
     _heads: dict[tuple[str, int], HeadEvidence] = dataclasses.field(
         default_factory=dict, repr=False
     )
+    _indexes: dict[str, Index] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, name: str, seed: int) -> HeadEvidence:
         """A second head of `train_head`, trained once however many estimators read it.
@@ -519,9 +707,24 @@ class HeldOut:
         seen, labels = self.reference
         if (name, seed) not in self._heads:
             self._heads[name, seed] = train_head(
-                _space(name, seen), labels, seen.logits.shape[1], seed, name
+                _space(name, seen), labels, seen.logits.shape[1], seed, name, _faint(name, seen)
             )
         return self._heads[name, seed]
+
+    def index(self, name: str) -> Index:
+        """Of the reference, made once.
+
+        Args:
+          name: "neighbors", or "image_neighbors".
+        """
+        assert self.reference is not None, "it is made of the reference"
+        seen, labels = self.reference
+        if name not in self._indexes:
+            faint = _faint(name, seen)
+            points = _as_points(_space(name, seen), faint)
+            rows, shares = _distinct(points, labels)
+            self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
+        return self._indexes[name]
 
 
 def _space(name: str, seen: Any) -> Any:
@@ -542,7 +745,7 @@ def fit_residual(
     seed: int = 0,
     batch_size: int = 256,
     verbose: int = 0,
-) -> tuple[Fit, dict[str, keras.layers.Layer], Weights]:
+) -> Fitted:
     """Fits the residual estimator to a classifier's answers to held-out samples.
 
     The evidence of one classifier means what that of another of its kind does. So classifiers that
@@ -563,9 +766,6 @@ def fit_residual(
     Raises:
       ValueError: If `allowed` or an argument is not as described.
 
-    Returns:
-      How it went; the layers that read the evidence of the classifier itself, in order; and the
-      weights.
     """
     check_evidence(allowed)
     everyone = [held_out, *folds]
@@ -589,9 +789,11 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
-    # What is read means the same for all: no more neighbors than the smallest reference has.
-    sizes = [len(one.reference[1]) for one in everyone if one.reference is not None]
-    neighbors = min([NEIGHBORS, *(size - 1 for size in sizes)])
+    # What is read means the same for all: no more neighbors than the smallest index has.
+    indexes = [
+        one.index(name) for one in everyone for name in _readable(one, allowed) if "neigh" in name
+    ]
+    neighbors = min([NEIGHBORS, *(len(index.points) for index in indexes)])
     if verbose:
         print("second heads ...", flush=True)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
@@ -602,7 +804,7 @@ def fit_residual(
     if held_out.ensemble:
         of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
         target = 1.0 - np.concatenate(of_label)
-    fit, weights = choose(
+    fit, weights, u = choose(
         is_error,
         np.concatenate([z for z, _ in read]),
         {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
@@ -611,7 +813,8 @@ def fit_residual(
         target,
         verbose,
     )
-    return fit, {name: readers[0][name] for name in fit.evidence}, weights
+    used = {name: readers[0][name] for name in fit.evidence}
+    return Fitted(fit, used, weights, u[: len(held_out.labels)])
 
 
 def check_evidence(allowed: Any) -> None:
@@ -631,21 +834,25 @@ def _readers(
     readers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
-    if held_out.reference is None:
-        return readers
-    around, labels = held_out.reference
-    for name in EVIDENCE[1:]:
-        points = _space(name, around)
-        if name not in allowed or points is None:
-            continue
+    for name in _readable(held_out, allowed):
         if name.endswith("head"):
             readers[name] = held_out.head(name, seed)
             continue
-        size, width = points.shape
+        index = held_out.index(name)
+        size, width = index.points.shape
         axes = min(_AXES, width) if name.startswith("image_") else 0
-        readers[name] = NeighborEvidence(size, width, neighbors, axes, name=name)
-        readers[name].set_points(points, labels)
+        reader = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
+        reader.set_points(index.points, index.labels, index.shares)
+        readers[name] = reader
     return readers
+
+
+def _readable(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
+    """What of the evidence needs a reference, and has it, in the order of `EVIDENCE`."""
+    if held_out.reference is None:
+        return []
+    around = held_out.reference[0]
+    return [name for name in EVIDENCE[1:] if name in allowed and _space(name, around) is not None]
 
 
 def score_residual(
@@ -666,6 +873,43 @@ def score_residual(
     z, evidence = _read(readers, seen, batch_size)
     a, b, h = weights
     return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
+
+
+def contributions(
+    readers: dict[str, keras.layers.Layer],
+    weights: Weights,
+    seen: Any,
+    baseline: Mapping[str, float],
+    *,
+    batch_size: int = 256,
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Why u is what it is: what MCP and each kind of evidence add to logit(u).
+
+    Args:
+      readers: Of `fit_residual`.
+      weights: Of `fit_residual`.
+      seen: `Seen` of n answers, or what has its fields.
+      baseline: `Fit.baseline`.
+      batch_size: Samples at once.
+
+    Returns:
+      g names, "mcp" and those of the readers; and `[n, g]` by how much each moves logit(u) from its
+      mean over the held-out samples. The sum of a row is logit(u) minus the mean logit(u) there.
+    """
+    parts = _parts(*_read(readers, seen, batch_size), weights)
+    return tuple(parts), np.stack([part - baseline[name] for name, part in parts.items()], axis=1)
+
+
+def _parts(
+    z: np.ndarray, evidence: dict[str, np.ndarray], weights: Weights
+) -> dict[str, np.ndarray]:
+    """What MCP's logit and each kind of evidence add to logit(u) − b: `[n]` by name."""
+    a, _, h = weights
+    ends = np.cumsum([columns.shape[1] for columns in evidence.values()])[:-1]
+    slopes = np.split(h, ends) if evidence else []
+    return {"mcp": a * z[:, 0].astype(np.float64)} | {
+        name: columns @ part for (name, columns), part in zip(evidence.items(), slopes, strict=True)
+    }
 
 
 def residual_of(
@@ -714,7 +958,7 @@ def choose(
     classifier: np.ndarray,
     target: np.ndarray | None = None,
     verbose: int = 0,
-) -> tuple[Fit, Weights]:
+) -> tuple[Fit, Weights, np.ndarray]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
     The L2 penalty is that of the smallest cross-validated AURC with all evidence. What is read, the
@@ -736,11 +980,20 @@ def choose(
         fold of the cross-validation where it can be: what is learned from others is tried on it.
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
       verbose: 1 shows how many of the trials are done.
+
+    Returns:
+      How it went; the weights; and u `[n]`, each by a fit that has not seen the sample. Where the
+      result is not better than MCP, all are MCP's.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+
+    def baseline(weights: Weights, names: tuple[str, ...]) -> dict[str, float]:
+        own = np.flatnonzero(classifier == 0)
+        parts = _parts(z[own], {name: evidence[name][own] for name in names}, weights)
+        return {name: float(part.mean()) for name, part in parts.items()}
 
     n = len(classifier)
     every, is_error = is_error if target is None else target, is_error[:n]
@@ -749,8 +1002,16 @@ def choose(
     if min(errors, n - errors) < _FOLDS:
         rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
         told = f"{rare} answers among {n} are too few to learn from: u is MCP"
-        none = Fit(**same, evidence=(), strength=0.0, difference={}, words=told, summary=told)
-        return none, MCP
+        none = Fit(
+            **same,
+            evidence=(),
+            strength=0.0,
+            difference={},
+            words=told,
+            summary=told,
+            baseline=baseline(MCP, ()),
+        )
+        return none, MCP, special.expit(z[:n, 0])
 
     def fitted(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
@@ -816,6 +1077,8 @@ def choose(
     source = f"{n} held-out samples{who}, {errors} errors"
     end = "the estimator is used" if better else "not better: u is MCP, calibrated"
     few = ", which are few to learn from" if errors < FEW_ERRORS else ""
+    # MCP whose u rises where its own answer is more certain would be MCP no more.
+    weights = (a, b, slopes[1:]) if better or a > 0 else MCP
     fit = Fit(
         **same,
         evidence=names,
@@ -823,9 +1086,9 @@ def choose(
         difference=difference,
         words=f"{source}, minus MCP: {figures}; {end}",
         summary=f"learned from {source}{few}; {end}",
+        baseline=baseline(weights, names),
     )
-    # MCP whose u rises where its own answer is more certain would be MCP no more.
-    return fit, (a, b, slopes[1:]) if better or a > 0 else MCP
+    return fit, weights, u if better else special.expit(z[:n, 0])
 
 
 def _difference(

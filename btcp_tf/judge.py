@@ -204,7 +204,7 @@ class Judge:
             fold_part = {"folds": known.Part.of(parts["folds"])}
             if words := known.overlap(parts["fit"], fold_part, fold_part).words:
                 warnings.warn(f"x: {words}", stacklevel=2)
-        fit, readers, weights = estimators.fit_residual(
+        fit, readers, weights, _ = estimators.fit_residual(
             held_out,
             [fold.held_out for fold in others],
             allowed=evidence,
@@ -759,7 +759,8 @@ class Judge:
             outputs.append(estimators.View()(encoder.input))
         infer = _Inference(keras.Model(encoder.input, outputs), batch_size)
         found = infer(x, y, title, like=like, hashed=True)
-        seen = estimators.Seen(*found.outputs)
+        # Half precision overflows in what is computed of them.
+        seen = estimators.Seen(*(output.astype(np.float32) for output in found.outputs))
         labels = self._labels(found.labels, len(seen.logits))
         assert found.hashes is not None
         return _Answers(seen, labels, found.hashes, found.input_range)

@@ -62,7 +62,7 @@ class Outputs:
     """Mean probabilities [n, k] of the passes with dropout ("dropout") or of the ensemble's members
     ("ensemble")."""
     view: np.ndarray | None = None
-    """[n, v], from `estimators.View`; None: `residual` does without."""
+    """[n, v + 1], from `estimators.View`; None: `residual` does without."""
 
     def __post_init__(self) -> None:
         logits = _finite("logits", self.logits, (None, None))
@@ -640,11 +640,20 @@ class ResidualScore:
 
     readers: "dict[str, keras.layers.Layer]"
     weights: "estimators.Weights"
+    fit: "estimators.Fit"
+    held_out_u: np.ndarray
+    """u `[n]` of the validation samples, each by a fit that has not seen it."""
 
     def __call__(self, outputs: Outputs) -> np.ndarray:
         from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
 
         return estimators.score_residual(self.readers, self.weights, outputs)
+
+    def contributions(self, outputs: Outputs) -> tuple[tuple[str, ...], np.ndarray]:
+        """What moved logit(u) of each answer, and by how much: see `estimators.contributions`."""
+        from btcp_tf import estimators  # TensorFlow, which the rest of this module does without.
+
+        return estimators.contributions(self.readers, self.weights, outputs, self.fit.baseline)
 
 
 def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
@@ -653,11 +662,11 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Resi
     if reference.verbose:
         print(f"fitting {name}", flush=True)
     own, *folds = reference.held_out
-    fit, readers, weights = estimators.fit_residual(
+    fit, readers, weights, held_out_u = estimators.fit_residual(
         own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose
     )
     reference.facts[name] = fit.summary
-    return ResidualScore(readers, weights)
+    return ResidualScore(readers, weights, fit, held_out_u)
 
 
 # Controls.

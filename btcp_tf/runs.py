@@ -16,7 +16,7 @@ import platform
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -133,14 +133,15 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         scorer = Scorer(network, stages, members, folds, dataset, config)
         if end is None:
             predictions = predict_all(scorer, dataset, others, verbose=config.verbose)
+            choice = choose_export(scorer, predictions, config)
         else:
-            predictions = _saved_predictions(folder, config)
-        predictions |= served_answers(predictions, scorer, dataset, config)
+            choice, predictions = _saved_choice(folder)
+        predictions |= served_answers(predictions, scorer, dataset, choice)
         for (split, name), found in predictions.items():
             evaluation.save_predictions(predictions_file(folder, split, name), found)
         if end is None:
             log(folder, f"scored the test set: {len(dataset.test)} images")
-        decision = decide(predictions, config, scorer.mcp(dataset.calibration.images))
+        decision = decide(predictions, choice, config, scorer.mcp(dataset.calibration.images))
         beside = None if part_of_study else replaces(folder, decision, dataset, config)
         if end is None:
             taus = choose_taus(predictions, config)
@@ -808,12 +809,23 @@ class Scorer:
             found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return found
 
-    def test_outputs(self, dataset: Dataset) -> methods.Outputs:
-        """What the frozen classifier answers to the test images."""
+    def held_out_u(self, method: str) -> np.ndarray | None:
+        """Cross-fitted u of the validation images; None for methods that were not fitted on
+        them."""
+        score = self._scores.get(method)
+        return score.held_out_u if isinstance(score, methods.ResidualScore) else None
+
+    def contributions(
+        self, method: str, images: np.ndarray
+    ) -> tuple[tuple[str, ...], np.ndarray] | None:
+        """What moved logit(u) of each image: names and `[n, parts]`; None where u is not a sum."""
         from btcp_tf import training
 
+        score = self._scores.get(method)
+        if not isinstance(score, methods.ResidualScore):
+            return None
         training.restore(self._network, self._stages["classifier"].values)
-        return self.outputs(dataset.test.images, dataset.test.labels)
+        return score.contributions(self.outputs(images, None))
 
     def outputs(self, images: np.ndarray, labels: np.ndarray | None) -> methods.Outputs:
         """What the network answers to images `[n, ...]`; FloatingPointError unless finite."""
@@ -921,6 +933,8 @@ class Decision:
     """Whose answers, see `AllPredictions`."""
     method: str
     """Whose u: a column of theirs."""
+    reason: str
+    """Why it is these."""
     threshold: thresholds.Threshold
     held_out: dict[str, Predictions]
     """Validation and calibration rows with u alone, under the name that it has in SavedModels."""
@@ -936,29 +950,65 @@ class Decision:
             "threshold": dataclasses.asdict(self.threshold),
             "predictions": predictions_file(Path(), "calibration", self.predictor).name,
             "column": self.method,
+            "reason": self.reason,
             "saved_model": saved_model,
         }
 
 
-def exported_method(config: Config) -> str:
-    """Whose u the run's SavedModel answers, see `config.export_method`."""
+class Choice(NamedTuple):
+    """Whose answers and whose u the run's SavedModel has."""
+
+    predictor: str
+    """See `AllPredictions`."""
+    method: str
+    """A column of the predictor's."""
+    reason: str
+    """Why, in a phrase."""
+
+
+def choose_export(scorer: Scorer, predictions: AllPredictions, config: Config) -> Choice:
+    """What to export: `config.export_method`, or what ranks the validation errors best.
+
+    Candidates are the frozen classifier with each method that a SavedModel can answer, and each
+    fine-tuned classifier with MCP and with its own estimator, without those that collapsed. The
+    smallest AURC on validation images wins, MCP among equal ones. AURC counts the errors of the
+    classifier and those of the ranking together, so it compares different classifiers, too. The
+    residual estimators were fitted on these images: they stand there with their cross-fitted u.
+    """
     if config.export_method != "auto":
-        return config.export_method
-    if config.finetuned:
-        return config.finetuned[-1]
-    trained = [name for name in config.method if METHODS[name].trained]
-    wanted = ("residual", "residual_no_index", *reversed(trained), "mcp")
-    return next(name for name in wanted if name in config.method)
-
-
-def exported_column(config: Config) -> tuple[str, str]:
-    """(predictor, method) of the predictions whose u the run's SavedModel answers."""
-    method = exported_method(config)
-    return f"{method}_finetuned" if method in config.finetuned else "frozen", method
+        name = config.export_method
+        predictor = f"{name}_finetuned" if name in config.finetuned else "frozen"
+        return Choice(predictor, name, f"--export_method={name}")
+    candidates = [("frozen", name) for name in config.method if METHODS[name].exported]
+    for name in config.finetuned:
+        candidates += [(f"{name}_finetuned", "mcp"), (f"{name}_finetuned", name)]
+    if not config.export_collapsed:
+        candidates = [pair for pair in candidates if not scorer.collapse(*pair)] or candidates
+    candidates.sort(key=lambda pair: pair[1] != "mcp")
+    aurc = {}
+    for predictor, method in candidates:
+        rows = predictions["validation", predictor]
+        u = scorer.held_out_u(method) if predictor == "frozen" else None
+        aurc[predictor, method] = metrics.aurc(
+            rows.is_error, rows.uncertainty[method] if u is None else u
+        )
+    best = min(candidates, key=lambda pair: aurc[pair])
+    rows = predictions["validation", best[0]]
+    others = sorted(aurc.items(), key=lambda item: item[1])
+    reason = (
+        f"smallest AURC x 1000 on {len(rows.is_error):,} validation images, "
+        f"{int(rows.is_error.sum()):,} of them wrong: {1000 * aurc[best]:.3g}"
+    )
+    listed = [
+        f"{method}{' fine-tuned' * (predictor != 'frozen')} {1000 * value:.3g}"
+        for (predictor, method), value in others
+        if (predictor, method) != best
+    ]
+    return Choice(*best, reason + (f"; {', '.join(listed)}" if listed else ""))
 
 
 def served_answers(
-    predictions: AllPredictions, scorer: Scorer, dataset: Dataset, config: Config
+    predictions: AllPredictions, scorer: Scorer, dataset: Dataset, choice: Choice
 ) -> AllPredictions:
     """The predictions of what is exported, as the exported graph computes them.
 
@@ -967,7 +1017,7 @@ def served_answers(
     """
     from btcp_tf import saved_model
 
-    predictor, method = exported_column(config)
+    predictor, method, _ = choice
     model = scorer.exported_model(predictor, method)
     found = {}
     for split in ("validation", "calibration", "test"):
@@ -986,24 +1036,33 @@ def served_answers(
     return found
 
 
-def _saved_predictions(folder: Path, config: Config) -> AllPredictions:
-    """Of a finished run, what its decision is made of."""
-    predictor, _ = exported_column(config)
-    return {
+def _saved_choice(folder: Path) -> tuple[Choice, AllPredictions]:
+    """Of a finished run, what is exported, and the rows that its decision is made of."""
+    known = evaluation.load_decision(folder)
+    if known is None:
+        raise ValueError(
+            f"{folder}: expected {evaluation.DECISION_FILE} of a finished run, received none; "
+            "delete finished.json, and the same command makes it again from the checkpoints"
+        )
+    predictor = known.predictor
+    return Choice(predictor, known.method, known.reason), {
         (split, predictor): evaluation.load_predictions(predictions_file(folder, split, predictor))
         for split in ("validation", "calibration")
     }
 
 
-def decide(predictions: AllPredictions, config: Config, mcp: np.ndarray | None = None) -> Decision:
+def decide(
+    predictions: AllPredictions, choice: Choice, config: Config, mcp: np.ndarray | None = None
+) -> Decision:
     """Chooses the threshold of what is exported, on calibration images.
 
     Args:
       predictions: Of the validation and the calibration set.
+      choice: What is exported.
       config: Settings.
       mcp: u of MCP on the calibration images, if the predictions have no such column.
     """
-    predictor, method = exported_column(config)
+    predictor, method, reason = choice
     held_out = {}
     for split in ("validation", "calibration"):
         rows = predictions[split, predictor]
@@ -1029,7 +1088,7 @@ def decide(predictions: AllPredictions, config: Config, mcp: np.ndarray | None =
             f"accepts nothing: {threshold.rule}"
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
         )
-    return Decision(predictor, method, threshold, held_out, notes)
+    return Decision(predictor, method, reason, threshold, held_out, notes)
 
 
 def _worse_than_mcp(rows: Predictions, method: str, config: Config, mcp: np.ndarray | None) -> str:
@@ -1113,11 +1172,12 @@ def explain(
 ) -> evaluation.Explanations | None:
     """Saves and returns what moved the u of each test image; None where the exported u is not
     made of pieces of evidence."""
-    score: Any = scorer.score_of(decision.method)
-    # Until the estimators know it, there is nothing to explain by.
-    if decision.predictor != "frozen" or not hasattr(score, "contributions"):
+    if decision.predictor != "frozen":
         return None
-    names, values = score.contributions(scorer.test_outputs(dataset))
+    parts = scorer.contributions(decision.method, dataset.test.images)
+    if parts is None:
+        return None
+    names, values = parts
     found = evaluation.Explanations(decision.method, tuple(names), np.asarray(values))
     evaluation.save_explanations(folder / evaluation.EXPLANATIONS_FILE, found)
     return found

@@ -45,17 +45,22 @@ def test_answer_evidence():
     assert np.isfinite(estimators.AnswerEvidence()(logits * 1000)).all()
 
 
-def brute_force(points, labels, queries, predicted, own, unit, k):
+def brute_force(points, labels, queries, predicted, unit, k, shares=None):
     """One query at a time, all distances."""
+    shares = np.ones(len(points)) if shares is None else shares
     rows = []
     for number, query in enumerate(queries):
         squared = np.square(points.astype(np.float64) - query).sum(axis=1)
-        if own is not None:
-            squared[own[number]] = np.inf
         order = np.argsort(squared, kind="stable")[:k]
-        d = np.log(np.sqrt(squared[order]) + unit)
+        d = np.sqrt(squared[order])
         other = labels[order] != predicted[number]
-        row = [other[:count].mean() for count in sorted({min(c, k) for c in (5, 10, 20, 50)})]
+        row, share = [], 0.5
+        for count in sorted({min(c, k) for c in (5, 10, 20, 50)}, reverse=True):
+            reach = d[count - 1] ** 2
+            weights = (reach - d[:count] ** 2) / (reach + unit**2) * shares[order][:count]
+            share = (weights[other[:count]].sum() + 0.05 * share) / (weights.sum() + 0.05)
+            row.insert(0, share)
+        d = np.log(np.hypot(d, unit))
         row += [d[place - 1] for place in sorted({1, min(10, k)})] + [d[-1]]
         same = d[~other].min() if (~other).any() else d[-1]
         rest = d[other].min() if other.any() else d[-1]
@@ -63,22 +68,88 @@ def brute_force(points, labels, queries, predicted, own, unit, k):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("size", [2, 7, 120])
-@pytest.mark.parametrize("leave_out", [False, True])
-def test_neighbor_evidence_is_brute_force(size, leave_out, monkeypatch):
+@pytest.mark.parametrize("size", [1, 2, 7, 120])
+def test_neighbor_evidence_is_brute_force(size, monkeypatch):
     monkeypatch.setattr(estimators, "_BLOCK", 50)  # Several blocks, the last one short.
     random = np.random.default_rng(size)
     points = random.normal(size=(size, 6)).astype(np.float32)
     labels = random.integers(0, 3, size)
-    queries = points if leave_out else random.normal(size=(30, 6)).astype(np.float32)
+    shares = random.choice([1.0, 0.5], size)
+    queries = np.r_[points[:5], random.normal(size=(30, 6))].astype(np.float32)
     logits = random.normal(size=(len(queries), 3)).astype(np.float32)
-    own = np.arange(size, dtype=np.int32) if leave_out else None
     index = estimators.NeighborEvidence(size, 6)
-    index.set_points(points, labels)
-    found = np.asarray(index(queries, logits, own=own))
-    unit, k = float(index.unit.numpy()), min(50, size - 1)
-    wanted = brute_force(points, labels, queries, logits.argmax(axis=1), own, unit, k)
+    index.set_points(points, labels, shares)
+    found = np.asarray(index(queries, logits))
+    unit, k = float(index.unit.numpy()), min(50, size)
+    wanted = brute_force(points, labels, queries, logits.argmax(axis=1), unit, k, shares)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_a_layer_of_0_1_0_keeps_its_formula():
+    random = np.random.default_rng(0)
+    points, labels = random.normal(size=(80, 4)).astype(np.float32), random.integers(0, 3, 80)
+    queries = random.normal(size=(20, 4)).astype(np.float32)
+    logits = random.normal(size=(20, 3)).astype(np.float32)
+    predicted = logits.argmax(axis=1)
+    config = {"size": 80, "width": 4, "neighbors": 50, "axes": 0, "name": "neighbors"}
+    index = estimators.NeighborEvidence.from_config(config)
+    for weight, value in zip(index.weights, (points, labels, np.zeros(4), 0.1), strict=True):
+        weight.assign(value)
+    found = np.asarray(index(queries, logits))
+    for row, query in enumerate(queries):
+        d = np.linalg.norm(points - query, axis=1)
+        order = np.argsort(d)[:50]
+        other = labels[order] != predicted[row]
+        np.testing.assert_allclose(found[row, :4], [other[:k].mean() for k in (5, 10, 20, 50)])
+        d = np.log(d[order] + 0.1)
+        wanted = [d[0], d[9], d[49], d[~other].min() - d[other].min()]
+        np.testing.assert_allclose(found[row, 4:], wanted, atol=1e-4)
+    head = estimators.HeadEvidence.from_config({"width": 4, "classes": 3, "hidden": 2})
+    head.set_weights([random.normal(size=w.shape) for w in head.weights])
+    told = np.asarray(head(queries, logits))
+    # More against the predicted class than for it is another one, of which there may be several.
+    assert set(told[:, 3]) == {0, 1} and (told[told[:, 0] < 0, 3] == 0).all()
+    images = random.random((2, 9, 9))
+    view = estimators.View()
+    old = estimators.View.from_config({"name": "view"})
+    np.testing.assert_array_equal(old(images), view(images)[:, :-1])
+    for layer in (index, head, old):
+        again = type(layer).from_config(layer.get_config())
+        assert again.version == 1 and len(again.weights) == len(layer.weights)
+    assert all(
+        layer.version == 2 for layer in (view, estimators.View.from_config(view.get_config()))
+    )
+
+
+def test_repeated_samples_do_not_change_the_neighbors():
+    random = np.random.default_rng(0)
+    points, labels = random.normal(size=(90, 5)).astype(np.float32), random.integers(0, 3, 90)
+    queries = np.r_[points[:9], random.normal(size=(30, 5))].astype(np.float32)
+    logits = random.normal(size=(39, 3)).astype(np.float32)
+
+    def read(points, labels):
+        held_out = estimators.HeldOut(None, None, (estimators.Seen(points, logits), labels))
+        readers = estimators._readers(held_out, ("answer", "neighbors"), False, 50, 0)
+        return np.asarray(readers["neighbors"](queries, logits))
+
+    plain = read(points, labels)
+    rows = random.permutation(np.r_[np.arange(90), random.integers(0, 90, 200), [3] * 70])
+    # As if computed in another batch.
+    noisy = points[rows] * (1 + 1e-7 * random.normal(size=(len(rows), 5))).astype(np.float32)
+    np.testing.assert_allclose(read(noisy, labels[rows]), plain, atol=1e-4)
+    assert (read(points, (labels + 1) % 3) != plain).any()
+
+
+def test_a_point_of_two_labels_is_half_of_each():
+    points = np.float32([[0, 0], [0, 0], [0, 0], [-0.0, 0], [5, 0], [0, 9], [1, 1]])
+    labels = np.array([1, 0, 1, 1, 2, 2, 2])
+    rows, shares = estimators._distinct(points, labels)
+    found = {(*points[row], labels[row]): share for row, share in zip(rows, shares, strict=True)}
+    once = {(5, 0, 2): 1, (0, 9, 2): 1, (1, 1, 2): 1}
+    assert found == {(0, 0, 1): 0.5, (0, 0, 0): 0.5, **once}
+    for n in (1, 2, 30):
+        rows, shares = estimators._distinct(np.ones((n, 3), np.float32), np.zeros(n, np.int64))
+        assert len(rows) == 1 and shares == [1.0]
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e4])
@@ -137,7 +208,9 @@ def test_view_is_its_textbook_version():
     images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
     images[1, :, 14:] = 0
     wanted = np.stack([slow_view(image) for image in images])
-    np.testing.assert_allclose(np.asarray(estimators.View()(images)), wanted, atol=1e-4)
+    found = np.asarray(estimators.View()(images))
+    np.testing.assert_allclose(found[:, :-1], wanted, atol=1e-4)
+    np.testing.assert_allclose(found[:, -1], images.std(axis=(1, 2)), rtol=1e-5)
     np.testing.assert_array_equal(
         estimators.View()(images), estimators.View()(images[..., None].astype(np.float32))
     )
@@ -146,9 +219,11 @@ def test_view_is_its_textbook_version():
 def test_view_does_not_depend_on_the_scale_of_pixels_or_on_the_size_of_the_batch():
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 20, 3), np.uint8)
     found = np.asarray(estimators.View()(images))
-    assert found.shape == (4, 392 + 3 * 196)
-    for other in (images / 255.0, images / 127.5 - 1.0, images * 1e30, images * 1e-20):
-        np.testing.assert_allclose(np.asarray(estimators.View()(other)), found, atol=1e-3)
+    assert found.shape == (4, 392 + 3 * 196 + 1)
+    for scale, shift in ((1 / 255.0, 0), (1 / 127.5, -1), (1e30, 0), (1e-20, 0)):
+        other = np.asarray(estimators.View()(images * scale + shift))
+        np.testing.assert_allclose(other[:, :-1], found[:, :-1], atol=1e-3)
+        np.testing.assert_allclose(other[:, -1], found[:, -1] * scale, rtol=1e-3)
     np.testing.assert_allclose(np.asarray(estimators.View()(images[2:3])), found[2:3], atol=1e-5)
     turned = np.asarray(estimators.View()(images[:, ::-1]))
     assert abs(turned - found).max() > 0.1
@@ -195,7 +270,7 @@ def test_neighbors_along_axes_are_those_of_principal_components():
         return pca.transform(x / spread) / pca.explained_variance_**0.25
 
     wanted = brute_force(
-        turned(points), labels, turned(queries), logits.argmax(axis=1), None, index.unit.numpy(), 50
+        turned(points), labels, turned(queries), logits.argmax(axis=1), index.unit.numpy(), 50
     )
     np.testing.assert_allclose(np.asarray(index(queries, logits)), wanted, atol=1e-2)
 
@@ -233,7 +308,7 @@ def test_what_the_image_shows_corrects_a_classifier_that_does_not_see_it():
         (("answer", "image_neighbors"), True),
         (estimators.EVIDENCE, True),
     ):
-        fit, readers, weights = estimators.fit_residual(own, allowed=allowed)
+        fit, readers, weights, _ = estimators.fit_residual(own, allowed=allowed)
         assert any(name.startswith("image_") for name in fit.evidence) is used
         is_error = own.seen.logits.argmax(axis=1) != own.labels
         u = estimators.score_residual(readers, weights, own.seen)
@@ -266,7 +341,6 @@ def test_head_evidence():
             np.clip(np.log((1 - p) / p), -10, 10),
             1 - p,
             -(probs * np.log(probs)).sum(axis=1),
-            probs.argmax(axis=1) != predicted,
         ],
         axis=1,
     )
@@ -347,7 +421,7 @@ def test_copies_are_learned_from_and_not_judged_by():
         regression.fit(scaler.transform(x[train]), every[train])
         return regression.predict_proba(scaler.transform(x[test]))[:, 1]
 
-    fit, (a, b, h) = estimators.choose(
+    fit, (a, b, h), held_out_u = estimators.choose(
         every, x[:, :1], {"answer": x[:, 1:]}, 7, np.zeros(n, np.int64)
     )
     assert fit.evidence == ("answer",)
@@ -360,6 +434,7 @@ def test_copies_are_learned_from_and_not_judged_by():
             u[test] = probability(np.r_[train, n + train], test, strength)
         tried[strength] = metrics.aurc(is_error, u), u
     assert fit.strength == min(tried, key=lambda strength: tried[strength][0])
+    np.testing.assert_allclose(held_out_u, tried[fit.strength][1], rtol=1e-6)
     found = tried[fit.strength][0] - metrics.aurc(is_error, z[:, 0])
     assert fit.difference["aurc"][0] == pytest.approx(found)
     wanted = probability(np.arange(2 * n), np.arange(2 * n), fit.strength)
@@ -368,8 +443,11 @@ def test_copies_are_learned_from_and_not_judged_by():
 
     # Where MCP is all there is, it is calibrated for the samples as they are.
     noise = random.normal(size=(2 * n, 1))
-    fit, weights = estimators.choose(every, x[:, :1], {"answer": noise}, 7, np.zeros(n, np.int64))
-    alone, of_samples = estimators.choose(
+    fit, weights, held_out_u = estimators.choose(
+        every, x[:, :1], {"answer": noise}, 7, np.zeros(n, np.int64)
+    )
+    np.testing.assert_allclose(held_out_u, 1 / (1 + np.exp(-z[:, 0])))
+    alone, of_samples, _ = estimators.choose(
         is_error, z, {"answer": noise[:n]}, 7, np.zeros(n, np.int64)
     )
     assert fit.evidence == alone.evidence == () and "not better" in fit.words
@@ -383,7 +461,7 @@ def test_targets_are_probabilities_and_errors_judge():
     chance = 1 / (1 + np.exp(-(z + 2 * seen)[:, 0]))
     is_error = random.random(n) < chance
     every = np.zeros(n, np.int64)
-    fit, (a, b, h) = estimators.choose(is_error, z, {"answer": seen}, 7, every, chance)
+    fit, (a, b, h), _ = estimators.choose(is_error, z, {"answer": seen}, 7, every, chance)
     assert fit.evidence == ("answer",) and fit.errors == is_error.sum()
     assert "an ensemble's true class probabilities as targets" in fit.words
     # Cross entropy to the probabilities and an L2 penalty, minimized without scikit-learn.
@@ -399,7 +477,7 @@ def test_targets_are_probabilities_and_errors_judge():
     u = 1 / (1 + np.exp(-(np.hstack([z, seen]) @ np.r_[a, h] + b)))
     np.testing.assert_allclose(u, 1 / (1 + np.exp(-(x @ best[:2] + best[2]))), atol=1e-3)
     # Wrong targets do not beat MCP on right and wrong; it is calibrated by these.
-    wrong, weights = estimators.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
+    wrong, weights, _ = estimators.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
     plain = estimators.choose(is_error, z, {"answer": random.normal(size=(n, 1))}, 7, every)
     assert wrong.evidence == plain[0].evidence == ()
     assert weights[:2] == plain[1][:2]
@@ -416,7 +494,7 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
 
     def choose(is_error, z, evidence, seed, classifier, target, verbose):
         targets.append(target)
-        return estimators.Fit(40, 9, (), 0.0, {}, "", ""), estimators.MCP
+        return estimators.Fit(40, 9, (), 0.0, {}, "", ""), estimators.MCP, np.zeros(80)
 
     monkeypatch.setattr(estimators, "choose", choose)
     estimators.fit_residual(held_out)
@@ -438,7 +516,7 @@ def test_errors_of_one_classifier_alone_are_learned_from():
         rest = np.setdiff1d(np.arange(400), first)
         order = np.r_[first, rest]
         classifier = np.repeat([0, 1], [100, 300])
-        fit, _ = estimators.choose(
+        fit, *_ = estimators.choose(
             is_error[order], z[order], {"answer": seen[order]}, 0, classifier
         )
         assert fit.errors == is_error.sum()
@@ -471,12 +549,12 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(estimators, "choose", watched)
             estimators.fit_residual(own, folds)
-        index = estimators.NeighborEvidence(90, 2, min(sizes) - 1)
+        index = estimators.NeighborEvidence(90, 2, min(sizes))
         index.set_points(own.reference[0].features, own.reference[1])
         found = index(own.seen.features, own.seen.logits)
         np.testing.assert_allclose(read[-1][:60], found, atol=1e-6)
         again = estimators.NeighborEvidence.from_config(index.get_config())
-        assert again.neighbors == min(sizes) - 1
+        assert again.neighbors == min(sizes)
 
 
 def test_copies_of_some_classifiers_only_are_refused():
@@ -494,7 +572,7 @@ def test_layers_survive_a_file(tmp_path):
     random = np.random.default_rng(0)
     index = estimators.NeighborEvidence(30, 4)
     index.set_points(random.normal(size=(30, 4)), random.integers(0, 3, 30))
-    by_view = estimators.NeighborEvidence(30, 588, axes=5)
+    by_view = estimators.NeighborEvidence(30, 588, axes=5, faint=0.1)
     by_view.set_points(random.normal(size=(30, 588)).astype("f4"), random.integers(0, 3, 30))
     features, logits, images = keras.Input((4,)), keras.Input((3,)), keras.Input((9, 12, 1))
     head = estimators.HeadEvidence(4, 3, hidden=5)

@@ -416,7 +416,7 @@ def test_classes_are_told_where_errors_are_many():
         assert (errors >= 100) == told
         readers = estimators._readers(held_out, ("answer",), errors >= 100, 50, seed=0)
         assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
-    fit, readers, _ = estimators.fit_residual(held_out)
+    fit, readers, *_ = estimators.fit_residual(held_out)
     assert fit.errors > 900 and all(reader.classes for reader in readers.values())
 
 
