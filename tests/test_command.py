@@ -352,7 +352,7 @@ def test_a_saved_flag_file_holds_every_setting_in_order(tmp_path):
     # Plain absl reads it too.
     plain = command.define_flags()
     plain(["program", f"--flagfile={tmp_path / 'flags.cfg'}"])
-    assert (plain.dataset, plain.method) == ("digits", ["mcp", "tcp", "btcp"])
+    assert (plain.dataset, plain.method) == ("digits", ["mcp", "tcp", "btcp", "residual"])
 
 
 def test_differences_are_those_that_change_results(tmp_path):

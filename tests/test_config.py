@@ -29,7 +29,7 @@ def test_defaults_are_the_papers():
     assert (config.fine_bins, config.bootstrap_draws, config.tau) == (1000, 1000, 0.5)
     assert (config.learning_rate, config.finetune_learning_rate) == (1e-3, 1e-4)
     assert (config.momentum, config.weight_decay, config.test_batch_size) == (0.9, 1e-4, 1024)
-    assert config.method == ("mcp", "tcp", "btcp")
+    assert config.method == ("mcp", "tcp", "btcp", "residual")
 
 
 @pytest.mark.parametrize(

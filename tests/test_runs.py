@@ -134,7 +134,7 @@ def test_saved_model_answers_what_the_run_scored(whole):
     import tensorflow as tf
 
     path = json.loads((whole / "run" / "finished.json").read_text())["saved_model"]
-    assert path == str(whole / "models" / "digits" / "1")
+    assert path == str(whole / "models" / "digits-trial" / "1")
     images = load("digits", max_train_images=500).test.images
     answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
     found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
@@ -409,7 +409,7 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
     assert main([*short, "--export_collapsed"]) == 0
-    assert os.listdir(tmp_path / "models" / "digits") == ["1"]
+    assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
 
 
 def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
@@ -439,21 +439,65 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert runs.train_folds(None, dataset, without, tmp_path, None) == []
 
 
-def test_whose_u_is_exported():
-    def chosen(methods, **settings):
-        settings = {"finetune_method": (), "verbose": 0} | settings
-        return runs.exported_method(Config(dataset="digits", method=methods, **settings))
+class Fitted:
+    """What `choose_export` asks of a scorer."""
 
-    assert chosen(("mcp", "tcp", "btcp"), finetune_method=("btcp",)) == "btcp"
-    both = ("mcp", "btcp", "tcp", "residual_no_index", "residual")
-    assert chosen(both, finetune_method=("tcp", "btcp")) == "btcp"
-    assert chosen(both, finetune_method=("btcp",), finetune_epochs=0) == "residual"
-    assert chosen(both) == "residual"
-    assert chosen(both[:-1]) == "residual_no_index"
-    assert chosen(both[:-2]) == "tcp"
-    assert chosen(("knn", "mcp")) == "mcp"
-    for name in both:
-        assert chosen(both, finetune_method=("btcp",), export_method=name) == name
+    def __init__(self, held_out=None, collapsed=()):
+        self._held_out, self._collapsed = held_out or {}, collapsed
+
+    def held_out_u(self, method):
+        return self._held_out.get(method)
+
+    def collapse(self, predictor, method):
+        return "it collapsed" * ((predictor, method) in self._collapsed)
+
+
+def test_whose_u_is_exported():
+    is_error = np.arange(20) < 5
+    good, fair, bad = is_error - 0.5, np.r_[0.9, 0.8, 0.7, np.full(17, 0.5)], -1.0 * is_error
+
+    def rows(**columns):
+        columns = {name: (u + 1) / 3 for name, u in columns.items()}
+        return evaluation.Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
+
+    def chosen(scorer=None, tuned=None, **columns):
+        names = tuple(columns)
+        predictions = {("validation", "frozen"): rows(**columns)}
+        settings = {"finetune_method": ()}
+        if tuned:
+            predictions["validation", "btcp_finetuned"] = rows(**tuned)
+            settings = {"finetune_method": ("btcp",)}
+        config = Config(dataset="digits", method=names, **settings)
+        return runs.choose_export(scorer or Fitted(), predictions, config)
+
+    assert chosen(mcp=fair, tcp=good, btcp=bad)[:2] == ("frozen", "tcp")
+    # Of equal ones the one that costs nothing, wherever it stands.
+    assert chosen(tcp=fair, mcp=fair)[:2] == ("frozen", "mcp")
+    # `residual` was fitted on these images: what counts is u by a fit that has not seen them.
+    assert chosen(mcp=fair, residual=good)[:2] == ("frozen", "residual")
+    seen = Fitted({"residual": (bad + 1) / 3})
+    assert chosen(seen, mcp=fair, residual=good)[:2] == ("frozen", "mcp")
+    # A fine-tuned classifier comes with MCP and with its own estimator.
+    both = dict(mcp=bad, btcp=fair)
+    assert chosen(tuned=dict(mcp=fair, btcp=good), **both)[:2] == ("btcp_finetuned", "btcp")
+    assert chosen(tuned=dict(mcp=good, btcp=bad), **both)[:2] == ("btcp_finetuned", "mcp")
+    assert chosen(tuned=dict(mcp=bad, btcp=bad), **both)[:2] == ("frozen", "btcp")
+    # What a SavedModel cannot answer, and what collapsed, is no candidate.
+    assert chosen(mcp=fair, knn=good)[:2] == ("frozen", "mcp")
+    collapsed = Fitted(collapsed=[("frozen", "tcp")])
+    found = chosen(collapsed, mcp=bad, tcp=good, btcp=fair)
+    assert found[:2] == ("frozen", "btcp")
+    assert "20 validation images, 5 of them wrong" in found.reason
+    for name, u in (("btcp", fair), ("mcp", bad)):
+        assert f"{1000 * metrics.aurc(is_error, u):.3g}" in found.reason, name
+
+
+@pytest.mark.parametrize("name", ["mcp", "btcp", "residual"])
+def test_a_method_that_is_asked_for_is_exported(name):
+    config = Config(dataset="digits", method=("mcp", "btcp", "residual"), export_method=name)
+    predictor = "btcp_finetuned" if name == "btcp" else "frozen"
+    found = runs.choose_export(Fitted(), {}, config)
+    assert found == (predictor, name, f"--export_method={name}")
 
 
 def test_an_export_that_ranks_worse_than_mcp_is_told():
@@ -474,7 +518,8 @@ def test_an_export_that_ranks_worse_than_mcp_is_told():
             dataset="digits", method=("mcp", "btcp"), finetune_method=(), export_method=method
         )
         found = {(split, "frozen"): part for split in ("validation", "calibration")}
-        decision = runs.decide(found, config)
+        choice = runs.choose_export(Fitted(), found, config)
+        decision = runs.decide(found, choice, config, None if mcp else columns["mcp"])
         assert (decision.method, decision.predictor, decision.stage) == (method, "frozen", "frozen")
         return decision.notes
 
@@ -495,7 +540,7 @@ def test_residual_alone_is_exported(undrawn, tmp_path):
     assert [row["method"] for row in rows] == ["residual"]
     decision = evaluation.load_decision(folder)
     assert (decision.method, decision.threshold.tau) == ("residual", 0.25)
-    about = tmp_path / "models" / "digits" / "1" / "assets.extra" / "btcp_tf.json"
+    about = tmp_path / "models" / "digits-trial" / "1" / "assets.extra" / "btcp_tf.json"
     assert json.loads(about.read_text())["uncertainty"]["method"] == "residual"
 
 
@@ -571,7 +616,7 @@ def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0
     rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp"]
-    model = tf.saved_model.load(str(tmp_path / "models" / "digits" / "1"))
+    model = tf.saved_model.load(str(tmp_path / "models" / "digits-trial" / "1"))
     answers = model.signatures["serving_default"](images=np.zeros((2, 8, 8, 1), np.uint8))
     np.testing.assert_allclose(
         answers["uncertainty"], 1 - answers["probs"].numpy().max(axis=1), atol=1e-6
