@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf.config import OWN_DATA
+from btcp_tf.overlaps import NONE, Overlaps
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -129,6 +130,8 @@ class Dataset:
     """What a reader of any figure must know of this copy; "" for the whole data set."""
     fingerprint: str
     """16 hexadecimal digits of the SHA-256 of names, images and labels of all four parts."""
+    overlaps: Overlaps = NONE
+    """Which images stand in several parts, once `overlaps.leave_out` has left out the known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,7 +276,7 @@ def load(
         notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
         test = Split(test.images[:max_test_images].copy(), test.labels[:max_test_images].copy())
 
-    parts = _split(train, seed, max_train_images, supplied.get("validation"))
+    parts: dict[str, Any] = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
     classes = len(source.class_names)
     for part_name, part in parts.items():

@@ -87,7 +87,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             verbose=config.verbose,
         )
         # The classifiers are trained on the whole, so that checkpoints hold whatever is left out.
-        repeated, dataset = leave_out_known(whole, config)
+        dataset = leave_out_known(whole, config)
         if not part_of_study:
             check_place("export_dir", Path(config.export_dir) / dataset.name)
         others = load_others(dataset, config)
@@ -128,9 +128,9 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         taus = choose_taus(predictions, config)
         rows = evaluate(network, stages, predictions, taus, config)
         decision = decide(predictions, config)
-        promises = [] if repeated.no_promise else make_promises(predictions, config)
+        promises = make_promises(predictions, config) if not dataset.overlaps.no_promise else []
         notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
-        notes += overlaps.notes(repeated, dataset.class_names)
+        notes += overlaps.notes(dataset.overlaps, dataset.class_names)
         notes += known_others(whole, others)
         notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(poor)
         notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
@@ -146,7 +146,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                     "note": dataset.note,
                     "class_names": dataset.class_names,
                     **{split: len(getattr(dataset, split)) for split in overlaps.PARTS},
-                    "overlaps": repeated.as_json(),
+                    "overlaps": dataset.overlaps.as_json(),
                 },
                 "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
                 "taus": taus,
@@ -185,8 +185,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             _print_summary(folder)
 
 
-def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, Dataset]:
-    """Which images stand in several parts, and the data set for all that comes after training.
+def leave_out_known(whole: Dataset, config: Config) -> Dataset:
+    """The data set for all that comes after training: without what other parts know already.
 
     Raises:
       ValueError: If hardly any image of a part is new, or an error rate is to be promised that
@@ -199,7 +199,7 @@ def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, 
             "threshold: expected another one than target_risk, which promises an error rate, as "
             f"{found.no_promise}; remove the copies, or choose best_bacc, say"
         )
-    return found, dataset
+    return dataset
 
 
 def known_others(dataset: Dataset, others: dict[str, np.ndarray]) -> list[str]:
@@ -1109,6 +1109,8 @@ def export_model(
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
                 "note": dataset.note,
+                # For those who choose another threshold on the calibration rows.
+                "no_promise": dataset.overlaps.no_promise,
             },
             "metadata": {
                 "settings": config.settings(results_only=True),
