@@ -39,11 +39,8 @@ def readings(images: np.ndarray) -> dict[str, Reading]:
       images: Training images, uint8 `[n, height, width, channels]`.
     """
     mean, std = round(float(images.mean()), 1), round(float(images.std()), 1) or 1.0
-    known = {
-        f"x as {name} (--classifier_pixels)": Reading(*pair)
-        for name, pair in networks.PIXELS.items()
-    }
-    found = known | {
+    known = {name: Reading(*pair) for name, pair in networks.PIXELS.items()}
+    found = {f"--classifier_pixels={name}": one for name, one in known.items()} | {
         "255 - x": Reading(-1.0, 255.0),
         "1 - x / 255": Reading(-1.0 / 255, 1.0),
         "1 - x / 127.5": Reading(-2.0 / 255, 1.0),
@@ -53,8 +50,7 @@ def readings(images: np.ndarray) -> dict[str, Reading]:
     }
     if images.shape[3] == 3:
         found |= {
-            f"{words}, in the color order BGR": one._replace(bgr=True)
-            for words, one in known.items()
+            f"{name} in the color order BGR": one._replace(bgr=True) for name, one in known.items()
         }
         # As Keras' applications prepare images in the modes "caffe" and "torch".
         found["x - (103.939, 116.779, 123.68), in the color order BGR (caffe)"] = Reading(
@@ -95,9 +91,9 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
         best = sorted(better, key=lambda words: -better[words])[:3]
         shown = ", ".join(f"{words} ({better[words]:.1%})" for words in best)
         suspect = (
-            f"reading pixels x in another way it is right on more of {len(labels[few])} samples "
-            f"than its {right[few].mean():.1%}: as {shown}; its own scaling belongs into its first "
-            "layers"
+            f"pixels x may have to be read otherwise: of {len(labels[few])} samples it is right on "
+            f"{right[few].mean():.1%}, and with {shown}; what --classifier_pixels cannot say "
+            "belongs into the file as first layers"
         )
         return f"{found.words}; {suspect}" if found.words else suspect
     if found.words and not found.order:

@@ -336,7 +336,9 @@ class Config:
     )
     bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1, high=1_000_000)
     export_collapsed: bool = setting(
-        False, "Export even an estimator that collapsed or saturated.", changes_results=False
+        False,
+        "Export even an estimator that collapsed or saturated, or a classifier that did not learn.",
+        changes_results=False,
     )
     verbose: int = setting(
         1,

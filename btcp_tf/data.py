@@ -21,6 +21,7 @@ import numpy as np
 
 from btcp_tf import wording
 from btcp_tf.config import OWN_DATA
+from btcp_tf.overlaps import NONE, Overlaps
 from btcp_tf.progress import Bar
 
 if TYPE_CHECKING:
@@ -115,6 +116,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def take(self, rows: np.ndarray) -> "Split":
+        """Some of the images, by a mask or their numbers."""
+        files = None if self.files is None else self.files[rows]
+        return Split(self.images[rows], self.labels[rows], files)
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -135,6 +141,8 @@ class Dataset:
     """16 hexadecimal digits of the SHA-256 of the images and labels of all four parts."""
     former_fingerprints: tuple[str, ...] = ()
     """Those of the same data by the rules of earlier versions, whose checkpoints go on."""
+    overlaps: Overlaps = NONE
+    """Which images stand in several parts, once `overlaps.leave_out` has left out the known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,9 +291,9 @@ def load(
         notes.append(f"only {max_train_images:,} training images used (max_train_images)")
     if 0 < max_test_images < len(test):
         notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
-        test = take(test, np.arange(max_test_images))
+        test = test.take(np.arange(max_test_images))
 
-    parts = _split(train, seed, max_train_images, supplied.get("validation"))
+    parts: dict[str, Any] = _split(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
     classes = len(class_names)
     for part_name, part in parts.items():
@@ -302,12 +310,6 @@ def load(
         # Version 0.1.0 put the names of the classes before the images.
         former_fingerprints=(_fingerprint("\n".join(source.class_names), parts),),
     )
-
-
-def take(split: Split, rows: np.ndarray) -> Split:
-    """Some images of a split, by a mask or their numbers."""
-    files = None if split.files is None else split.files[rows]
-    return Split(split.images[rows], split.labels[rows], files)
 
 
 def _resized(split: Split, size: tuple[int, int] | None) -> Split:
@@ -329,7 +331,7 @@ def _draw_test(train: Split, seed: int) -> tuple[Split, Split]:
             "test: expected a test set, or at least 3 images of a class to draw one from, "
             f"received {len(train)} images of {len(np.unique(train.labels))} classes"
         )
-    return take(train, order[~in_test]), take(train, order[in_test])
+    return train.take(order[~in_test]), train.take(order[in_test])
 
 
 def _split(
@@ -345,17 +347,17 @@ def _split(
         if not held_out:
             what = "max_train_images" if len(order) < len(train) else "train"
             raise ValueError(f"{what}: expected at least 10 images, received {len(order)}")
-        validation = take(train, order[: 2 * held_out])
+        validation = train.take(order[: 2 * held_out])
         order = order[2 * held_out :]
     elif len(validation) < 2:
         raise ValueError(f"validation: expected at least 2 images, received {len(validation)}")
     else:
-        validation = take(validation, rng.permutation(len(validation)))
+        validation = validation.take(rng.permutation(len(validation)))
     half = (len(validation) + 1) // 2
     return {
-        "train": take(train, order),
-        "validation": take(validation, np.arange(half)),
-        "calibration": take(validation, np.arange(half, len(validation))),
+        "train": train.take(order),
+        "validation": validation.take(np.arange(half)),
+        "calibration": validation.take(np.arange(half, len(validation))),
     }
 
 

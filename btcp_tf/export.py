@@ -91,6 +91,13 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
         rows = _labeled(scores, about["class_names"])
     elif "calibration" in held_out:
         rows = held_out["calibration"]
+        # Files of earlier versions do not say.
+        no_promise = about.get("data", {}).get("no_promise", "")
+        if no_promise and values["threshold"] == "target_risk":
+            raise ValueError(
+                f"threshold: expected another one than target_risk on the calibration rows of "
+                f"{source}, as {no_promise}; name labeled scores of new inputs with --scores"
+            )
     else:
         raise ValueError(
             f"{source}: expected calibration rows beside the model, received none; name labeled "

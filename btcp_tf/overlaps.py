@@ -7,12 +7,14 @@ TensorFlow here.
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btcp_tf import metrics
-from btcp_tf.data import Dataset, Split, take
+
+if TYPE_CHECKING:
+    from btcp_tf.data import Dataset, Split
 
 PARTS = ("train", "validation", "calibration", "test")
 """Of a data set, in the order in which they become known."""
@@ -101,7 +103,7 @@ class Overlaps:
 
     def share(self, part: str) -> float:
         """Of the part's images that are known."""
-        return float(self.known[part].mean())
+        return float(self.known[part].mean()) if part in self.known else 0.0
 
     @property
     def left_out(self) -> dict[str, np.ndarray]:
@@ -136,7 +138,11 @@ class Overlaps:
         }
 
 
-def between(parts: Mapping[str, Split]) -> Overlaps:
+NONE = Overlaps({}, {}, {}, 0)
+"""Of parts that were not compared."""
+
+
+def between(parts: "Mapping[str, Split]") -> Overlaps:
     """Compares all images of all parts.
 
     Args:
@@ -159,7 +165,7 @@ def between(parts: Mapping[str, Split]) -> Overlaps:
 
 
 def _two_labels(
-    parts: Mapping[str, Split], hashes: Mapping[str, np.ndarray]
+    parts: "Mapping[str, Split]", hashes: Mapping[str, np.ndarray]
 ) -> tuple[int, tuple[tuple[str, int, int], ...]]:
     """How many images have several labels, and two equal ones with two: (part, row, label)."""
     labels = np.concatenate([part.labels for part in parts.values()])
@@ -176,11 +182,11 @@ def _two_labels(
     return len(np.unique(group[before][differ])), example
 
 
-def leave_out(dataset: Dataset, found: Overlaps) -> Dataset:
-    """The data set without what is known in its later parts; its fingerprint stays.
+def leave_out(dataset: "Dataset", found: Overlaps) -> "Dataset":
+    """The data set with its overlaps, without what is known in its later parts.
 
-    For all that comes after the training: what is trained, and with it a checkpoint, does not
-    depend on it.
+    For all that comes after the training: what is trained does not depend on it. So the
+    fingerprint, which guards checkpoints, stays.
 
     Raises:
       ValueError: If less than `LEAST_NEW` of a part is new.
@@ -195,8 +201,8 @@ def leave_out(dataset: Dataset, found: Overlaps) -> Dataset:
                 f"{rows.sum():,} of {len(rows):,} that do ({_counts(found.shared[part])}); remove "
                 "the copies"
             )
-        kept[part] = take(getattr(dataset, part), ~rows)
-    return dataclasses.replace(dataset, **kept)
+        kept[part] = getattr(dataset, part).take(~rows)
+    return dataclasses.replace(dataset, overlaps=found, **kept)
 
 
 def notes(found: Overlaps, class_names: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ from btcp_tf import (
     wording,
 )
 from btcp_tf.config import OWN_DATA, Config
-from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name, take
+from btcp_tf.data import CORRUPTIONS, DATASETS, Dataset, Split, load, load_images, short_name
 from btcp_tf.evaluation import Predictions
 from btcp_tf.files import atomic_path, check_folder, check_place, folder_lock
 from btcp_tf.methods import METHODS
@@ -97,7 +97,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             verbose=config.verbose,
         )
         # The classifiers are trained on the whole, so that checkpoints hold whatever is left out.
-        repeated, dataset = leave_out_known(whole, config)
+        dataset = leave_out_known(whole, config)
         if not part_of_study:
             check_place("export_dir", export_folder(config, dataset))
         others = load_others(dataset, config)
@@ -146,9 +146,10 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         if end is None:
             taus = choose_taus(predictions, config)
             rows = evaluate(network, stages, predictions, taus, config)
-            promises = [] if repeated.no_promise else make_promises(predictions, config)
+            no_promise = bool(dataset.overlaps.no_promise)
+            promises = [] if no_promise else make_promises(predictions, config)
             notes = collect_notes(stages, dataset, others, predictions, taus, config, adopted)
-            notes += overlaps.notes(repeated, dataset.class_names)
+            notes += overlaps.notes(dataset.overlaps, dataset.class_names)
             notes += known_others(whole, others)
             notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(
                 poor
@@ -161,7 +162,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 rows,
                 {
                     "settings": config.settings(results_only=True),
-                    "data": about_data(dataset, repeated),
+                    "data": about_data(dataset),
                     "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
                     "taus": taus,
                     "promises": promises,
@@ -203,14 +204,14 @@ class End:
 _EXPORT_OPEN = f"{evaluation.NOT_EXPORTED}: the run has not ended; the same command goes on with it"
 
 
-def about_data(dataset: Dataset, repeated: overlaps.Overlaps) -> dict[str, Any]:
+def about_data(dataset: Dataset) -> dict[str, Any]:
     """What `results.json` says of the data."""
     return {
         "fingerprint": dataset.fingerprint,
         "note": dataset.note,
         "class_names": dataset.class_names,
         **{split: len(getattr(dataset, split)) for split in overlaps.PARTS},
-        "overlaps": repeated.as_json(),
+        "overlaps": dataset.overlaps.as_json(),
     }
 
 
@@ -260,8 +261,8 @@ def _save_decision(folder: Path, decision: "Decision", saved_model: str) -> None
         temporary.write_text(json.dumps(decision.as_json(saved_model), indent=2) + "\n")
 
 
-def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, Dataset]:
-    """Which images stand in several parts, and the data set for all that comes after training.
+def leave_out_known(whole: Dataset, config: Config) -> Dataset:
+    """The data set for all that comes after training: without what other parts know already.
 
     Raises:
       ValueError: If hardly any image of a part is new, or an error rate is to be promised that
@@ -274,7 +275,7 @@ def leave_out_known(whole: Dataset, config: Config) -> tuple[overlaps.Overlaps, 
             "threshold: expected another one than target_risk, which promises an error rate, as "
             f"{found.no_promise}; remove the copies, or choose best_bacc, say"
         )
-    return found, dataset
+    return dataset
 
 
 def known_others(dataset: Dataset, others: dict[str, np.ndarray]) -> list[str]:
@@ -485,7 +486,7 @@ def train_folds(
         if config.verbose:
             print(f"residual: fold {number} of {count}")
         unseen = part == number - 1
-        seen = take(dataset.train, ~unseen)
+        seen = dataset.train.take(~unseen)
         less = f"without {number} of {count}"
         rest = dataclasses.replace(
             dataset,
@@ -1417,6 +1418,8 @@ def export_model(
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,
                 "note": dataset.note,
+                # For those who choose another threshold on the calibration rows.
+                "no_promise": dataset.overlaps.no_promise,
             },
             "metadata": {
                 "settings": config.settings(results_only=True),

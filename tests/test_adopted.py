@@ -65,8 +65,8 @@ def test_a_right_classifier_is_taken_however_sure_it_is(tmp_path, digits, traine
     ("scale", "pixels", "words"),
     [
         ("1 - x / 255", "0_1", "1 - x / 255 (9"),
-        ("x - 110", "0_255", "as x - "),
-        ("x / 255", "-1_1", ""),
+        ("x - 110", "0_255", "and with x - "),
+        ("x / 255", "-1_1", "--classifier_pixels=0_1 (9"),
     ],
 )
 def test_another_input_scale_is_named(tmp_path, digits, trained, scale, pixels, words):

@@ -1,6 +1,8 @@
 """Tests of the command that gives a SavedModel another threshold."""
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -166,6 +168,20 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     assert line.startswith("error: ")
     assert re.search(message, line)
     assert exported.versions(source.parent) == before
+
+
+def test_no_promise_on_calibration_images_that_were_trained_on(source, tmp_path, capsys):
+    copy = shutil.copytree(source, tmp_path / "rows" / "1")
+    about = copy / exported.ABOUT_FILE
+    content = json.loads(about.read_text()) | {"data": {"no_promise": "9.0% of them are known"}}
+    about.write_text(json.dumps(content))
+    promise = [str(copy), "--threshold=target_risk", "--risk=0.2"]
+    assert export.main(promise) == 1
+    assert "as 9.0% of them are known; name labeled scores" in capsys.readouterr().err
+    assert exported.versions(copy.parent) == [1]
+    evaluation.save_predictions(tmp_path / "new.npz", ROWS)
+    assert export.main([*promise, f"--scores={tmp_path}/new.npz"]) == 0
+    assert export.main([str(copy), "--threshold=best_bacc"]) == 0
 
 
 def test_help_does_not_wait_for_tensorflow():
