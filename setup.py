@@ -1,9 +1,11 @@
 """Builds and installs btcp_tf; the flag files travel inside the package."""
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 
@@ -15,6 +17,23 @@ def _version() -> str:
     if match is None:
         raise ValueError('btcp_tf/__init__.py: expected a line __version__ = "..."')
     return match[1]
+
+
+class BuildWithFlags(build_py):
+    """Puts the flag files into the built package, as `btcp_tf/flags`.
+
+    A package of their own, from another folder, would do so, too. But then an editable install
+    would not be a plain path, and a folder that is called as the checkout usually is, `btcp_tf`,
+    beside somebody's script would hide the package from it.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib) / "btcp_tf" / "flags"
+            target.mkdir(parents=True, exist_ok=True)
+            for path in sorted((ROOT / "flags").glob("*.cfg")):
+                shutil.copyfile(path, target / path.name)
 
 
 # Minor versions of TensorFlow, Keras and TensorBoard change behavior that training and export
@@ -38,9 +57,10 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=["btcp_tf", "btcp_tf.flags"],
-    package_dir={"btcp_tf": "btcp_tf", "btcp_tf.flags": "flags"},
-    package_data={"btcp_tf": ["templates/*"], "btcp_tf.flags": ["*.cfg"]},
+    packages=["btcp_tf"],
+    package_dir={"": "."},
+    package_data={"btcp_tf": ["templates/*"]},
+    cmdclass={"build_py": BuildWithFlags},
     install_requires=[
         f"tensorflow{TENSORFLOW}",
         "keras>=3.15,<3.16",

@@ -158,7 +158,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     from btcp_tf.data import DATASETS, check_name, short_name
     from btcp_tf.methods import METHODS
 
-    keras_setup.check()
+    keras_setup.check(("float32",))
     given = words
     # Which files stand before the words is known only from the words, which may
     # themselves name flag files: read, look, read again with more in front.

@@ -6,18 +6,23 @@ What is wrong is said before Keras is imported: later it ends in errors that do 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 _WANTED = {
-    "backend": "tensorflow",
-    "image_data_format": "channels_last",
-    "floatx": "float32",
+    "backend": ("tensorflow",),
+    "image_data_format": ("channels_last",),
+    # A judge's own layers are float32 whatever that of its classifier is, but for halves.
+    "floatx": ("float32", "float64"),
 }
 
 
-def check() -> None:
+def check(floatx: Sequence[str] = _WANTED["floatx"]) -> None:
     """Looks at the settings of Keras; imports nothing.
+
+    Args:
+      floatx: The types of numbers that are accepted.
 
     Raises:
       ValueError: If a variable of the environment, keras.json or `keras.config` sets what does not
@@ -35,8 +40,11 @@ def check() -> None:
                 f"received {os.environ[name]!r}"
             )
     for name, (value, where) in _settings().items():
-        if value != _WANTED[name]:
-            raise ValueError(f"Keras: expected {name} {_WANTED[name]}, received {value!r} {where}")
+        wanted = floatx if name == "floatx" else _WANTED[name]
+        if value not in wanted:
+            raise ValueError(
+                f"Keras: expected {name} {' or '.join(wanted)}, received {value!r} {where}"
+            )
 
 
 def _settings() -> dict[str, tuple[Any, str]]:
@@ -52,7 +60,7 @@ def _settings() -> dict[str, tuple[Any, str]]:
         saved = {}
     if not isinstance(saved, dict):
         raise ValueError(f"{path}: expected settings of Keras by name, received {saved!r:.40}")
-    settings = {name: (saved.get(name, wanted), f"in {path}") for name, wanted in _WANTED.items()}
+    settings = {name: (saved.get(name, own[0]), f"in {path}") for name, own in _WANTED.items()}
     if backend := os.environ.get("KERAS_BACKEND"):
         settings["backend"] = (backend, "in the environment as KERAS_BACKEND")
     return settings

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from absl import flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import btcp_tf
 from btcp_tf import command
 from btcp_tf.config import Config, setting
 from btcp_tf.data import DATASETS
@@ -420,6 +422,64 @@ def test_a_command_without_a_config_reads_words_and_leftovers(tmp_path):
     ]
     assert flag_values.bins == 20
     assert "Presets" not in command.help_text(flag_values, "x")
+
+
+def test_every_command_tells_its_version(capsys):
+    from btcp_tf import export, main, monitor, predict, report, study
+
+    for module in (main, study, predict, report, monitor, export):
+        with pytest.raises(SystemExit) as ended:
+            module.main(["--version", "--nonsense"])
+        assert not ended.value.code
+        assert capsys.readouterr().out == f"btcp_tf {btcp_tf.__version__}\n"
+
+
+def test_addresses_are_refused_by_every_command_before_any_work(capsys, tmp_path, monkeypatch):
+    from btcp_tf import export, monitor, predict, report, study
+
+    monkeypatch.chdir(tmp_path)
+    for module, *words in (
+        (study, "--dataset=digits", "--output_dir=gs://b/x"),
+        (predict, "--model=m", "--input=i", "--output=s3://b/x.csv"),
+        (report, "scores.csv", "--output_dir=gs://b/x"),
+        (report, "gs://b/scores.csv"),
+        (monitor, "--baseline=b", "--scores=s.csv", "--output_dir=file:///b/x"),
+        (export, "saved_models/digits", "--threshold=0.5", "--export_dir=hdfs://b/x"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            module.main(words)
+        message = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert "expected a path on this machine" in message and message.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_home_folder_a_tilde_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert "no such home folder" in refused(capsys, "--dataset=digits", "--output_dir=~/x")
+    message = refused(capsys, "--dataset=weeds")
+    assert "TFDS_DATA_DIR" in message and "no home folder" in message
+
+
+def test_warnings_of_a_command_are_one_plain_line(capsys):
+    def action():
+        warnings.warn("two images\n are  bad", stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = usual_showwarning
+        command.carry_out(action, verbose=1)
+        assert capsys.readouterr().err == "warning: two images are bad\n"
+        command.carry_out(action, verbose=0)
+        assert capsys.readouterr().err == ""
+        # In Python they stay what they are.
+        action()
+        assert "test_command.py" in capsys.readouterr().err
+
+
+def usual_showwarning(message, category, filename, lineno, file=None, line=None):
+    """What pytest keeps back otherwise."""
+    sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def test_errors_end_the_process_with_one_line():

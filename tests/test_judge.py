@@ -66,6 +66,27 @@ def test_is_mcp_before_it_is_fitted(classifier):
     assert judge.class_names == ["0", "1", "2"]
 
 
+def test_says_in_one_line_what_it_is(classifier, fitted):
+    line = repr(btcp_tf.attach(classifier, class_names=["a", "b", "c"]))
+    assert line == (
+        "<Judge of a classifier of float32 [n, 2], 3 classes (a, b, c): residual, not fitted, "
+        "no threshold>"
+    )
+    assert "residual, fitted, no threshold" in repr(fitted)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("floatx", "float16"), ("image_data_format", 0)])
+def test_keras_settings_that_do_not_go_together_with_it_are_refused(
+    classifier, monkeypatch, setting, value
+):
+    from btcp_tf import judge
+
+    monkeypatch.setattr(keras.config, setting, lambda: value)
+    for use in (judge.attach, judge.load):
+        with pytest.raises(ValueError, match=f"Keras: expected {setting} .*received {value!r}"):
+            use(classifier)
+
+
 def test_finds_errors_better_than_mcp_where_neighbors_know(fitted):
     rows = {row["method"]: row for row in fitted.evaluate(*samples(1500, 2), draws=200)}
     assert rows["residual"]["verdict"] == "better"

@@ -1,5 +1,7 @@
 import ast
 import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
@@ -88,3 +90,68 @@ def test_setup_declares_what_is_imported():
     for module in foreign:
         name = installed_as.get(module, module).replace("_", "[-_]")
         assert re.search(rf'"{name}[>=<{{]', setup), module
+
+
+def test_an_editable_install_is_a_plain_path_and_a_built_one_brings_the_flag_files(tmp_path):
+    # Otherwise a folder called btcp_tf beside a script hides an editable install from it.
+    code = (
+        "import sys; from setuptools._distutils.core import run_setup;"
+        "dist = run_setup('setup.py', stop_after='init');"
+        "print(dist.package_dir, dist.packages);"
+        "command = dist.get_command_obj('build_py'); command.build_lib = sys.argv[1];"
+        "command.ensure_finalized(); command.run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "{'': '.'} ['btcp_tf']"
+    built = {path.name for path in (tmp_path / "btcp_tf" / "flags").iterdir()}
+    assert built == {path.name for path in (CHECKOUT / "flags").glob("*.cfg")}
+    assert not (CHECKOUT / "btcp_tf" / "flags").exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("TF_USE_LEGACY_KERAS", "1", "TF_USE_LEGACY_KERAS: expected the environment without it"),
+        ("KERAS_BACKEND", "jax", "expected backend tensorflow, received 'jax' in the environment"),
+        ("KERAS_MAX_EPOCHS", "1", "KERAS_MAX_EPOCHS: expected the environment without it"),
+        ("image_data_format", "channels_first", "expected image_data_format channels_last"),
+        ("floatx", "float16", "expected floatx float32"),
+        ("backend", "torch", "expected backend tensorflow, received 'torch' in "),
+    ],
+)
+def test_keras_that_is_set_up_otherwise_is_one_line_before_any_work(
+    tmp_path, variable, value, told
+):
+    environment = {**os.environ, "KERAS_HOME": str(tmp_path)}
+    environment.pop("KERAS_BACKEND", None)
+    (tmp_path / "keras.json").write_text(json.dumps({variable: value}))
+    if variable.isupper():
+        environment[variable] = value
+    code = (
+        "import contextlib, io, sys, btcp_tf\n"
+        "from btcp_tf import main, predict, export, study\n"
+        "words = ['--dataset=digits', '--output_dir=run']\n"
+        "for command in (main, predict, export, study):\n"
+        "    shown = io.StringIO()\n"
+        "    with contextlib.redirect_stderr(shown), contextlib.suppress(SystemExit):\n"
+        "        command.main(words if command in (main, study) else [])\n"
+        "    print(repr(shown.getvalue()))\n"
+        "try:\n"
+        "    btcp_tf.attach\n"
+        "except ValueError as error:\n"
+        "    print(repr(f'error: {error}\\n'))\n"
+        "print({'tensorflow', 'keras'} & set(sys.modules))\n"
+        "import btcp_tf.metrics\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    *messages, loaded = done.stdout.splitlines()
+    assert loaded == "set()" and len(messages) == 5
+    for message in messages:
+        assert told in message and message.count("\\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["keras.json"]

@@ -1,12 +1,14 @@
 import json
 import re
 import shutil
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import special
+from test_progress import Terminal
 
 from btcp_tf import losses, networks, training
 from btcp_tf.config import PHASES, Config
@@ -142,6 +144,38 @@ def variables_of(network, values, *parts):
 
 def same(first, second):
     return [bool((a == b).all()) for a, b in zip(first, second, strict=True)]
+
+
+EPOCH_LINES = ["Epoch 1/1", "Epoch 1/1", "Epoch 1/2", "Epoch 2/2"]
+
+
+def run_and_show(folder, verbose):
+    epochs = dict(classifier_epochs=1, estimator_epochs=1, finetune_epochs=2)
+    config = Config(**SETTINGS | epochs | {"verbose": verbose})
+    run(folder, config, estimators={"btcp": training.Recipe()})
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_without_a_terminal_each_epoch_is_one_line(tmp_path, capsys, verbose):
+    run_and_show(tmp_path, verbose)
+    printed = capsys.readouterr().out
+    assert not set("\b\r\x1b") & set(printed)
+    lines = [line for line in printed.split("\n") if line.startswith("Epoch")]
+    assert [line.split("  ")[0] for line in lines] == EPOCH_LINES
+    assert all(name in lines[-1] for name in ("cross_entropy 0.", "dfl 0.", "accuracy 0."))
+    assert max(map(len, lines)) < 80
+
+
+def test_on_a_terminal_each_epoch_stays_within_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    run_and_show(tmp_path, 1)
+    rows = [row for row in terminal.rows if row.startswith("Epoch")]
+    assert [row.split(" ━")[0] for row in rows] == EPOCH_LINES
+    assert all(" 100% " in row and "0." in row for row in rows)
+    drawn = terminal.getvalue().replace("\n", "\r").split("\r")
+    assert max(map(len, drawn)) < 80 and len(drawn) > len(rows)
 
 
 def test_each_phase_trains_its_parts_and_nothing_else(trained):

@@ -79,3 +79,36 @@ def test_figures_can_draw_every_character():
     assert "\n" in left and "é" in left and len(wording.drawable("a\x1cb")) == 3
     unfit = {unicodedata.category(character) for character in left.replace("\n", "")}
     assert not unfit & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (
+            "Graph execution error:\n\nDetected at node map/while/DecodeImage defined at (most "
+            "recent call last):\n<stack traces unavailable>\nUnknown image file format.\n\t "
+            "[[{{node map/while/DecodeImage}}]] [Op:__inference_f_54]",
+            "Unknown image file format.",
+        ),
+        (
+            "Graph execution error:\n\nDetected at node a/b defined at (most recent call last):\n"
+            '  File "/x/y.py", line 6, in <module>\n\nBad rows.\n\t [[{{node a/b}}]]',
+            "Bad rows.",
+        ),
+        (
+            "{{function_node __inference_<lambda>_60}} u: NaN values\n\t [[{{node C}}]] "
+            "[Op:__inference_<lambda>_60]",
+            "u: NaN values",
+        ),
+        ("In[0]: [2,3], In[1]: [2,3] [Op:MatMul] name: ", "In[0]: [2,3], In[1]: [2,3]"),
+        (
+            "Exception encountered when calling MaxPooling2D.call().\n\n\x1b[1mToo small.\x1b[0m\n"
+            "\nArguments received by MaxPooling2D.call():\n  • args=()",
+            "Too small.",
+        ),
+        ("x: expected [n], received\n  [2, 3]", "x: expected [n], received [2, 3]"),
+    ],
+)
+def test_of_errors_in_graphs_the_cause_is_left(raw, told):
+    assert wording.one_line(ValueError(raw)) == told
+    assert wording.one_line(ValueError()) == "ValueError"

@@ -1,0 +1,44 @@
+import io
+import sys
+
+from btcp_tf import progress
+
+
+class Terminal(io.StringIO):
+    """What standard output is on a terminal: `rows` are its lines at the end."""
+
+    def isatty(self):
+        return True
+
+    @property
+    def rows(self):
+        rows = []
+        for line in self.getvalue().split("\n"):
+            shown = ""
+            for drawn in line.split("\r"):
+                shown = drawn + shown[len(drawn) :]
+            rows.append(shown.rstrip())
+        return rows
+
+
+def test_a_bar_is_one_line_within_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    bar = progress.Bar("Epoch 12/20", 3)
+    for step, words in enumerate(("a long one " * 20, "cross_entropy 0.5534", "loss 1.0"), 1):
+        bar._drawn = 0.0  # As if it had been drawn long ago.
+        bar.update(step, words)
+    row, rest = terminal.rows
+    assert row.startswith("Epoch 12/20 ━━━") and row.endswith("100% 0 s  loss 1.0") and not rest
+    assert all(len(drawn) < 80 for drawn in terminal.getvalue().split("\r"))
+    assert "\b" not in terminal.getvalue()
+
+
+def test_a_log_has_a_line_and_no_marks_of_a_terminal(capsys):
+    bar = progress.Bar("photos: 3 images", 3)
+    for _ in range(3):
+        bar.add(1)
+    progress.Bar("nothing", 1, shown=False).update(1)
+    progress.Bar("nothing", 1, still=False).update(1)
+    assert capsys.readouterr().out == "photos: 3 images\n"
