@@ -168,6 +168,7 @@ def write_run_report(
             ("Threshold and promise", _thresholds(promises, decision, predictions)),
             ("How well u finds the errors", results),
             ("Figures", drawings),
+            ("Failures per class", [_class_table(predictions, class_names, test)]),
             ("Errors to look at", _error_blocks(source, predictions, class_names, images=images)),
             ("All metrics", [tables.metric_table(group) for group in classifiers(test)]),
             ("The paper's columns", paper),
@@ -217,6 +218,13 @@ def exported_answers(
 def run_title(test: Sequence[Row]) -> str:
     """What a run's report is called."""
     return f"Which answers are wrong? {_names(test, 'dataset')}, seed {_names(test, 'seed')}"
+
+
+def _class_table(
+    predictions: Mapping[str, Predictions], class_names: Sequence[str] | None, test: Sequence[Row]
+) -> Table:
+    first, *_ = predictions.values()
+    return tables.class_table([first], class_names, str(test[0]["dataset"]))
 
 
 def run_glance(
