@@ -284,16 +284,10 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
     predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
     if not predictions:
         raise ValueError(f"expected {folder / 'predictions.npz'}, received no such file")
-    test = only(rows)
-    shown = exported_answers(predictions, decision, test)
-    judged = shown.judged
-    notes = [*_remarks(test), *merge_notes(extra["notes"])]
+    notes = [*_remarks(only(rows)), *merge_notes(extra["notes"])]
     plain = [note for note in notes if not pages.is_technical(note)]
     parts = [
-        terminal_table(rows),
-        glance.terminal(
-            glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
-        ),
+        _terminal_answer(rows, predictions, decision),
         "\n".join(f"note: {note}" for note in plain),
     ]
     files = [f"report      {folder / 'report.html'}"]
@@ -304,6 +298,18 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
     if decision and decision.reason and not saved_model.startswith(evaluation.NOT_EXPORTED):
         files[-1] += f": {decision.reason}"
     return "\n\n".join(filter(None, [*parts, "\n".join(files)]))
+
+
+def _terminal_answer(
+    rows: Sequence[Row], predictions: Mapping[str, Predictions], decision: Decision | None
+) -> str:
+    """Every method's figures, and the sentence and figures of the first screen."""
+    test = only(rows)
+    judged = exported_answers(predictions, decision, test).judged
+    answer = glance.terminal(
+        glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
+    )
+    return f"{terminal_table(rows)}\n\n{answer}"
 
 
 def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
@@ -345,9 +351,7 @@ def _about(shown: Shown) -> str:
 def _curve(p: Predictions, method: str, chosen: Outcome | None) -> svg.Chart:
     """Risk and coverage of a method and of MCP."""
     columns = [(label(method), "ours", p.uncertainty[method])]
-    mcp = p.uncertainty.get(REFERENCE)
-    if mcp is None and p.probs is not None:
-        mcp = 1.0 - p.probs.max(axis=1)
+    mcp = evaluation.mcp_of(p)
     if method != REFERENCE and mcp is not None:
         columns.append((label(REFERENCE), "mcp", mcp))
     return glance.risk_coverage(p.is_error, columns, chosen)
@@ -1830,7 +1834,8 @@ def _redraw(folder: Path, output_dir: Path | None) -> tuple[Path, str]:
     try:
         if not _is_study(folder):
             page, rows = redraw_run(folder, output_dir)
-            return page, terminal_table(rows)
+            predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+            return page, _terminal_answer(rows, predictions, decision)
         page = write_study_report(folder, output_dir=output_dir)
         rows, _ = evaluation.load_rows(folder / "results.json")
         plain = tables.with_answers(row for row in rows if not row["ablation"])
