@@ -1491,6 +1491,7 @@ def _write_predictions_report(
         threshold.tau,
         accept=answers.accept,
         names={row: _one_line(name) for row, name in enumerate(answers.inputs or ())},
+        links=_links(path, answers.inputs or ()),
     )
     report = Report(
         f"Which answers are wrong? {path.name}",
@@ -1520,6 +1521,20 @@ def _write_predictions_report(
     told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     return page, rows, [shown, *told, *notes]
+
+
+def _links(path: Path, inputs: Sequence[str]) -> dict[int, str]:
+    """Row -> address of the file that it answers, where `btcp_tf.predict` scored a folder of them
+    that is still there."""
+    try:
+        about = json.loads(evaluation.about_file(path).read_text(encoding="utf-8"))
+        root = Path(about["paths"]["input"])
+        if not root.is_dir():
+            return {}
+        found = {row: (root / name).absolute() for row, name in enumerate(inputs)}
+        return {row: file.as_uri() for row, file in found.items() if file.is_file()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # They are no more than a help.
 
 
 def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:
