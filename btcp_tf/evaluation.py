@@ -109,6 +109,13 @@ class Predictions:
         return self.predicted != self.labels
 
 
+def mcp_of(predictions: Predictions) -> np.ndarray | None:
+    """u of MCP, `[n]`: the column of that name, else made of `probs`; None without either."""
+    if REFERENCE in predictions.uncertainty:
+        return predictions.uncertainty[REFERENCE]
+    return None if predictions.probs is None else 1.0 - predictions.probs.max(axis=1)
+
+
 def _classes(
     name: str, values: ArrayLike, rows: int | None, classes: float = math.inf
 ) -> np.ndarray:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from btcp_tf import tables
-from btcp_tf.evaluation import Explanations, Predictions
+from btcp_tf.evaluation import Explanations, Predictions, mcp_of
 
 SHOWN = 24
 """Answers of each kind."""
@@ -133,9 +133,7 @@ def build(
     labels, u = tables.known_labels(predictions), predictions.uncertainty[method]
     if accept is None:
         accept = np.zeros(len(u), bool) if tau is None else u < tau
-    mcp = predictions.uncertainty.get("mcp")
-    if mcp is None and predictions.probs is not None:
-        mcp = 1.0 - predictions.probs.max(axis=1)
+    mcp = mcp_of(predictions)
     if explanations is not None and explanations.method != method:
         explanations = None
     cards = [

@@ -4,6 +4,7 @@ Pure functions of counts and saved rows, the same for the page and for the termi
 """
 
 import dataclasses
+import shlex
 import textwrap
 from collections.abc import Sequence
 from typing import Literal
@@ -271,7 +272,8 @@ def harder(
         "The test answers are harder than those that the threshold was chosen on "
         f"({100 * k / n:.1f} % wrong against {100 * j / m:.1f} %). Choose it again on labeled "
         "answers from where the model will work:",
-        f"python -m btcp_tf.export {model} --threshold=target_risk --scores=LABELED.csv",
+        f"python -m btcp_tf.export {shlex.quote(model)} --threshold=target_risk "
+        "--scores=LABELED.csv",
     )
 
 
@@ -298,7 +300,7 @@ def labels(
     """
     n = len(is_error)
     if threshold.target is None:
-        place = f"{model} --scores={scores}" if scores else model
+        place = shlex.quote(model) + (f" --scores={shlex.quote(scores)}" if scores else "")
         return _first_promise(is_error, uncertainty, wanted, delta, place)
     rule = {"risk": threshold.target, "delta": threshold.delta or delta}
     rate = f"{100 * threshold.target:.4g} %"
@@ -370,5 +372,6 @@ def serve(saved_model: str, shown: str = "") -> Step | None:
         return Step(f"There is no SavedModel to serve: {saved_model}.")
     return Step(
         f"Serve {shown or saved_model}, or let it score files:",
-        f"python -m btcp_tf.predict --model={saved_model} --input=FILES --output=scores.csv",
+        f"python -m btcp_tf.predict --model={shlex.quote(saved_model)} --input=FILES "
+        "--output=scores.csv",
     )

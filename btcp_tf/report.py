@@ -168,6 +168,7 @@ def write_run_report(
             ("Threshold and promise", _thresholds(promises, decision, predictions)),
             ("How well u finds the errors", results),
             ("Figures", drawings),
+            ("Failures per class", [_class_table(predictions, class_names, test)]),
             ("Errors to look at", _error_blocks(source, predictions, class_names, images=images)),
             ("All metrics", [tables.metric_table(group) for group in classifiers(test)]),
             ("The paper's columns", paper),
@@ -217,6 +218,13 @@ def exported_answers(
 def run_title(test: Sequence[Row]) -> str:
     """What a run's report is called."""
     return f"Which answers are wrong? {_names(test, 'dataset')}, seed {_names(test, 'seed')}"
+
+
+def _class_table(
+    predictions: Mapping[str, Predictions], class_names: Sequence[str] | None, test: Sequence[Row]
+) -> Table:
+    first, *_ = predictions.values()
+    return tables.class_table([first], class_names, str(test[0]["dataset"]))
 
 
 def run_glance(
@@ -276,16 +284,10 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
     predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
     if not predictions:
         raise ValueError(f"expected {folder / 'predictions.npz'}, received no such file")
-    test = only(rows)
-    shown = exported_answers(predictions, decision, test)
-    judged = shown.judged
-    notes = [*_remarks(test), *merge_notes(extra["notes"])]
+    notes = [*_remarks(only(rows)), *merge_notes(extra["notes"])]
     plain = [note for note in notes if not pages.is_technical(note)]
     parts = [
-        terminal_table(rows),
-        glance.terminal(
-            glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
-        ),
+        _terminal_answer(rows, predictions, decision),
         "\n".join(f"note: {note}" for note in plain),
     ]
     files = [f"report      {folder / 'report.html'}"]
@@ -296,6 +298,18 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
     if decision and decision.reason and not saved_model.startswith(evaluation.NOT_EXPORTED):
         files[-1] += f": {decision.reason}"
     return "\n\n".join(filter(None, [*parts, "\n".join(files)]))
+
+
+def _terminal_answer(
+    rows: Sequence[Row], predictions: Mapping[str, Predictions], decision: Decision | None
+) -> str:
+    """Every method's figures, and the sentence and figures of the first screen."""
+    test = only(rows)
+    judged = exported_answers(predictions, decision, test).judged
+    answer = glance.terminal(
+        glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
+    )
+    return f"{terminal_table(rows)}\n\n{answer}"
 
 
 def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
@@ -337,9 +351,7 @@ def _about(shown: Shown) -> str:
 def _curve(p: Predictions, method: str, chosen: Outcome | None) -> svg.Chart:
     """Risk and coverage of a method and of MCP."""
     columns = [(label(method), "ours", p.uncertainty[method])]
-    mcp = p.uncertainty.get(REFERENCE)
-    if mcp is None and p.probs is not None:
-        mcp = 1.0 - p.probs.max(axis=1)
+    mcp = evaluation.mcp_of(p)
     if method != REFERENCE and mcp is not None:
         columns.append((label(REFERENCE), "mcp", mcp))
     return glance.risk_coverage(p.is_error, columns, chosen)
@@ -1479,6 +1491,7 @@ def _write_predictions_report(
         threshold.tau,
         accept=answers.accept,
         names={row: _one_line(name) for row, name in enumerate(answers.inputs or ())},
+        links=_links(path, answers.inputs or ()),
     )
     report = Report(
         f"Which answers are wrong? {path.name}",
@@ -1508,6 +1521,20 @@ def _write_predictions_report(
     told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     return page, rows, [shown, *told, *notes]
+
+
+def _links(path: Path, inputs: Sequence[str]) -> dict[int, str]:
+    """Row -> address of the file that it answers, where `btcp_tf.predict` scored a folder of them
+    that is still there."""
+    try:
+        about = json.loads(evaluation.about_file(path).read_text(encoding="utf-8"))
+        root = Path(about["paths"]["input"])
+        if not root.is_dir():
+            return {}
+        found = {row: (root / name).absolute() for row, name in enumerate(inputs)}
+        return {row: file.as_uri() for row, file in found.items() if file.is_file()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # They are no more than a help.
 
 
 def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:
@@ -1822,7 +1849,8 @@ def _redraw(folder: Path, output_dir: Path | None) -> tuple[Path, str]:
     try:
         if not _is_study(folder):
             page, rows = redraw_run(folder, output_dir)
-            return page, terminal_table(rows)
+            predictions, decision = load_predictions(folder, rows), evaluation.load_decision(folder)
+            return page, _terminal_answer(rows, predictions, decision)
         page = write_study_report(folder, output_dir=output_dir)
         rows, _ = evaluation.load_rows(folder / "results.json")
         plain = tables.with_answers(row for row in rows if not row["ablation"])

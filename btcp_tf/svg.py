@@ -78,8 +78,10 @@ def chart(content: Chart) -> str:
         return ends[0] + np.clip(share, 0, 1) * (ends[1] - ends[0])
 
     across, up = (_LEFT, _RIGHT), (_BOTTOM, _TOP)
+    # Without a point nothing stands above the plot.
+    top = 0 if content.points else 34
     parts = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg class="chart" viewBox="0 {top} {WIDTH} {HEIGHT - top}" role="img" '
         f'aria-label="{_escape(content.alt)}">'
     ]
     for tick in _ticks(y):
@@ -143,7 +145,7 @@ def signed_bar(value: float, largest: float) -> str:
     start = 30 if value > 0 else 30 - reach
     look = "raises" if value > 0 else "lowers"
     return (
-        '<svg class="bar" viewBox="0 0 60 10" aria-hidden="true">'
+        '<svg class="bar" viewBox="0 0 60 10" preserveAspectRatio="none" aria-hidden="true">'
         '<line class="zero" x1="30" x2="30" y1="0" y2="10"/>'
         f'<rect class="{look}" x="{start:.1f}" y="2" width="{reach:.1f}" height="6"/></svg>'
     )

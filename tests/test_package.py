@@ -30,11 +30,11 @@ def in_a_fresh_process(code):
         "btcp_tf.methods, btcp_tf.data, btcp_tf.command, btcp_tf.main, btcp_tf.runs, "
         "btcp_tf.study, btcp_tf.thresholds, btcp_tf.client, btcp_tf.predict, btcp_tf.export, "
         "btcp_tf.drift, btcp_tf.exported, btcp_tf.scores, btcp_tf.monitor, btcp_tf.inputs, "
-        "btcp_tf.tabular",
+        "btcp_tf.tabular, btcp_tf.pages, btcp_tf.glance, btcp_tf.gallery, btcp_tf.svg",
     ],
 )
 def test_what_needs_no_tensorflow_does_not_import_it(imports):
-    heavy = "{'tensorflow', 'keras', 'tensorflow_datasets'}"
+    heavy = "{'tensorflow', 'keras', 'tensorflow_datasets', 'jinja2'}"
     assert (
         in_a_fresh_process(f"import sys, {imports}; print({heavy} & set(sys.modules))") == "set()"
     )

@@ -735,6 +735,34 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     assert str(folder / "report.html") in shown
 
 
+def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
+    p = make_predictions(("mcp",), errors=12)
+    lines = ["input,predicted,uncertainty,problem,labels"]
+    lines += [
+        f"a/{row} #.png,{p.predicted[row]},{p.uncertainty['mcp'][row]},,{p.labels[row]}"
+        for row in range(60)
+    ]
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(lines) + "\n")
+    about = evaluation.about_file(path)
+    about.write_text(json.dumps({"paths": {"input": str(tmp_path / "images")}}))
+    (tmp_path / "images" / "a").mkdir(parents=True)
+    suspect = int(p.uncertainty["mcp"].argmax())
+    file = tmp_path / "images" / "a" / f"{suspect} #.png"
+    file.touch()
+
+    def links():
+        page, _ = report.write_predictions_report(path, bootstrap_draws=5)
+        tree = parse(page.read_text(encoding="utf-8"))
+        return [
+            a.get("href") for li in tree.iter("li") if li.get("data-kind") for a in li.iter("a")
+        ]
+
+    assert links() == [file.as_uri()]
+    about.write_text("no JSON")
+    assert links() == []
+
+
 @pytest.fixture
 def answers():
     """As of a model with the threshold 0.3 of `production`."""
