@@ -17,7 +17,7 @@ from typing import IO
 
 import numpy as np
 
-from btcp_tf import command, data
+from btcp_tf import checks, command, data
 from btcp_tf.files import as_path
 
 _KEYS = ("x_test", "images", "x")
@@ -69,7 +69,8 @@ def open_inputs(
       key: Another array of an npz file.
       class_names: Adds the true classes: the number of the name of the folder a file is in, none
         for a file in no sub-folder, such as a README; in an npz file, whole numbers `[n]` or
-        `[n, 1]` under the key with y for x (`x_test` → `y_test`), else `y_test`, `labels` or `y`.
+        `[n, 1]`, or one-hot `[n, k]`, under the key with y for x (`x_test` → `y_test`), else
+        `y_test`, `labels` or `y`.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
@@ -319,7 +320,8 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
                 "images": piece,
             }
             if true is not None:
-                batch["labels"] = true.reshape(-1).astype(np.int64)
+                numbers = checks.class_numbers(true, len(class_names or ()))
+                batch["labels"] = numbers.reshape(-1).astype(np.int64)
             yield batch
             start += len(piece)
 
@@ -343,18 +345,20 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
 
 
 def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
-    n = images.shape[0]
-    if labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1)):
+    n, name = images.shape[0], f"{labels.path}: {labels.name}"
+    is_one_hot = classes > 1 and labels.shape == (n, classes)
+    if not is_one_hot and (labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1))):
         raise ValueError(
-            f"{labels.path}: {labels.name}: expected a whole number for each of the {n} inputs in "
-            f"{images.name}, received {labels.dtype} {labels.shape}"
+            f"{name}: expected a whole number for each of the {n} inputs in {images.name}, or "
+            f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
         )
     row = 0
     for piece in labels.pieces(0, 2**16):
-        bad = np.flatnonzero((piece.reshape(-1) < 0) | (piece.reshape(-1) >= classes))
+        numbers = checks.class_numbers(piece, classes, name).reshape(-1)
+        bad = np.flatnonzero((numbers < 0) | (numbers >= classes))
         if len(bad):
             raise ValueError(
-                f"{labels.path}: {labels.name}: expected classes 0 to {classes - 1}, received "
-                f"{piece.reshape(-1)[bad[0]]} in row {row + bad[0]}"
+                f"{name}: expected classes 0 to {classes - 1}, received {numbers[bad[0]]} in row "
+                f"{row + bad[0]}"
             )
         row += len(piece)
