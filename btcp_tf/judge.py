@@ -37,6 +37,7 @@ from btcp_tf import (
     known,
     metrics,
     networks,
+    plausibility,
     thresholds,
     wording,
 )
@@ -195,6 +196,7 @@ class Judge:
         _check_ensemble(ensemble, x, folds)
         own = self._held_out((x, y), reference, copies, batch_size, verbose, None)
         held_out, parts = own.held_out, dict(own.hashes)
+        self._warn_if_poor(held_out)
         if ensemble:
             mean = self._ensemble_mean(ensemble, own, [x, *copies], batch_size, verbose)
             held_out = dataclasses.replace(held_out, ensemble=mean)
@@ -688,6 +690,17 @@ class Judge:
         present = [one for one in ranges if one is not None]
         joined = functools.reduce(checks.InputRange.joined, present) if present else None
         return _Learned(held_out, kept, hashes, joined)
+
+    def _warn_if_poor(self, held_out: estimators.HeldOut) -> None:
+        """Warns of a classifier that knows no more than how frequent the classes are."""
+        found = plausibility.examine(held_out.seen.logits, held_out.labels, self.class_names)
+        if found.words:
+            warnings.warn(
+                f"the classifier is {found.words}; suspects are the scale of x (pixels from 0 to "
+                "1, say, where it was trained on 0 to 255), the order of the color channels, and "
+                "that of the classes in y",
+                stacklevel=3,
+            )
 
     def _folds_learned(
         self,

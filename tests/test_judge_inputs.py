@@ -1,5 +1,7 @@
 """What a judge refuses: samples that it knows, inputs that cannot be meant, soft labels."""
 
+import warnings
+
 import keras
 import numpy as np
 import PIL.Image
@@ -237,6 +239,19 @@ def test_without_fit_the_range_is_that_of_the_threshold(classifier):
     judge.select_threshold(*samples(200, 1))
     with pytest.raises(ValueError, match="expected numbers like those of fit"):
         judge.predict(1000 * samples(5, 0)[0])
+
+
+def test_a_classifier_that_cannot_be_right_is_said(classifier):
+    x, y = samples(200, 1)
+    judge = btcp_tf.attach(classifier)
+    for given, truth in ((x, (y + 1) % CLASSES), (x[::-1], y)):
+        with pytest.warns(
+            UserWarning, match="right on .* suspects are the scale of x.*color.*in y"
+        ):
+            judge.fit(given, truth, **ANSWER)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*suspects")
+        judge.fit(x, y, **ANSWER)
 
 
 def test_one_hot_labels_are_taken_wherever_labels_are(classifier):
