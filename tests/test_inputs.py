@@ -62,19 +62,6 @@ def test_one_hot_labels_are_class_numbers(tmp_path, dtype):
         open_inputs(tmp_path / "b.npz", class_names=CLASSES)
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint8, np.float32])
-def test_one_hot_labels_are_class_numbers(tmp_path, dtype):
-    labels = np.arange(100) % 3
-    np.savez(tmp_path / "a.npz", x_test=IMAGES, y_test=np.eye(3, dtype=dtype)[labels])
-    inputs = open_inputs(tmp_path / "a.npz", class_names=CLASSES)
-    found = np.concatenate([batch["labels"] for batch in inputs.batches(10, 40)])
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, labels[10:])
-    np.savez(tmp_path / "b.npz", x_test=IMAGES, y_test=np.full((100, 3), 1 / 3))
-    with pytest.raises(ValueError, match=r"y_test: expected labels \[n\], or one-hot .* row 0"):
-        open_inputs(tmp_path / "b.npz", class_names=CLASSES)
-
-
 def test_files_have_one_order_names_as_text_and_labels_of_their_folders(tmp_path):
     names = ["cat/b.png", "dog/a.png", "sub/owl/c.png", os.fsdecode(b"cat/\xff.png")]
     inputs = open_inputs(folder_of(tmp_path / "in", names), class_names=CLASSES)
