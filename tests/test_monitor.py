@@ -614,6 +614,10 @@ def test_further_looks_at_fixed_samples_are_counted(run, tmp_path):
     assert ": 1." in note and "0.02" in note and "--ordered" in note
     [note] = noted(judged(run, path, "--risk=0.1")[1])
     assert ": 2." in note and "0.03" in note
+    # Looks at a stream are looks, too, but need no note themselves.
+    assert not noted(judged(run, path, "--ordered")[1])
+    [note] = noted(judged(run, path)[1])
+    assert ": 3." in note
     # Without labels nothing is tested, and nothing forgotten.
     write_csv(path, rows_of(answers(600, 3)))
     assert len(judged(run, path)[1]["history"]["samples"]) == 3
@@ -663,8 +667,9 @@ def test_rows_of_one_time_have_one_order(run, tmp_path):
         order = np.random.default_rng(seed).permutation(600)
         path = write_jsonl(tmp_path / "t.jsonl", [timed[row] for row in order])
         found.append(judged(run, path, "--time_column=when"))
-    assert found[0][0] == 0 and found[0][1]["promise"]["test"] == monitor.SEQUENTIAL
-    assert all(one[1]["history"] == found[0][1]["history"] for one in found)
+    assert [status for status, _ in found] == [0, 0, 0]
+    assert found[0][1]["promise"]["test"] == monitor.SEQUENTIAL
+    assert all(content["history"] == found[0][1]["history"] for _, content in found)
 
 
 def test_a_row_that_is_earlier_than_a_judged_one_is_refused(run, tmp_path, capsys):
