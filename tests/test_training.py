@@ -162,7 +162,7 @@ def test_without_a_terminal_each_epoch_is_one_line(tmp_path, capsys, verbose):
     assert not set("\b\r\x1b") & set(printed)
     lines = [line for line in printed.split("\n") if line.startswith("Epoch")]
     assert [line.split("  ")[0] for line in lines] == EPOCH_LINES
-    assert all(name in lines[-1] for name in ("cross_entropy 0.", "dfl 0.", "accuracy 0."))
+    assert all(name in lines[-1] for name in ("cross_entropy ", "dfl ", "accuracy "))
     assert max(map(len, lines)) < 80
 
 
