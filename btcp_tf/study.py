@@ -221,8 +221,9 @@ def _run_cell(folder: Path, cell: Cell) -> None:
     # What an earlier run left in memory.
     keras.backend.clear_session()
     target = folder / cell.name / "checkpoints" / "classifier.npz"
-    # A given classifier is every cell's own.
-    if cell.of and not cell.config.classifier and not target.exists():
+    # A finished one trains nothing. One of the user's own is in its file, and in no checkpoint.
+    settled = (folder / cell.name / "finished.json").exists() or cell.config.classifier
+    if cell.of and not settled and not target.exists():
         source = folder / cell.of / "checkpoints" / "classifier.npz"
         if not source.exists():
             raise ValueError(f"expected the classifier of {cell.of} in {source}, received none")
