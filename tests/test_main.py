@@ -27,7 +27,7 @@ def test_mirrored_from_the_command_line(tmp_path):
     _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert extra["settings"]["strategy"] == "mirrored"
     assert extra["settings"]["logical_devices"] == "2"
-    assert (tmp_path / "models" / "digits" / "1" / "saved_model.pb").exists()
+    assert (tmp_path / "models" / "digits-trial" / "1" / "saved_model.pb").exists()
 
 
 @pytest.mark.prepared_data("fashion_mnist")
@@ -123,7 +123,7 @@ def test_a_folder_of_ones_own_images(undrawn, unchecked, tmp_path, capsys):
     assert extra["data"]["class_names"] == ["healthy", "ill"]
     assert "1 of 121 files are no whole images" in extra["notes"][0]
     assert "a fifth of the training images of each class" in extra["notes"][0]
-    about = tmp_path / "models" / "xrays" / "1" / "assets.extra" / "btcp_tf.json"
+    about = tmp_path / "models" / "xrays-smoke" / "1" / "assets.extra" / "btcp_tf.json"
     found = json.loads(about.read_text())
     assert (found["class_names"], found["image_shape"]) == (["healthy", "ill"], [12, 10, 1])
     page = (tmp_path / "run" / "report.html").read_text()

@@ -125,7 +125,7 @@ def test_saved_model_answers_what_the_run_scored(whole):
     import tensorflow as tf
 
     path = json.loads((whole / "run" / "finished.json").read_text())["saved_model"]
-    assert path == str(whole / "models" / "digits" / "1")
+    assert path == str(whole / "models" / "digits-trial" / "1")
     images = load("digits", max_train_images=500).test.images
     answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
     found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
@@ -379,7 +379,7 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
     assert main([*short, "--export_collapsed"]) == 0
-    assert os.listdir(tmp_path / "models" / "digits") == ["1"]
+    assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
 
 
 def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
@@ -462,7 +462,7 @@ def test_residual_alone_is_exported(undrawn, tmp_path):
     assert [row["method"] for row in rows] == ["residual"]
     decision = evaluation.load_decision(folder)
     assert (decision.method, decision.threshold.tau) == ("residual", 0.25)
-    about = tmp_path / "models" / "digits" / "1" / "assets.extra" / "btcp_tf.json"
+    about = tmp_path / "models" / "digits-trial" / "1" / "assets.extra" / "btcp_tf.json"
     assert json.loads(about.read_text())["uncertainty"]["method"] == "residual"
 
 
@@ -538,7 +538,7 @@ def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0
     rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp"]
-    model = tf.saved_model.load(str(tmp_path / "models" / "digits" / "1"))
+    model = tf.saved_model.load(str(tmp_path / "models" / "digits-trial" / "1"))
     answers = model.signatures["serving_default"](images=np.zeros((2, 8, 8, 1), np.uint8))
     np.testing.assert_allclose(
         answers["uncertainty"], 1 - answers["probs"].numpy().max(axis=1), atol=1e-6
