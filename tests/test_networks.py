@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from btcp_tf import classifiers, networks
+from btcp_tf import classifiers, estimators, networks
 from btcp_tf.config import Config
 
 
@@ -61,13 +61,19 @@ def test_pixels_are_scaled_in_the_graph():
     np.testing.assert_allclose(scale(np.uint8([0, 51, 255])), [0, 0.2, 1], rtol=1e-6)
 
 
-def test_mcp_model_says_one_minus_the_largest_probability():
+def test_residual_model_without_evidence_is_mcp_with_its_logit():
     model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
-    answers = networks.mcp_model(model)(images)
-    probs = np.asarray(model(images)["probs"])
+    of_mcp = networks.residual_model(model, {}, estimators.MCP)
+    answers = networks.with_logit(of_mcp)(images)
+    probs = model(images)["probs"].numpy()
     np.testing.assert_array_equal(answers["probs"], probs)
-    np.testing.assert_allclose(answers["uncertainty"], 1 - probs.max(1, keepdims=True), rtol=1e-6)
+    u = 1 - probs.max(1, keepdims=True)
+    np.testing.assert_allclose(answers["uncertainty"], u, rtol=1e-5)
+    np.testing.assert_array_equal(answers["uncertainty"], of_mcp(images)["uncertainty"])
+    np.testing.assert_allclose(answers["logit"], np.log(u / (1 - u)), rtol=1e-4)
+    # A trained estimator's u is its own.
+    assert networks.with_logit(model) is model
 
 
 @pytest.mark.parametrize("encoder", ["small", "svhn", "vgg16"])

@@ -20,12 +20,13 @@ import PIL.ImageOps
 import pytest
 import tensorflow as tf
 from keras import layers
+from scipy import special
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.tools import saved_model_cli
 from tensorflow_serving.apis import prediction_log_pb2
 
 import btcp_tf
-from btcp_tf import data, evaluation, exported, saved_model, thresholds
+from btcp_tf import data, estimators, evaluation, exported, saved_model, thresholds
 
 CLASSES = ("circle", "square", "Dreieck äöü")
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), dtype=np.uint8)
@@ -534,7 +535,8 @@ def test_differences_are_found_in_each_answer():
         "2/s/probs": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
     }
     assert saved_model._differences(good, good) == []
-    close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(5e-6)}
+    # Logits 5e-4 apart: at 3/4, that is 1e-4 of p.
+    close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(9e-5)}
     assert saved_model._differences(close, good) == []
 
     def only(**changed):
@@ -545,13 +547,133 @@ def test_differences_are_found_in_each_answer():
 
     assert only(predicted=np.array([0, 0])) == "s: predicted of a batch of 2: 1 others"
     far = good["2/s/probs"].copy()
-    far[1, 0] += np.float32(2e-5)
-    assert only(probs=far).startswith("s: probs of a batch of 2: 1 values, the first 0.250019997")
+    far[1, 0] += np.float32(4e-4)
+    assert only(probs=far).startswith("s: probs of a batch of 2: 1 values, the first 0.250400007")
     far[1, 0] = np.nan
     assert "the first nan in place of 0.25" in only(probs=far)
     assert "float32 (1, 2) in place of float32 (2, 2)" in only(probs=far[:1])
     assert "int32 (2,) in place of int64 (2,)" in only(predicted=np.array([0, 1], np.int32))
     assert "['2/s/probs'] in place of" in saved_model._differences({"2/s/probs": far}, good)[0]
+
+
+@pytest.mark.parametrize("z", [-80.0, -20.0, -1.0, 0.0, 3.0, 12.0])
+def test_u_of_logits_a_thousandth_apart_are_close_and_others_are_not(z):
+    want, near, far = (special.expit(np.array([x])) for x in (z, z + 9e-4, z + 2e-2))
+    want, near, far = (x.astype(np.float32) for x in (want, near, far))
+    assert saved_model._close(near, want, True).all()
+    assert not saved_model._close(far, want, True).any()
+    assert not saved_model._close(np.array([np.nan], np.float32), want, True).any()
+
+
+def saturated(logits):
+    """Images [n, 2, 2, 1] that a model answers with these logits [n, 3] in thousandths, and it."""
+    codes = np.zeros((len(logits), 2, 2, 1), np.uint8)
+    codes[:, 0, 0, 0], codes[:, 0, 1, 0] = (
+        np.arange(len(logits)) % 256,
+        np.arange(len(logits)) // 256,
+    )
+    image = keras.Input((2, 2, 1), dtype="uint8")
+    rows = layers.Embedding(len(logits), 3, name="table")(
+        keras.ops.cast(image[:, 0, 0, 0], "int32")
+        + 256 * keras.ops.cast(image[:, 0, 1, 0], "int32")
+    )
+    u = estimators.residual_of({}, estimators.MCP, image, None, rows, estimators.McpLogit()(rows))
+    model = keras.Model(image, {"probs": layers.Softmax()(rows), "uncertainty": u})
+    model.get_layer("table").set_weights([np.asarray(logits, np.float32)])
+    return codes, model
+
+
+@pytest.mark.parametrize("size", [30, 300])
+def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, size):
+    random = np.random.default_rng(size)
+    logits = np.round(random.uniform(-size, size, (400, 3)), 3).astype(np.float32)
+    logits[:40] = logits[40:80]  # Ties.
+    codes, model = saturated(logits)
+    probs, u = saved_model.served(model, codes)
+    ordered = np.sort(logits.astype(np.float64), axis=1)
+    # An oracle of its own: 1 / (1 + exp(largest) / (sum of the others)).
+    np.testing.assert_allclose(
+        u,
+        special.expit(special.logsumexp(ordered[:, :2], axis=1) - ordered[:, 2]),
+        rtol=1e-3,
+    )
+    # float32 has fewer values of u than there are.
+    assert len(np.unique(u)) == 360 > len(np.unique(u.astype(np.float32))) or size == 30
+    predicted = probs.argmax(axis=1)
+    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    half = thresholds.target_coverage(u, coverage=0.5)
+    path = saved_model.export(
+        model,
+        tmp_path,
+        "x",
+        CLASSES,
+        codes[:8],
+        threshold=half,
+        held_out={"calibration": rows},
+        calibration_inputs=codes,
+    )
+    low = float(np.sort(u)[100])
+    taus = [low, np.nextafter(low, 0), np.nextafter(low, 1), 1e-30, 0.5, 1.0, half.tau]
+    versions = [(half.tau, path)]
+    for tau in taus:
+        chosen = thresholds.given(rows.is_error, u, tau=float(tau))
+        versions.append((tau, saved_model.with_threshold(path, chosen)))
+    for tau, version in versions:
+        found = answers(version, images=tf.constant(codes))
+        np.testing.assert_array_equal(found["accept"], u < tau)
+        # For those who have these answers alone.
+        np.testing.assert_array_equal(
+            found["accept"], found["uncertainty"].astype(np.float64) < tau
+        )
+        np.testing.assert_allclose(found["uncertainty"], u, rtol=1e-3, atol=2e-38)
+    assert 0.5 <= answers(path, images=tf.constant(codes))["accept"].mean() < 0.6
+
+
+def test_a_decision_that_is_not_u_below_tau_is_not_published(tmp_path):
+    codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (20, 3)))
+    probs, u = saved_model.served(model, codes)
+    predicted = probs.argmax(axis=1)
+    threshold = thresholds.target_coverage(u, coverage=0.5)
+    u[np.argmin(u)] = 0.9  # What was written down is not what is served.
+    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    same = dict(threshold=threshold, held_out={"calibration": rows})
+    with pytest.raises(RuntimeError) as caught:
+        saved_model.export(
+            model, tmp_path, "x", CLASSES, codes[:2], calibration_inputs=codes, **same
+        )
+    for signature in ("serving_default", "serving_float", "serving_bytes"):
+        assert f"{signature}: accept of the calibration rows: 1 others" in str(caught.value)
+    assert list((tmp_path / "x").iterdir()) == []
+    with pytest.raises(ValueError, match="an input for each calibration row, received 19 inputs"):
+        saved_model.export(
+            model, tmp_path, "x", CLASSES, codes[:2], calibration_inputs=codes[1:], **same
+        )
+
+
+def test_a_model_that_compares_u_in_single_precision_refuses_what_it_cannot_hold(
+    unchecked, tmp_path, monkeypatch
+):
+    """As 0.1.0 exported MCP."""
+    codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (20, 3)))
+    probs, u = saved_model.served(model, codes)
+    predicted = probs.argmax(axis=1)
+    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    with monkeypatch.context() as patch:
+        patch.setattr(saved_model.networks, "with_logit", lambda model: model)
+        source = saved_model.export(
+            model,
+            tmp_path,
+            "x",
+            CLASSES,
+            codes[:2],
+            threshold=TAU,
+            held_out={"calibration": rows},
+            about={"uncertainty": {"method": "mcp"}},
+        )
+    with pytest.raises(ValueError, match="this model can hold.*export the run or the judge again"):
+        saved_model.with_threshold(source, thresholds.target_coverage(u, coverage=0.5))
+    path = saved_model.with_threshold(source, thresholds.given(rows.is_error, u, tau=0.3))
+    np.testing.assert_array_equal(answers(path, images=tf.constant(codes))["accept"], u < 0.3)
 
 
 def test_exports_at_once_get_a_number_each(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from btcp_tf import config, metrics, thresholds
 
@@ -901,3 +901,40 @@ def test_what_is_no_threshold_is_refused(changes, message):
         del lacking[name]
         with pytest.raises(ValueError, match=f"{name}: expected this field of a threshold, rec"):
             thresholds.from_json(lacking)
+
+
+@pytest.mark.parametrize(
+    "tau", [5e-324, 1e-300, 2.6e-261, 1e-38, 1e-8, 0.1, 0.5, 0.9, 1 - 1e-9, 1 - 2**-53, 1.0]
+)
+def test_a_limit_on_logits_accepts_what_tau_accepts(tau):
+    limit = thresholds.logit_limit(tau)
+    below = np.nextafter(limit, -np.inf)
+    assert special.expit(limit) >= tau > special.expit(below)
+    z = np.concatenate([limit + np.linspace(-3, 3, 1001), np.linspace(-800, 40, 2001)])
+    for values in (z, z.astype(np.float32).astype(np.float64)):
+        np.testing.assert_array_equal(values < limit, special.expit(values) < tau)
+
+
+def test_limits_that_accept_nothing_or_everything():
+    assert thresholds.logit_limit(None) == thresholds.logit_limit(0.0) == -np.inf
+    assert thresholds.logit_limit(np.nextafter(1.0, 2)) == np.inf
+
+
+def test_a_tau_next_to_a_row_moves_away_from_it_and_decides_the_same():
+    u = special.expit(np.array([-600.0, -590.0, -3.0, -1.0, 2.0]))
+    wrong = np.array([0, 0, 0, 1, 1], bool)
+    for tau in (u[3], np.nextafter(u[2], 1), np.nextafter(u[1], 1), u[1], 0.1):
+        chosen = thresholds.given(wrong, u, tau=float(tau))
+        moved = thresholds.clear_of(chosen, u)
+        np.testing.assert_array_equal(u < moved.tau, u < tau)
+        distance = np.abs(special.logit(u) - special.logit(moved.tau))
+        assert distance.min() > 0.9 * thresholds.CLEARANCE
+        assert abs(special.logit(moved.tau) - special.logit(tau)) < 0.1
+        assert dataclasses.replace(moved, tau=chosen.tau) == chosen
+    assert thresholds.clear_of(chosen, u) == chosen, "nothing is near"
+    # Neighboring floats: there is nowhere to go.
+    u = np.array([0.25, np.nextafter(0.25, 1)])
+    chosen = thresholds.given([0, 1], u, tau=float(u[1]))
+    assert (u < thresholds.clear_of(chosen, u).tau).tolist() == [True, False]
+    none = thresholds.target_risk([1, 1], u, risk=0.1, delta=0.1)
+    assert thresholds.clear_of(none, u) == none
