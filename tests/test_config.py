@@ -121,9 +121,9 @@ RESIDUAL = ("mcp", "btcp", "residual_no_index")
         ("threshold", dict(threshold="nan")),
         ("residual_folds", dict(method=RESIDUAL, residual_folds=1)),
         ("residual_folds", dict(method=RESIDUAL, residual_folds=5, classifier="my.keras")),
-        ("residual_folds", dict(method=("mcp",), residual_folds=2)),
-        ("residual_copies", dict(method=("mcp",), residual_copies=("noise",))),
-        ("residual_distilled", dict(method=("mcp",), residual_distilled=True)),
+        ("residual_folds", dict(method=("mcp",), finetune_method=(), residual_folds=2)),
+        ("residual_copies", dict(method=("mcp",), finetune_method=(), residual_copies=("noise",))),
+        ("residual_distilled", dict(method=("mcp",), finetune_method=(), residual_distilled=True)),
         (
             "residual_distilled",
             dict(method=RESIDUAL, residual_distilled=True, residual_folds=2),
