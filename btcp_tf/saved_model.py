@@ -753,6 +753,17 @@ def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions
         )
 
 
+def _warmup_inputs(path: Path) -> tf.Tensor:
+    """The most inputs that a request of `_write_warmup` holds: such as the model was made for."""
+    from tensorflow_serving.apis import prediction_log_pb2
+
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    if not records:
+        raise ValueError(f"{path}: expected requests, received none")
+    log = prediction_log_pb2.PredictionLog.FromString(records[-1])
+    return tf.constant(tf.make_ndarray(log.predict_log.request.inputs["images"]))
+
+
 def _write_warmup(path: Path, name: str, images: np.ndarray) -> None:
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
@@ -977,12 +988,7 @@ def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> N
     asked = {name: tf.constant(["?"]) for name in told.structured_input_signature[1]}
     if np.ravel(told(**asked)["json"].numpy())[0].decode() != about:
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
-    # Whatever the inputs are: the same for both.
-    spec = old[SIGNATURE].structured_input_signature[1]["images"]
-    seen = InputRange.from_json(json.loads(about).get("input_range"))
-    low, high = (seen.low, seen.high) if seen else (0.0, 255.0)
-    noise = np.random.default_rng(0).uniform(low, high, [size or 8 for size in spec.shape])
-    images = tf.cast(tf.constant(noise, tf.float32), spec.dtype)
+    images = _warmup_inputs(source / WARMUP_FILE)
     wanted, found = (
         {name: value.numpy() for name, value in s[SIGNATURE](images=images).items()}
         for s in (old, new)

@@ -1,8 +1,10 @@
 import csv
 import dataclasses
 import hashlib
+import html
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -17,10 +19,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from btcp_tf import (
+    command,
     evaluation,
+    export,
     exported,
     metrics,
     plots,
+    publishing,
     runs,
     saved_model,
     thresholds,
@@ -410,6 +415,171 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
 
     assert main([*short, "--export_collapsed"]) == 0
     assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
+
+
+def unfinished(whole, tmp_path):
+    """A copy of the finished run, trained to its end, of which the export is still to do."""
+    shutil.copytree(whole / "run", tmp_path / "run")
+    for name in ("finished.json", "publication.json", "report.html", "results.json"):
+        (tmp_path / "run" / name).unlink()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), TypeError("a fault")])
+def test_a_run_is_reported_whatever_the_export_does(
+    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys, fault
+):
+    folder = unfinished(whole, tmp_path)
+
+    def failing(*arguments, **settings):
+        # As if the machine were switched off now: all of the report is there.
+        assert "SavedModel" in (folder / "report.html").read_text()
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr("btcp_tf.saved_model.export", failing)
+        for _ in range(2):
+            if isinstance(fault, OSError):
+                assert main(words(tmp_path)) == 1
+                [line] = capsys.readouterr().err.strip().splitlines()
+                assert line.startswith("error: not exported: ") and "the same command" in line
+            else:
+                with pytest.raises(TypeError, match="a fault"):
+                    main(words(tmp_path))
+            reason = json.loads((folder / "finished.json").read_text())["saved_model"]
+            assert str(fault) in reason
+            assert html.escape(reason) in (folder / "report.html").read_text()
+    before = (folder / "results.json").read_bytes()
+    assert before == (whole / "run" / "results.json").read_bytes()
+    capsys.readouterr()
+    assert main(words(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    path = str(tmp_path / "models" / "digits-trial" / "1")
+    assert f"SavedModel   {path}" in printed and "Epoch" not in printed
+    assert json.loads((folder / "finished.json").read_text())["saved_model"] == path
+    page = (folder / "report.html").read_text()
+    assert path in page and "not exported" not in page
+    assert (folder / "results.json").read_bytes() == before
+    # Once for the copied run, once in this one: a further export scores no test image.
+    assert (folder / "run.log").read_text().count("scored the test set") == 2
+
+
+def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp_path, monkeypatch):
+    folder = unfinished(whole, tmp_path)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+
+            def killed(*arguments):
+                raise KeyboardInterrupt
+
+            patch.setattr(runs, "_finish", killed)
+            assert main(words(tmp_path)) == 130
+        assert not (folder / "finished.json").exists()
+        assert (folder / "report.html").exists()
+        assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
+    assert main(words(tmp_path)) == 0
+    assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
+    # Another threshold of it is not the run's own.
+    path = tmp_path / "models" / "digits-trial" / "1"
+    assert export.main([str(path), "--threshold=0.25"]) == 0
+    assert "publication" in exported.read_about(path)
+    assert "publication" not in exported.read_about(path.with_name("2"))
+
+
+def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
+    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys
+):
+    folder = unfinished(whole, tmp_path)
+    shutil.copytree(whole / "models", tmp_path / "models")
+    first = tmp_path / "models" / "digits-trial" / "1"
+    found = publishing.Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "compare_with", lambda *arguments: found)
+        for _ in range(2):
+            assert main(words(tmp_path, "--verbose=0")) == 1
+            [line] = capsys.readouterr().err.strip().splitlines()
+            assert f"{first} about 5 of them" in line and "--publish publishes it" in line
+            assert exported.versions(first.parent) == [1]
+            assert "--publish" in (folder / "report.html").read_text()
+        assert main(words(tmp_path, "--publish")) == 0
+    assert exported.versions(first.parent) == [1, 2]
+    assert "about 5 of them" in exported.read_about(first.with_name("2"))["replaces"]
+
+
+def test_a_version_that_cannot_be_compared_is_told(undrawn, unchecked, whole, tmp_path, capsys):
+    unfinished(whole, tmp_path)
+    shutil.copytree(whole / "models", tmp_path / "models")
+    about = tmp_path / "models" / "digits-trial" / "1" / exported.ABOUT_FILE
+    content = json.loads(about.read_text())
+    about.write_text(json.dumps({**content, "data": {"fingerprint": "other"}}))
+    assert main(words(tmp_path)) == 0
+    assert "cannot be compared: it was trained on other data" in capsys.readouterr().out
+    assert exported.versions(about.parents[2]) == [1, 2]
+
+
+def test_the_same_model_again_is_compared_and_published(undrawn, unchecked, whole, tmp_path):
+    unfinished(whole, tmp_path)
+    shutil.copytree(whole / "models", tmp_path / "models")
+    assert main(words(tmp_path)) == 0
+    about = exported.read_about(tmp_path / "models" / "digits-trial" / "2")
+    assert "+0.00 points [+0.00, +0.00]" in about["replaces"]
+    assert "of 50 validation images" in about["replaces"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (["--dataset=digits"], "digits"),
+        (["--dataset=digits", "--preset=fast"], "digits"),
+        (["--dataset=digits", "--preset=smoke"], "digits-smoke"),
+        (["--dataset=digits", "--preset=quick"], "digits-quick"),
+        (["--dataset=digits", "--max_train_images=500"], "digits-trial"),
+        (["--dataset=digits", "--preset=smoke", "--export_name=mine"], "mine"),
+    ],
+)
+def test_trials_are_exported_beside_what_is_served(settings, name):
+    config = command.parse([*settings, "--export_dir=models"])
+    assert runs.export_folder(config, load("digits")) == pathlib.Path("models") / name
+
+
+def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to_be(
+    undrawn, tmp_path
+):
+    import tensorflow as tf
+
+    digits = load("digits")
+    flat = digits.train.images.reshape(len(digits.train), -1) / 255
+    regression = LogisticRegression(max_iter=300).fit(flat, digits.train.labels)
+    last = keras.layers.Dense(10)
+    pixels = keras.layers.Rescaling(1 / 255)
+    model = keras.Sequential([keras.Input((8, 8, 1)), pixels, keras.layers.Flatten(), last])
+    # So sure that 1 - max(probs) is 0 in single precision for most.
+    last.set_weights([8 * regression.coef_.T, 8 * regression.intercept_])
+    model.save(tmp_path / "sure.keras")
+    same = ["--dataset=digits", f"--classifier={tmp_path}/sure.keras", "--classifier_pixels=0_255"]
+    same += ["--method=mcp", "--threshold=target_coverage", "--coverage=0.5", "--verbose=0"]
+    same += ["--bootstrap_draws=20", f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/m"]
+    assert main(same) == 0
+    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    assert (found.probs.max(axis=1) == 1).mean() > 0.5
+    tau = evaluation.load_decision(tmp_path / "run").threshold.tau
+    accept = found.uncertainty["mcp"] < tau
+    served = tf.saved_model.load(str(tmp_path / "m" / "digits" / "1")).signatures
+    answers = served["serving_default"](images=tf.constant(digits.test.images))
+    np.testing.assert_array_equal(answers["accept"], accept)
+    assert 0.4 < accept.mean() < 0.6
+    # Its calibration rows travel along with all of their digits.
+    calibration = exported.read_held_out(tmp_path / "m" / "digits" / "1")["calibration"]
+    u = calibration.uncertainty["uncertainty"]
+    answers = served["serving_default"](images=tf.constant(digits.calibration.images))
+    np.testing.assert_array_equal(answers["accept"], u < tau)
+    assert export.main([str(tmp_path / "m" / "digits"), "--threshold=target_coverage"]) == 0
+    path = tmp_path / "m" / "digits" / "2"
+    answers = tf.saved_model.load(str(path)).signatures["serving_default"](
+        images=tf.constant(digits.calibration.images)
+    )
+    chosen = thresholds.target_coverage(u, coverage=0.9)
+    np.testing.assert_array_equal(answers["accept"], u < chosen.tau)
 
 
 def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):

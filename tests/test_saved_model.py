@@ -556,7 +556,7 @@ def test_differences_are_found_in_each_answer():
     assert "['2/s/probs'] in place of" in saved_model._differences({"2/s/probs": far}, good)[0]
 
 
-@pytest.mark.parametrize("z", [-80.0, -20.0, -1.0, 0.0, 3.0, 12.0])
+@pytest.mark.parametrize("z", [-80.0, -20.0, -1.0, 0.0, 3.0])
 def test_u_of_logits_a_thousandth_apart_are_close_and_others_are_not(z):
     want, near, far = (special.expit(np.array([x])) for x in (z, z + 9e-4, z + 2e-2))
     want, near, far = (x.astype(np.float32) for x in (want, near, far))
