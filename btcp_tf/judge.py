@@ -1176,12 +1176,14 @@ class _Inference:
 
     def _answers(self, inputs: np.ndarray, title: str) -> list[np.ndarray]:
         try:
-            return self._infer(inputs, title)
+            answers = self._infer(inputs, title)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
                 "x: expected inputs that the classifier can take, received "
                 f"{inputs.shape}: {classifiers.reason(error)}"
             ) from error
+        # Of a model with one output there is no list.
+        return answers if isinstance(answers, list) else [answers]
 
 
 def _check_inputs(
