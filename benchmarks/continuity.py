@@ -149,7 +149,7 @@ def lines(inputs: np.ndarray, count: int) -> Iterator[tuple[str, np.ndarray, np.
 
 
 def jumps(answer: Answer, starts: np.ndarray, ends: np.ndarray) -> tuple[float, float]:
-    """The largest jumps of logit(u) along lines: with the same predicted class, and where it changes.
+    """The largest jumps of logit(u): with the same predicted class, and where it changes.
 
     Args:
       answer: Of the model.
