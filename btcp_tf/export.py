@@ -107,7 +107,9 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
         u = held_out["validation"].uncertainty[exported.COLUMN]
         values["grid"] = thresholds.quantile_grid(u)
     u = rows.uncertainty[exported.COLUMN]
-    chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
+    chosen = thresholds.clear_of(
+        thresholds.from_word(values["threshold"], rows.is_error, u, values), u
+    )
     if chosen.tau is None:
         # A server would take the highest version, which accepted nothing.
         least = chosen.least_risk

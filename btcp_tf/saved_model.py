@@ -295,11 +295,10 @@ def with_threshold(
         # The run whose version the source is did not publish this one.
         content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
-        if _LIMITS in _variables(temporary):
-            _assign(temporary, {_LIMITS: _limits(threshold), _ABOUT: text})
-        else:
-            _check_resolution(source, threshold, held_out)
-            _assign(temporary, {_TAU: _limit(threshold), _ABOUT: text})
+        by_logit = _LIMITS in _variables(temporary)
+        _check_digits(source, threshold, held_out, by_logit)
+        limit = {_LIMITS: _limits(threshold)} if by_logit else {_TAU: _limit(threshold)}
+        _assign(temporary, {**limit, _ABOUT: text})
         _write_extra(temporary, text, held_out)
         _compare(source, temporary, threshold, text)
         return _publish(temporary, folder)
@@ -958,26 +957,39 @@ def _close(got: np.ndarray, want: np.ndarray, small: bool) -> np.ndarray:
     return np.abs(got - want) <= TOLERANCE * want * (1 - want) + resolution
 
 
-def _check_resolution(
-    source: Path, threshold: Threshold, held_out: Mapping[str, Predictions]
+def _check_digits(
+    source: Path, threshold: Threshold, held_out: Mapping[str, Predictions], by_logit: bool
 ) -> None:
-    """ValueError where a model that compares u in float32, as those of 0.1.0 do, cannot accept what
-    u < tau accepts of the rows that travel with it."""
+    """ValueError where the model cannot accept what u < tau accepts of the calibration rows, since
+    one of the two has no more than the digits of float32."""
     rows, tau = held_out.get("calibration"), threshold.tau
     if rows is None or tau is None:
         return
-    # Its MCP is 1 - max(probs), which is rounded as numbers near 1 are.
-    of_mcp = read_about(source).get("uncertainty", {}).get("method") == "mcp"
     u = rows.uncertainty[COLUMN].astype(np.float64)
-    if not of_mcp and (u == u.astype(np.float32)).all():
-        return  # As it answered them.
-    rounding = RESOLUTION if of_mcp else 4 * np.finfo(np.float32).eps * u
-    if near := int(np.sum(np.abs(u - tau) <= rounding)):
+    # MCP of 0.1.0 is 1 - max(probs), which is rounded as numbers near 1 are.
+    rounded_mcp = not by_logit and _method(source) == "mcp"
+    if not rounded_mcp and by_logit != (u == u.astype(np.float32)).all():
+        return  # Both have the same digits.
+    digits = np.finfo(np.float32)
+    rounding = RESOLUTION if rounded_mcp else 4 * float(digits.eps) * u + float(digits.tiny)
+    near = int(np.sum(np.abs(u - tau) <= rounding))
+    if near and by_logit:
+        raise ValueError(
+            f"{source}: expected calibration rows as exact as this model decides, received u in "
+            f"single precision, {near} of them nearer to tau {tau:.6g} than that tells apart; the "
+            "rows that the model brings along have all digits"
+        )
+    if near:
         raise ValueError(
             f"{source}: expected a threshold that this model can hold, which compares u in single "
-            f"precision as btcp_tf 0.1.0 did, received tau {tau:.6g} with {near} calibration rows "
-            "nearer to it than that tells apart; export the run or the judge again"
+            f"precision, received tau {tau:.6g} with {near} calibration rows nearer to it than "
+            "that tells apart; export the run or the judge again"
         )
+
+
+def _method(source: Path) -> str:
+    about = read_about(source).get("uncertainty")
+    return str(about.get("method", "")) if isinstance(about, Mapping) else ""
 
 
 def _compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:

@@ -676,6 +676,22 @@ def test_a_model_that_compares_u_in_single_precision_refuses_what_it_cannot_hold
     np.testing.assert_array_equal(answers(path, images=tf.constant(codes))["accept"], u < 0.3)
 
 
+def test_scores_in_single_precision_do_not_decide_where_it_tells_nothing_apart(unchecked, tmp_path):
+    codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (40, 3)))
+    probs, u = saved_model.served(model, codes)
+    predicted = probs.argmax(axis=1)
+    path = write_small(model, tmp_path, codes[:2])
+    coarse = u.astype(np.float32)
+    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": coarse})
+    assert (coarse == 0).sum() > 2
+    low = thresholds.target_coverage(coarse, coverage=0.01)
+    with pytest.raises(ValueError, match="received u in single precision, .* have all digits"):
+        saved_model.with_threshold(path, low, {"calibration": rows})
+    half = thresholds.given(rows.is_error, coarse, tau=0.5)
+    found = saved_model.with_threshold(path, half, {"calibration": rows})
+    np.testing.assert_array_equal(answers(found, images=tf.constant(codes))["accept"], u < 0.5)
+
+
 def test_exports_at_once_get_a_number_each(tmp_path):
     count = 16
     start = threading.Barrier(count)
