@@ -251,8 +251,6 @@ def run_glance(
             )
         )
     words = decision.of(saved_model) if decision else saved_model
-    if decision and decision.reason:
-        words += f"; why this one: {decision.reason}"
     steps.append(glance.serve(saved_model, words))
     return glance.Glance(
         glance.state(judged),
@@ -432,6 +430,9 @@ def _thresholds(
     promises: Sequence[Row], decision: Decision | None, predictions: Mapping[str, Predictions]
 ) -> list[Block]:
     blocks: list[Block] = []
+    if decision and decision.reason:
+        whose = f"{label(decision.method)}, {stage_label(decision.predictor)} classifier"
+        blocks.append(text(f"Why u of {whose}, is exported: {decision.reason}."))
     if decision and decision.predictor in predictions:
         test, chosen = predictions[decision.predictor], decision.threshold
         u = test.uncertainty.get(decision.method)

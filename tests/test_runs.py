@@ -96,11 +96,12 @@ def test_rows_are_of_two_classifiers(whole):
         ("frozen", "mcp"),
         ("frozen", "tcp"),
         ("frozen", "btcp"),
+        ("frozen", "residual"),
         ("finetuned", "mcp"),
         ("finetuned", "btcp"),
     ]
     ids = [row["classifier_id"] for row in rows]
-    assert ids[0] == ids[1] == ids[2] != ids[3] == ids[4]
+    assert len(set(ids[:4])) == len(set(ids[4:])) == 1 and ids[0] != ids[4]
     assert all(row["n"] == 355 and row["accuracy"] > 0.6 for row in rows)
     assert extra["data"]["test"] == 355
     assert any("only 500 training images used" in note for note in extra["notes"])
@@ -142,20 +143,39 @@ def test_saved_model_answers_what_the_run_scored(whole):
     assert path == str(whole / "models" / "digits-trial" / "1")
     images = load("digits", max_train_images=500).test.images
     answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
-    found = evaluation.load_predictions(whole / "run" / "predictions_btcp_finetuned.npz")
-    np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
-    np.testing.assert_allclose(answers["uncertainty"], found.uncertainty["btcp"], atol=1e-5)
     decision = evaluation.load_decision(whole / "run")
-    assert (decision.predictor, decision.method) == ("btcp_finetuned", "btcp")
+    method, tuned = decision.method, decision.stage == "finetuned"
+    ending = f"_{decision.predictor}" * tuned
+    found = evaluation.load_predictions(whole / "run" / f"predictions{ending}.npz")
+    np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
+    np.testing.assert_allclose(answers["uncertainty"], found.uncertainty[method], atol=1e-5)
     rows = decision.calibration
-    best = thresholds.best_bacc(rows.is_error, rows.uncertainty["btcp"])
+    best = thresholds.best_bacc(rows.is_error, rows.uncertainty[method])
+    best = thresholds.clear_of(best, rows.uncertainty[method])
     assert decision.threshold == best
-    np.testing.assert_array_equal(answers["accept"], answers["uncertainty"].numpy() < best.tau)
+    np.testing.assert_array_equal(answers["accept"], found.uncertainty[method] < best.tau)
     beside = exported.read_held_out(path)["calibration"]
-    np.testing.assert_array_equal(beside.uncertainty["uncertainty"], rows.uncertainty["btcp"])
+    np.testing.assert_array_equal(beside.uncertainty["uncertainty"], rows.uncertainty[method])
     about = exported.read_about(path)
-    assert about["uncertainty"] == {"method": "btcp", "stage": "finetuned"}
+    assert about["uncertainty"] == {"method": method, "stage": decision.stage}
     assert about["threshold"] == dataclasses.asdict(best)
+
+
+def test_what_is_exported_ranks_the_validation_errors_best(whole):
+    decision = evaluation.load_decision(whole / "run")
+    aurc = {}
+    for predictor in ("frozen", "btcp_finetuned"):
+        ending = "" if predictor == "frozen" else f"_{predictor}"
+        rows = evaluation.load_predictions(whole / "run" / f"predictions_validation{ending}.npz")
+        for name, u in rows.uncertainty.items():
+            # Of `residual` the file has u by the fit that has seen these rows.
+            if name != "residual":
+                aurc[predictor, name] = metrics.aurc(rows.is_error, u)
+    chosen = decision.predictor, decision.method
+    if chosen in aurc:
+        assert aurc[chosen] == min(aurc.values())
+    for value in aurc.values():
+        assert f"{1000 * value:.3g}" in decision.reason
 
 
 def test_promises_are_made_on_calibration_and_told_of_the_test_set(whole):
@@ -165,6 +185,7 @@ def test_promises_are_made_on_calibration_and_told_of_the_test_set(whole):
         ("mcp", "frozen"),
         ("tcp", "frozen"),
         ("btcp", "frozen"),
+        ("residual", "frozen"),
         ("mcp", "finetuned"),
         ("btcp", "finetuned"),
     ]
@@ -343,7 +364,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_is_refused_before_training(
     tmp_path, capsys, setting, place
 ):
-    for name in ("file", "digits"):  # The last is where the model's versions would be.
+    for name in ("file", "digits-trial"):  # The last is where the model's versions would be.
         (tmp_path / name).touch()
     assert main([*words(tmp_path), f"--{setting}={tmp_path}/{place}"]) == 1
     message = capsys.readouterr().err
@@ -360,9 +381,13 @@ def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, ca
 
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
     answer = training.Inference.__call__
-    monkeypatch.setattr(
-        training.Inference, "__call__", lambda *arguments: answer(*arguments) * np.float32(np.nan)
-    )
+
+    def diverged(*arguments):
+        answers = answer(*arguments)
+        whole = isinstance(answers, np.ndarray)
+        return answers * np.nan if whole else [part * np.nan for part in answers]
+
+    monkeypatch.setattr(training.Inference, "__call__", diverged)
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 1
     message = capsys.readouterr().err
     assert "it diverged" in message and message.count("\n") == 1
@@ -407,6 +432,7 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
 ):
     monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
+    short += ["--method=mcp,btcp", "--export_method=btcp"]
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
     assert not list((tmp_path / "models").iterdir())
@@ -738,8 +764,8 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
         assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
         # What the images themselves show, of the copies what these show.
         around, labels = held_out.reference
-        assert around.view.shape == (len(labels), 588)
-        assert held_out.seen.view.shape == (len(held_out.labels), 588)
+        assert around.view.shape == (len(labels), 589)
+        assert held_out.seen.view.shape == (len(held_out.labels), 589)
         for copy in held_out.copies:
             assert 0.01 < np.abs(copy.view - held_out.seen.view).mean() < 1
 
