@@ -19,6 +19,7 @@ from btcp_tf import exported
 from btcp_tf.config import Config
 from btcp_tf.data import Dataset, Split
 from btcp_tf.files import atomic_path
+from btcp_tf.overlaps import sample_hashes
 
 PUBLICATION = "publication"
 """Of `btcp_tf.json`: the id of the run that published the version."""
@@ -168,7 +169,7 @@ def _unseen(
     load: Callable[..., Dataset],
 ) -> np.ndarray:
     """Which validation images are none of the training images of a run with these settings."""
-    if known == dataset.fingerprint:
+    if known in (dataset.fingerprint, *dataset.former_fingerprints):
         return np.ones(len(dataset.validation), bool)
     old = load(
         config.dataset,
@@ -179,10 +180,10 @@ def _unseen(
         size=config.size,
         bad_files=config.bad_files,
     )
-    if old.fingerprint != known:
+    if known not in (old.fingerprint, *old.former_fingerprints):
         raise ValueError("it was trained on other data")
-    seen = {image.tobytes() for image in old.train.images}
-    return np.array([image.tobytes() not in seen for image in dataset.validation.images])
+    seen = sample_hashes(old.train.images)
+    return ~np.isin(sample_hashes(dataset.validation.images), seen)
 
 
 def _answers(version: Path, images: np.ndarray) -> np.ndarray:

@@ -743,7 +743,7 @@ def test_a_column_in_the_scores_alone(run, tmp_path):
         ([], 2, "baseline: expected a path, received none"),
         (["--baseline={run}"], 2, "scores: expected a path, received none"),
         (["--baseline={folder}/no", "--scores={scores}"], 2, "which is not there"),
-        (["--baseline=~no_such_user/x", "--scores={scores}"], 2, "which is not there"),
+        (["--baseline=~no_such_user/x", "--scores={scores}"], 2, "no such home folder"),
         (["--baseline={run}", "--scores={folder}/no.csv"], 2, "no.csv, which is not there"),
         (["--baseline={run}", "--scores={folder}/s.txt"], 2, "scores: expected a file (.csv"),
         (["--baseline={run}", "--scores={run}"], 2, "scores: expected a file (.csv"),
