@@ -523,7 +523,7 @@ class Judge:
                 judge = self._like(member, versions[0])
                 for total, x in zip(totals, versions, strict=True):
                     title = f"ensemble[{number}]" if verbose else ""
-                    found, _ = judge._outputs(("probs",), x, None, batch_size, title)
+                    found, _ = judge._outputs(judge._scored, x, None, batch_size, title)
                     total += found["probs"]
         return tuple(total / (1 + len(members)) for total in totals)
 

@@ -162,6 +162,8 @@ def test_what_does_not_change_results_is_left_out_on_request():
         "data_dir",
         "output_dir",
         "export_dir",
+        "export_name",
+        "publish",
         "test_batch_size",
         "steps_per_execution",
         "export_collapsed",
