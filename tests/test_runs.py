@@ -481,7 +481,7 @@ def test_a_run_is_reported_whatever_the_export_does(
     assert main(words(tmp_path)) == 0
     printed = capsys.readouterr().out
     path = str(tmp_path / "models" / "digits-trial" / "1")
-    assert f"SavedModel   {path}" in printed and "Epoch" not in printed
+    assert f"SavedModel  {path}" in printed and "Epoch" not in printed
     assert json.loads((folder / "finished.json").read_text())["saved_model"] == path
     page = (folder / "report.html").read_text()
     assert path in page and "not exported" not in page
