@@ -20,12 +20,19 @@ import dataclasses
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks import common
 from btcp_tf import evaluation, metrics
+
+if TYPE_CHECKING:
+    import keras
+
+    from btcp_tf import runs
+    from btcp_tf.config import Config
+    from btcp_tf.data import Dataset
 
 EVIDENCE = {
     "answer": ("answer",),
@@ -88,35 +95,23 @@ def main() -> None:
         )
 
 
-def rows_of(
-    run: Path,
-    number: int,
-    folds: int,
-    copies: tuple[str, ...],
-    ensemble: int,
-    shifted: dict[str, dict[str, list[float]]],
-) -> tuple[list[dict[str, Any]], dict[str, bool]]:
-    """Rows of the calibration samples, and which estimators were taken to be better than MCP.
+def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dataset, Config]":
+    """What scores images as a run does, its network, its data and its settings.
 
-    With `copies`, AURC under every corruption is added to `shifted`, by split and method.
+    Args:
+      run: Its folder, with checkpoints; what it lacks is trained and kept there.
+      changes: Of its settings.
     """
     import keras
 
-    from btcp_tf import command, estimators, methods, runs, training
-    from btcp_tf.data import CORRUPTIONS, load
+    from btcp_tf import command, runs, training
+    from btcp_tf.data import load
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
     config = command.parse([f"--flagfile={run / 'flags.cfg'}"])
     config = dataclasses.replace(
-        config,
-        method=("mcp", "residual"),
-        finetune_method=(),
-        residual_folds=folds,
-        residual_copies=copies,
-        residual_distilled=bool(ensemble),
-        ensemble_members=ensemble or config.ensemble_members,
-        verbose=2,
+        config, method=("mcp", "residual"), finetune_method=(), verbose=2, **changes
     )
     dataset = load(
         config.dataset,
@@ -145,6 +140,32 @@ def rows_of(
         after_epoch=lambda stage, rows: None,
     )
     scorer = runs.Scorer(network, stages, members, apart, dataset, config)
+    return scorer, network, dataset, config
+
+
+def rows_of(
+    run: Path,
+    number: int,
+    folds: int,
+    copies: tuple[str, ...],
+    ensemble: int,
+    shifted: dict[str, dict[str, list[float]]],
+) -> tuple[list[dict[str, Any]], dict[str, bool]]:
+    """Rows of the calibration samples, and which estimators were taken to be better than MCP.
+
+    With `copies`, AURC under every corruption is added to `shifted`, by split and method.
+    """
+    from btcp_tf import estimators, methods
+    from btcp_tf.data import CORRUPTIONS
+
+    changes: dict[str, Any] = {"ensemble_members": ensemble} if ensemble else {}
+    scorer, _, dataset, config = scorer_of(
+        run,
+        residual_folds=folds,
+        residual_copies=copies,
+        residual_distilled=bool(ensemble),
+        **changes,
+    )
     everything = scorer.reference.held_out
     # The second heads, once trained, are those of all.
     with_copies = [dataclasses.replace(one, ensemble=()) for one in everything]

@@ -653,8 +653,17 @@ class Seen(NamedTuple):
     """`[n, v + 1]`, from `View`; None: they are no images."""
 
 
-Index = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Points `[m, d]`, labels and shares `[m]`, see `_distinct`."""
+class Index(NamedTuple):
+    """What a `NeighborEvidence` is filled with."""
+
+    points: np.ndarray
+    """`[m, d]`, each once."""
+    labels: np.ndarray
+    """`[m]`."""
+    shares: np.ndarray
+    """`[m]`, see `_distinct`."""
+    faint: float
+    """See `_faded`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -694,7 +703,7 @@ class HeldOut:
         return self._heads[name, seed]
 
     def index(self, name: str) -> Index:
-        """What a `NeighborEvidence` is filled with, found once.
+        """Of the reference, made once.
 
         Args:
           name: "neighbors", or "image_neighbors".
@@ -702,9 +711,10 @@ class HeldOut:
         assert self.reference is not None, "it is made of the reference"
         seen, labels = self.reference
         if name not in self._indexes:
-            points = _as_points(_space(name, seen), _faint(name, seen))
+            faint = _faint(name, seen)
+            points = _as_points(_space(name, seen), faint)
             rows, shares = _distinct(points, labels)
-            self._indexes[name] = points[rows], labels[rows], shares
+            self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
         return self._indexes[name]
 
 
@@ -774,7 +784,7 @@ def fit_residual(
     indexes = [
         one.index(name) for one in everyone for name in _readable(one, allowed) if "neigh" in name
     ]
-    neighbors = min([NEIGHBORS, *(len(points) for points, _, _ in indexes)])
+    neighbors = min([NEIGHBORS, *(len(index.points) for index in indexes)])
     if verbose:
         print("second heads ...", flush=True)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
@@ -820,11 +830,11 @@ def _readers(
             readers[name] = held_out.head(name, seed)
             continue
         index = held_out.index(name)
-        size, width = index[0].shape
+        size, width = index.points.shape
         axes = min(_AXES, width) if name.startswith("image_") else 0
-        faint = _faint(name, held_out.reference[0])
-        readers[name] = NeighborEvidence(size, width, neighbors, axes, faint, name=name)
-        readers[name].set_points(*index)
+        reader = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
+        reader.set_points(index.points, index.labels, index.shares)
+        readers[name] = reader
     return readers
 
 
