@@ -321,7 +321,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_is_refused_before_training(
     tmp_path, capsys, setting, place
 ):
-    for name in ("file", "digits"):  # The last is where the model's versions would be.
+    for name in ("file", "digits-trial"):  # The last is where the model's versions would be.
         (tmp_path / name).touch()
     assert main([*words(tmp_path), f"--{setting}={tmp_path}/{place}"]) == 1
     message = capsys.readouterr().err
@@ -338,9 +338,12 @@ def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, ca
 
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
     answer = training.Inference.__call__
-    monkeypatch.setattr(
-        training.Inference, "__call__", lambda *arguments: answer(*arguments) * np.float32(np.nan)
-    )
+
+    def diverged(*arguments):
+        found = answer(*arguments)
+        return keras.tree.map_structure(lambda output: output * np.float32(np.nan), found)
+
+    monkeypatch.setattr(training.Inference, "__call__", diverged)
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 1
     message = capsys.readouterr().err
     assert "it diverged" in message and message.count("\n") == 1
