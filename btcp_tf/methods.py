@@ -282,8 +282,9 @@ def mcp_logit(logits: np.ndarray) -> np.ndarray:
     others = logits.copy()
     others[largest] = -np.inf
     second = others.max(axis=1)
-    rest = np.log(np.exp(others - second[:, None]).sum(axis=1))
-    return rest + second - logits[largest]
+    with np.errstate(invalid="ignore"):  # Infinity gives NaN, which the caller looks for.
+        rest = np.log(np.exp(others - second[:, None]).sum(axis=1))
+        return rest + second - logits[largest]
 
 
 def mcp_of(logits: np.ndarray) -> np.ndarray:

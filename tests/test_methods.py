@@ -672,3 +672,21 @@ def test_residual_with_and_without_an_index_train_one_head(monkeypatch):
     for name in ("residual", "residual_no_index"):
         METHODS[name].prepare(reference)
     assert len(trained) == 1
+
+
+@pytest.mark.parametrize("size", [1, 30, 300])
+def test_mcp_holds_apart_what_single_precision_does_not(size):
+    logits = np.random.default_rng(size).uniform(-size, size, (500, 5)).astype(np.float32)
+    logits[::7] = logits[0]
+    logits[1, :2] = logits[1].max() + 1  # Two largest ones.
+    u = methods.mcp_of(logits)
+    assert u.dtype == np.float64
+    ordered = np.sort(logits.astype(np.float64), axis=1)
+    exact = special.expit(special.logsumexp(ordered[:, :-1], axis=1) - ordered[:, -1])
+    np.testing.assert_allclose(u, exact, rtol=1e-6 * (1 + 10 * size))
+    # But for what is a tie in float32 logits, too.
+    assert 420 < len(np.unique(u)) <= 500 - 71
+    from btcp_tf import estimators
+
+    z = np.asarray(estimators.McpLogit()(logits))[:, 0]
+    np.testing.assert_allclose(methods.mcp_logit(logits), z, rtol=1e-5, atol=1e-6)
