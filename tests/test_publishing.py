@@ -90,9 +90,8 @@ def compared(version, dataset, monkeypatch, **config):
 
     def answers(version, images):
         asked.append(images)
-        right = {
-            i.tobytes(): y for i, y in zip(*dataclasses.astuple(dataset.validation), strict=True)
-        }
+        known = dataset.validation
+        right = {i.tobytes(): y for i, y in zip(known.images, known.labels, strict=True)}
         return np.array([right[image.tobytes()] for image in images])
 
     monkeypatch.setattr(publishing, "_answers", answers)
