@@ -25,7 +25,7 @@ from btcp_tf.progress import Bar
 
 _PACKAGE = "btcp_tf"
 
-NEIGHBORS = 50
+NEIGHBORS = 64
 """Nearest samples that are looked at, unless there are fewer."""
 
 _SIDE = 28
@@ -33,13 +33,13 @@ _CELL = 4
 _DIRECTIONS = 8
 _FLAT = 0.4  # Energy of gradients next to which what a cell shows is not blown up.
 _AXES = 64
-_FADED = 0.02  # Of the usual contrast: about a gray level. Images of less show noise.
+_FADED = 0.05  # Of the usual contrast: a few gray levels. Images of less show noise.
 
-_COUNTS = (5, 10, 20, 50)
+_COUNTS = {1: (5, 10, 20, 50), 2: (8, 16, 32, 64)}  # By version.
 _BLOCK = 8192
 _SPARE = 14  # Candidates beyond the nearest: rounding may rank them among these.
 _SAME = 1e-5  # Of the spread: points that are this close are one, computed twice.
-_NEAR = 1e-2  # Of the spread: below it all distances are alike.
+_NEAR = 3e-2  # Of the spread: below it all distances are alike.
 _DOUBT = 0.05  # Weight of not knowing, beside at most 1 for each neighbor.
 
 _FOLDS = 5
@@ -225,16 +225,17 @@ def is_image(shape: Sequence[int | None]) -> bool:
 class NeighborEvidence(_Versioned):
     """What the training samples around the features say: (features, logits) → `[n, e]`.
 
-    The share of other labels than the predicted class among the nearest 5, 10, 20 and 50; the
+    The share of other labels than the predicted class among the nearest 8, 16, 32 and 64; the
     logarithm of the distance to the first, the tenth and the last of them; and of the distance to
     the nearest sample of the predicted class over that to the nearest of any other.
 
     Among the nearest k, a sample at distance d weighs 1 − d² / d_k² (Epanechnikov's kernel). So
     nothing jumps where one of them comes or goes: its weight is 0 there. Where they are all equally
-    far, what the next larger k says remains, and one half where that says nothing either.
+    far, or all at the sample itself, what the next larger k says remains, and one half where that
+    says nothing either.
 
     The index is an exhaustive one and goes wherever the model goes. It is searched in blocks:
-    memory is bounded by the batch times 8,192 numbers, or times 64 feature vectors.
+    memory is bounded by the batch times 8,192 numbers, or times 78 feature vectors.
 
     Args:
       size: Samples in the index.
@@ -244,8 +245,8 @@ class NeighborEvidence(_Versioned):
         divided by the square root of its standard deviation; 0: they are measured between the
         vectors as they are.
       faint: See `_faded`.
-      version: 1 counts the nearest without weights, repeated ones too, and takes the logarithm of a
-        distance that is larger by `unit`.
+      version: 1 takes the nearest 5, 10, 20 and 50 without weights, repeated ones too, and the
+        logarithm of distance plus `unit`.
     """
 
     def __init__(
@@ -318,7 +319,7 @@ class NeighborEvidence(_Versioned):
         squared, places = self._nearest(features)
         predicted = ops.cast(ops.argmax(logits, axis=1), "int32")
         other = ops.take(self.labels, places) != predicted[:, None]
-        counts = sorted({min(count, self.neighbors) for count in _COUNTS})
+        counts = sorted({min(count, self.neighbors) for count in _COUNTS[self.version]})
         if self.version == 1:
             distances = ops.log(ops.sqrt(squared) + self.unit)
             parts = [ops.mean(ops.cast(other[:, :count], "float32"), axis=1) for count in counts]
@@ -383,7 +384,9 @@ def _weighted_shares(
     share: Any = 0.5
     for count in reversed(counts):
         reach = squared[:, count - 1 : count]
-        weights = (reach - squared[:, :count]) / (reach + unit) * shares[:, :count]
+        # Where they are all alike, which of them is nearer is a matter of rounding.
+        apart = ops.square(reach / (reach + unit))
+        weights = (reach - squared[:, :count]) / (reach + unit) * apart * shares[:, :count]
         against = ops.sum(ops.where(other[:, :count], weights, 0.0), axis=1)
         share = (against + _DOUBT * share) / (ops.sum(weights, axis=1) + _DOUBT)
         found.insert(0, share)

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -55,9 +56,10 @@ def brute_force(points, labels, queries, predicted, unit, k, shares=None):
         d = np.sqrt(squared[order])
         other = labels[order] != predicted[number]
         row, share = [], 0.5
-        for count in sorted({min(c, k) for c in (5, 10, 20, 50)}, reverse=True):
+        for count in sorted({min(c, k) for c in (8, 16, 32, 64)}, reverse=True):
             reach = d[count - 1] ** 2
             weights = (reach - d[:count] ** 2) / (reach + unit**2) * shares[order][:count]
+            weights *= (reach / (reach + unit**2)) ** 2
             share = (weights[other[:count]].sum() + 0.05 * share) / (weights.sum() + 0.05)
             row.insert(0, share)
         d = np.log(np.hypot(d, unit))
@@ -80,7 +82,7 @@ def test_neighbor_evidence_is_brute_force(size, monkeypatch):
     index = estimators.NeighborEvidence(size, 6)
     index.set_points(points, labels, shares)
     found = np.asarray(index(queries, logits))
-    unit, k = float(index.unit.numpy()), min(50, size)
+    unit, k = float(index.unit.numpy()), min(64, size)
     wanted = brute_force(points, labels, queries, logits.argmax(axis=1), unit, k, shares)
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
@@ -129,7 +131,7 @@ def test_repeated_samples_do_not_change_the_neighbors():
 
     def read(points, labels):
         held_out = estimators.HeldOut(None, None, (estimators.Seen(points, logits), labels))
-        readers = estimators._readers(held_out, ("answer", "neighbors"), False, 50, 0)
+        readers = estimators._readers(held_out, ("answer", "neighbors"), False, 64, 0)
         return np.asarray(readers["neighbors"](queries, logits))
 
     plain = read(points, labels)
@@ -270,7 +272,7 @@ def test_neighbors_along_axes_are_those_of_principal_components():
         return pca.transform(x / spread) / pca.explained_variance_**0.25
 
     wanted = brute_force(
-        turned(points), labels, turned(queries), logits.argmax(axis=1), index.unit.numpy(), 50
+        turned(points), labels, turned(queries), logits.argmax(axis=1), index.unit.numpy(), 64
     )
     np.testing.assert_allclose(np.asarray(index(queries, logits)), wanted, atol=1e-2)
 
@@ -586,3 +588,192 @@ def test_layers_survive_a_file(tmp_path):
     x = [random.normal(size=(5, *shape)).astype("f4") for shape in ((4,), (3,), (9, 12, 1))]
     again = keras.models.load_model(tmp_path / "m.keras")
     np.testing.assert_array_equal(again(x), model(x))
+
+
+def images_and_answers(n, seed):
+    """Pictures of a bar in one of three places, and a classifier that confuses two of them."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, n)
+    images = 0.2 * random.random((n, 12, 12, 1))
+    for image, label in zip(images, labels, strict=True):
+        image[:, 2 + 3 * label : 4 + 3 * label] += random.uniform(0.05, 0.6)
+    # Rare ones are blank, and some are there twice.
+    images[::50] = 0.3
+    images[1::50] = images[2::50]
+    return images.astype(np.float32), labels
+
+
+def seen_of(images, kernel):
+    features = images[:, ::3, ::3].reshape(len(images), -1)
+    return estimators.Seen(features, features @ kernel, np.asarray(estimators.View()(images)))
+
+
+def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
+    kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    (x, y), (images, labels) = images_and_answers(500, 1), images_and_answers(300, 2)
+    own = estimators.HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
+    readers = estimators._readers(own, estimators.EVIDENCE, False, 64, 0)
+    assert list(readers) == list(estimators.EVIDENCE)
+    z, evidence = estimators._read(readers, own.seen, 512)
+    spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
+
+    def at(t, starts, ends):
+        t = t[:, None, None, None]
+        seen = seen_of((starts * (1 - t) + ends * t).astype(np.float32), kernel)
+        _, evidence = estimators._read(readers, seen, 512)
+        # In units of what the evidence differs by: a linear model has such slopes.
+        values = np.hstack([evidence[name] / (spreads[name] + 1e-3) for name in evidence])
+        return values, seen.logits.argmax(axis=1)
+
+    blank = np.zeros_like(x[:1])
+    starts = np.concatenate([x[:6], x[:6], x[1:2], x[3:5], blank, blank + 0.3])
+    crops = np.pad(x[3:5, 1:, 1:], [(0, 0), (0, 1), (0, 1), (0, 0)])
+    ends = np.concatenate([x[6:12], images[:6], x[2:3], crops, x[7:8], x[8:9]])
+    t = np.tile(np.linspace(0, 1, 33), len(starts))
+    line = np.repeat(np.arange(len(starts)), 33)
+    values, predicted = at(t, starts[line], ends[line])
+    whole = [array.reshape(len(starts), 33, *array.shape[1:]) for array in (values, predicted, t)]
+    change = np.abs(np.diff(whole[0], axis=1))
+    change[np.diff(whole[1], axis=1) != 0] = 0
+    # Of each line and column the part of the largest change, halved to a millionth of the line.
+    part = change.argmax(axis=1)
+    line, column = np.indices(part.shape)
+    line, column, part = line.ravel(), column.ravel(), part.ravel()
+    ends_t = [whole[2][line, part + end] for end in (0, 1)]
+    ends_v = [whole[0][line, part + end, column] for end in (0, 1)]
+    for _ in range(15):
+        middle = sum(ends_t) / 2
+        found, predicted = at(middle, starts[line], ends[line])
+        found = found[np.arange(len(line)), column]
+        first = np.abs(found - ends_v[0]) > np.abs(found - ends_v[1])
+        for end, keep in ((0, first), (1, ~first)):
+            ends_t[end] = np.where(keep, ends_t[end], middle)
+            ends_v[end] = np.where(keep, ends_v[end], found)
+    (_, before), (_, after) = (at(t, starts[line], ends[line]) for t in ends_t)
+    left = np.where(before == after, np.abs(ends_v[0] - ends_v[1]), 0)
+    assert (before == after).mean() > 0.9
+    assert left.max() < 2e-3
+
+
+def test_rounding_does_not_move_a_sample_that_is_in_the_index():
+    random = np.random.default_rng(0)
+    points = random.normal(size=(300, 8)).astype(np.float32)
+    labels, logits = random.integers(0, 3, 300), random.normal(size=(300, 3)).astype(np.float32)
+    # A dense cluster far from the mean, where the ranks' rounding is larger than the distances.
+    points[:100] = 20 + 1e-2 * points[:100]
+    index = estimators.NeighborEvidence(300, 8)
+    index.set_points(points, labels)
+    found = np.asarray(index(points, logits))
+    moved = points * (1 + 2e-7 * random.choice([-1, 1], points.shape)).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(index(moved, logits)), found, atol=1e-3)
+    alone = [np.asarray(index(points[i : i + 1], logits[i : i + 1]))[0] for i in range(0, 300, 20)]
+    np.testing.assert_allclose(alone, found[::20], atol=1e-4)
+
+
+def test_hardly_any_contrast_shows_hardly_anything():
+    images, _ = images_and_answers(40, 0)
+    view = np.asarray(estimators.View()(images))
+    faint = estimators._faint("image_head", estimators.Seen(None, None, view))
+    assert faint == pytest.approx(0.05 * np.median(images.std(axis=(1, 2, 3))), rel=1e-4)
+    assert estimators._faint("head", estimators.Seen(None, None, view)) == 0
+    shown = np.asarray(estimators._faded(view, faint))
+    np.testing.assert_allclose(shown[3], view[3, :-1], atol=2e-2)
+    dots = np.zeros((4, 12, 12, 1), np.float32)
+    dots[:, 5, 5] = np.array([0, 1e-12, 1e-6, 1.0])[:, None]
+    shown = np.asarray(estimators._faded(np.asarray(estimators.View()(dots)), faint))
+    largest = np.abs(shown).max(axis=1)
+    assert largest[0] == 0 and largest[1] < 1e-6 and largest[2] < 0.01 and largest[3] > 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_feature_that_is_always_the_same_is_harmless(dtype, quick_heads):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 400)
+    features = np.zeros((400, 6), dtype)
+    features[:, :3] = 300 * np.eye(3)[labels] + random.normal(size=(400, 3)) * 150
+    features[:, 4] = 60000
+    logits = (features[:, [1, 0, 2]] / 100).astype(dtype)
+    seen = estimators.Seen(features, logits)
+    own = estimators.HeldOut(
+        estimators.Seen(features[:200], logits[:200]), labels[:200], (seen, labels)
+    )
+    fit, readers, weights, _ = estimators.fit_residual(own)
+    assert fit.evidence
+    assert np.isfinite(estimators.score_residual(readers, weights, seen)).all()
+    # Another value where the reference has but one says nothing.
+    other = features.copy()
+    other[:, 3] = 0.01
+    found, wanted = (
+        np.asarray(readers_of(readers, own)["head"](x, logits)) for x in (other, features)
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    for scale in estimators._standard(np.full((9, 4), 7.0, np.float32)):
+        assert np.isfinite(scale).all()
+
+
+def readers_of(readers, held_out):
+    return readers | {"head": held_out.head("head", 0)}
+
+
+def test_contributions_add_up_to_the_logit():
+    random = np.random.default_rng(0)
+    features = random.normal(size=(800, 3)).astype(np.float32)
+    labels = random.integers(0, 3, 800)
+    logits = 2 * np.eye(3)[labels] + random.normal(size=(800, 3)) * 2
+    features[:, 0] += 2 * (logits.argmax(axis=1) != labels)
+    seen = estimators.Seen(features, logits.astype(np.float32))
+    first, rest = (
+        (seen.features[rows], seen.logits[rows]) for rows in (slice(400), slice(400, 800))
+    )
+    own = estimators.HeldOut(
+        estimators.Seen(*first), labels[:400], (estimators.Seen(*rest), labels[400:])
+    )
+    for allowed in (("answer", "neighbors"), ("answer",)):
+        fit, readers, weights, held_out_u = estimators.fit_residual(own, allowed=allowed)
+        assert json.loads(json.dumps(dataclasses.asdict(fit)))["baseline"] == fit.baseline
+        names, parts = estimators.contributions(readers, weights, own.seen, fit.baseline)
+        assert names == ("mcp", *fit.evidence) == tuple(fit.baseline)
+        u = estimators.score_residual(readers, weights, own.seen)
+        logit = np.log(u / (1 - u))
+        np.testing.assert_allclose(parts.sum(axis=1), logit - logit.mean(), atol=1e-5)
+        np.testing.assert_allclose(parts.mean(axis=0), 0, atol=1e-6)
+        others, of_others = estimators.contributions(
+            readers, weights, own.reference[0], fit.baseline
+        )
+        z = np.asarray(estimators.McpLogit()(own.reference[0].logits))[:, 0]
+        assert others == names
+        np.testing.assert_allclose(of_others[:, 0], weights[0] * z - fit.baseline["mcp"], atol=1e-5)
+        assert held_out_u.shape == (400,)
+        assert not fit.evidence or np.abs(held_out_u - u).max() > 1e-4
+    assert ("neighbors" in names) is False
+
+
+def test_held_out_u_is_that_of_the_classifiers_own_samples():
+    random = np.random.default_rng(0)
+
+    def held_out(n):
+        labels = random.integers(0, 3, n)
+        logits = 2 * np.eye(3)[labels] + random.normal(size=(n, 3)) * 2
+        logits[:, 0] += 2  # Answers of the first class are wrong more often.
+        return estimators.HeldOut(
+            estimators.Seen(np.zeros((n, 1), np.float32), logits.astype(np.float32)), labels
+        )
+
+    own, other = held_out(1500), held_out(2000)
+    fit, readers, weights, u = estimators.fit_residual(own, [other])
+    assert fit.evidence == ("answer",) and u.shape == (1500,)
+    # With two classifiers, what is learned from one is tried on the other.
+    x = [
+        np.hstack(
+            [
+                np.asarray(layer(one.seen.logits))
+                for layer in (estimators.McpLogit(), readers["answer"])
+            ]
+        )
+        for one in (own, other)
+    ]
+    scaler = StandardScaler().fit(x[1])
+    regression = LogisticRegression(C=fit.strength, max_iter=1000)
+    regression.fit(scaler.transform(x[1]), other.seen.logits.argmax(axis=1) != other.labels)
+    wanted = regression.predict_proba(scaler.transform(x[0]))[:, 1]
+    np.testing.assert_allclose(u, wanted, rtol=1e-6)
