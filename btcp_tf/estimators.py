@@ -426,9 +426,11 @@ def _distinct(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nd
     close = np.linalg.norm(unique[here] - unique[there], axis=1) <= least
     links = sparse.coo_array((close, (here, there)), shape=(count, count))
     _, group = sparse.csgraph.connected_components(links, directed=False)
-    # A point with each of its labels.
-    pairs, chosen = np.unique(np.stack([group[point], labels], axis=1), axis=0, return_index=True)
-    return chosen, (1.0 / np.bincount(pairs[:, 0]))[pairs[:, 0]]
+    # A point with each of its labels, in the order in which they came.
+    pairs = np.stack([group[point], labels], axis=1)
+    chosen = np.sort(np.unique(pairs, axis=0, return_index=True)[1])
+    of = group[point[chosen]]
+    return chosen, 1.0 / np.bincount(of)[of]
 
 
 def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:

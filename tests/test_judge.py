@@ -137,6 +137,27 @@ def test_learns_from_the_answers_of_other_folds(classifier):
         judge.fit(*few, reference=(x, y), folds=mixed, verbose=0)
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_half_precision_with_a_dead_unit_is_fitted(policy):
+    x, y = samples(2000, 0)
+    regression = LogisticRegression().fit(x, y)
+    inputs = keras.Input((2,))
+    # The third unit is 0 for all, as after a ReLU.
+    features = keras.layers.Dense(3, dtype=policy)
+    outputs = keras.layers.Dense(CLASSES, activation="softmax", dtype="float32")
+    model = keras.Model(inputs, outputs(features(inputs)))
+    features.set_weights([np.eye(2, 3), np.zeros(3)])
+    outputs.set_weights([np.vstack([regression.coef_.T, np.ones((1, 3))]), regression.intercept_])
+    judge = btcp_tf.attach(model)
+    judge.fit(*samples(1500, 1), reference=(x, y), verbose=0)
+    assert judge.fitted["evidence"]
+    test, labels = samples(800, 2)
+    found = judge.predict(test)["uncertainty"]
+    assert found.dtype == np.float32 and np.isfinite(found).all()
+    mcp, residual = judge.evaluate(test, labels, draws=20)
+    assert residual["aurc"] < mcp["aurc"]
+
+
 def test_learns_from_copies_what_noise_does(classifier):
     def noisy(x, seed):
         return x + np.random.default_rng(seed).normal(size=x.shape).astype(np.float32) * 2
