@@ -367,12 +367,12 @@ class Config:
             )
         if self.threshold not in RULES:
             try:
-                good = math.isfinite(float(self.threshold))
+                good = 0.0 < float(self.threshold) < math.inf
             except ValueError:
                 good = False
             if not good:
                 raise ValueError(
-                    f"threshold: expected one of {', '.join(RULES)}, or a number, received "
+                    f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
                     f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES)
                 )
         _check_list("method", self.method)

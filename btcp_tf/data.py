@@ -674,6 +674,11 @@ def _read_npz(path: pathlib.Path) -> _Source:
     if names.ndim != 1 or names.dtype.kind != "U":
         raise ValueError(f"{path}: class_names: expected words [classes], received {_told(names)}")
     wording.class_names(names.tolist(), f"{path}: class_names")
+    if len(names) != len(classes) and "class_names" in arrays:
+        raise ValueError(
+            f"{path}: class_names: expected a name for each of the {len(classes)} classes in "
+            f"y_train, received {len(names)}"
+        )
     known = np.arange(len(names))
     if len(names) < 2 or not np.array_equal(classes, known):
         raise ValueError(

@@ -346,7 +346,7 @@ class Judge:
         the words alone."""
         if hashes is None:
             return known.Overlap(np.zeros(0, bool), "")
-        found = known.overlap(hashes, self._seen, ("fit", "folds", "reference"))
+        found = known.overlap(hashes, self._seen, ("fit", "copies", "folds", "reference"))
         more = known.overlap(hashes, self._seen, also)
         return known.Overlap(found.known, "; ".join(filter(None, (found.words, more.words))))
 
@@ -660,7 +660,7 @@ class Judge:
         if copies and hasattr(_inputs_of(samples), "element_spec"):
             # Shuffled anew, it would come in another order.
             raise ValueError("copies: expected none beside a dataset, received some")
-        others = []
+        others, known_copies = [], []
         for number, copy in enumerate(copies):
             with _naming(f"copies[{number}]"):
                 if hasattr(copy, "element_spec"):
@@ -670,6 +670,9 @@ class Judge:
                 again = answers((copy, own.labels), f"copies[{number}]", like)
                 others.append(again.seen)
                 ranges.append(again.input_range)
+                known_copies.append(again.hashes)
+        if known_copies:
+            hashes["copies"] = np.concatenate(known_copies)
         around, kept = None, np.arange(len(own.labels))
         if reference is not None:
             with _naming("reference"):

@@ -2,9 +2,10 @@
 
 A judge that is measured on samples it learned from looks better than it is, and a promise made on
 them does not hold. So the hashes of what was seen stay with it. Rows of a table repeat by nature:
-a fresh sample may equal one that was seen. How often is known from the samples that were seen: the
-share of them that occur again among themselves. Up to that share equal samples are taken as fresh
-ones. No TensorFlow here.
+a fresh sample may equal one that was seen. How often is estimated twice: from the share of the seen
+samples, and of the samples in question, that occur again among themselves. The smaller estimate
+counts, as repeating one of them (oversampling) must not pass for nature. Up to that share equal
+samples are taken as fresh ones. No TensorFlow here.
 """
 
 import base64
@@ -17,6 +18,8 @@ import numpy as np
 MOST = 0.05
 """No promise is made where more than this share of the samples is known, beyond what repeats by
 nature."""
+_UNSEEN = 3
+"""Repeated samples that may not have been met: the upper 95 % limit of none observed."""
 _SIGMAS = 4.0
 """How far above the natural share chance may bring an overlap."""
 
@@ -65,11 +68,24 @@ class Part:
         place = np.searchsorted(self.hashes, hashes).clip(max=len(self.hashes) - 1)
         return self.hashes[place] == hashes
 
-    def expects(self, count: int, n: int) -> bool:
-        """Whether `count` known ones among n fresh samples are no more than repeat by nature."""
-        if not self.repeated or not n:
+    def natural_share(self, hashes: np.ndarray) -> float:
+        """Share of fresh samples that equal a seen one by nature, as both sides show it.
+
+        Args:
+          hashes: Of the samples in question, uint64 `[n]`, n > 0.
+        """
+        n = len(hashes)
+        # Where `r` of n samples occur again among themselves, so many more seen ones hold more.
+        r = min((Part.of(hashes).repeated + _UNSEEN) / n, 1.0)
+        among_more = 1.0 - (1.0 - r) ** max(self.rows / n, 1.0)
+        return min(self.repeated / self.rows, among_more) if self.rows else 0.0
+
+    def expects(self, count: int, hashes: np.ndarray) -> bool:
+        """Whether `count` known ones among samples are no more than repeat by nature."""
+        n = len(hashes)
+        share = self.natural_share(hashes) if n else 0.0
+        if not share:
             return not count
-        share = self.repeated / self.rows
         # Twice the variance of single draws: repeated samples come in pairs.
         spread = np.sqrt(2 * share * (1 - share) * (1 / n + 1 / self.rows))
         return bool(count / n <= share + _SIGMAS * spread)
@@ -106,9 +122,9 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], among: Iterable[str])
         if not (count := int(held.sum())):
             continue
         told = f"{count} of {len(hashes)} samples are among {_NAMES[name]}"
-        if parts[name].expects(count, len(hashes)):
-            share = parts[name].repeated / parts[name].rows
-            told += f", no more than repeat by nature ({share:.1%} of those occur twice)"
+        if parts[name].expects(count, hashes):
+            share = parts[name].natural_share(hashes)
+            told += f", no more than repeat by nature (about {share:.1%} do)"
         else:
             known |= held
         words.append(told)
@@ -117,6 +133,7 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], among: Iterable[str])
 
 _NAMES = {
     "fit": "those of fit",
+    "copies": "the copies of fit",
     "reference": "those of the reference",
     "folds": "the held-out ones of the folds",
     "threshold": "those of select_threshold",

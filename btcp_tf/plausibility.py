@@ -14,6 +14,9 @@ LEAST_GAIN = 0.05
 """Share of the entropy of the class frequencies by which a classifier must lower it, at least. Of
 36 untrained networks of ten classes (digits, Fashion-MNIST, CIFAR-10) the lower end of the interval
 stayed below it for all."""
+DOUBTFUL_GAIN = 0.1
+"""From this share on a classifier is not refused where the interval alone is too wide: the samples
+are too few to tell, or the classes too rare."""
 MOST_ERRORS_LEFT = 0.5
 """A class order, or a way to scale pixels, is taken for the right one if it leaves less than this
 share of the errors."""
@@ -22,6 +25,9 @@ _FEWEST = 10
 _FOLDS = 5
 _STEEPEST = 100.0
 """Of logits in units of their standard deviation."""
+_TAIL = 0.01
+"""Share of each class's logits, on either side, that is cut off: a few that explode must not decide
+for all."""
 _CLEARLY = 1e-3
 """Probability, at most, of as many more right answers by chance."""
 
@@ -64,8 +70,9 @@ def examine(
       class_names: k words for messages; default: the numbers.
 
     Returns:
-      With `words` unless the interval of the gain lies above `LEAST_GAIN` times the entropy, and
-      if another class order leaves less than `MOST_ERRORS_LEFT` of the errors.
+      With `words` if the interval of the gain does not lie above `LEAST_GAIN` times the entropy
+      and the gain itself is below `DOUBTFUL_GAIN` times it, or if another class order leaves less
+      than `MOST_ERRORS_LEFT` of the errors.
     """
     logits, labels = np.asarray(logits, np.float64), np.asarray(labels, np.int64)
     n, right = len(labels), logits.argmax(axis=1) == labels
@@ -78,7 +85,7 @@ def examine(
     found = Plausibility(n, accuracy, gain, gain - half, gain + half, entropy)
     order = _class_order(logits.argmax(axis=1), labels, logits.shape[1])
     reasons = []
-    if found.low <= LEAST_GAIN * entropy:
+    if found.low <= LEAST_GAIN * entropy and gain < DOUBTFUL_GAIN * entropy:
         reasons.append(
             f"its cross-entropy is not clearly lower than the {entropy:.4g} of the class "
             f"frequencies: by {gain:.3g} with the interval [{found.low:.3g}, {found.high:.3g}], "
@@ -114,8 +121,9 @@ def _cross_entropies(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
         apart, seen = fold == number, fold != number
         counts = np.bincount(labels[seen], minlength=classes) + 0.5
         prior = np.log(counts / counts.sum())
-        center = logits[seen].mean(axis=0)
-        z = (logits - center) / ((logits[seen] - center).std() or 1.0)
+        z = np.clip(logits, *np.quantile(logits[seen], (_TAIL, 1 - _TAIL), axis=0))
+        z -= z[seen].mean(axis=0)
+        z /= z[seen].std() or 1.0
 
         def cross_entropy(
             steepness: float, rows: np.ndarray, z: np.ndarray = z, prior: np.ndarray = prior

@@ -1326,7 +1326,7 @@ class Beside:
     def note(self) -> str:
         """For the report; "" where all is well."""
         if self.is_worse:
-            return f"export: {self.words}; it is not published without --publish"
+            return f"export: {self.words}; a worse model is published with --publish alone"
         return "" if self.compared else f"export: {self.words}"
 
 

@@ -666,10 +666,17 @@ def _write(
 
 def _variables(directory: Path) -> dict[str, str]:
     """Of a SavedModel on disk: name of each variable → its key in the checkpoint."""
-    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-    )
+    try:
+        reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+        )
+    # TensorFlow's, and those that its Python side turns some of them into.
+    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"{directory}: expected the variables of a SavedModel, received what cannot be read "
+            f"({str(error).splitlines()[0][:200]}); export the model again"
+        ) from error
     return {
         attribute.full_name: attribute.checkpoint_key
         for node in graph.nodes

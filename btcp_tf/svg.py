@@ -98,12 +98,15 @@ def chart(content: Chart) -> str:
         edge += list(zip(place(at, x, across), place(low, y, up), strict=True))[::-1]
         parts.append(f'<path class="band" d="{_path(edge)}Z"/>')
     ends = []
-    for line in content.lines:
-        kept = _thin(len(line.x))
+    # Where a curve is not defined, as a hit rate without a hit, there is none.
+    lines = [line for line in content.lines if np.isfinite([line.x, line.y]).all(axis=0).any()]
+    for line in lines:
+        defined = np.flatnonzero(np.isfinite([line.x, line.y]).all(axis=0))
+        kept = defined[_thin(len(defined))]
         corners = list(zip(place(line.x[kept], x, across), place(line.y[kept], y, up), strict=True))
         parts.append(f'<path class="line {line.look}" d="{_path(corners)}"/>')
         ends.append(corners[-1][1])
-    for line, at in zip(content.lines, _spread(ends), strict=True):
+    for line, at in zip(lines, _spread(ends), strict=True):
         parts.append(_text(_RIGHT + 8, at + 5, line.name, f"name {line.look}", "start"))
     for point in content.points:
         (px,), (py,) = place([point.x], x, across), place([point.y], y, up)

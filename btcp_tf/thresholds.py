@@ -320,15 +320,16 @@ def choose(
 
 
 def check_word(word: str) -> None:
-    """ValueError unless a word is a rule of `RULES` that a command line has, or a finite number."""
+    """ValueError unless a word is a rule of `RULES` that a command line has, or a number that some u
+    can be below: with another a server would accept nothing."""
     rules = [name for name in RULES if name != "given"]
     try:
-        good = isinstance(word, str) and (word in rules or math.isfinite(float(word)))
+        good = isinstance(word, str) and (word in rules or 0.0 < float(word) < math.inf)
     except ValueError:
         good = False
     if not good:
         raise ValueError(
-            f"threshold: expected one of {', '.join(rules)}, or a number, received {word!r}"
+            f"threshold: expected one of {', '.join(rules)}, or a number above 0, received {word!r}"
         )
 
 

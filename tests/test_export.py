@@ -102,7 +102,7 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
         ([], 2, "expected one SavedModel, received none"),
         (["{source}"], 2, "threshold: expected a rule or a number, received none"),
         (["{source}", "--threshold=best"], 2, "threshold: expected one of best_bacc, .* 'best'"),
-        (["{source}", "--threshold=nan"], 2, "or a number, received 'nan'"),
+        (["{source}", "--threshold=nan"], 2, "or a number above 0, received 'nan'"),
         (
             ["{source}", "--threshold=target_risk", "--risk=0.001"],
             1,

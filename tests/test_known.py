@@ -48,11 +48,11 @@ def test_rows_that_repeat_by_nature_are_fresh(values):
 def test_each_part_is_looked_at_by_itself():
     random = np.random.default_rng(1)
     x, fit = random.normal(size=(200, 3)), random.normal(size=(100, 3))
-    # Each sample of the reference stands there twice: what is known of fit stays known.
+    # Each sample of the reference stands there twice, which is no nature.
     parts = {"reference": part_of(np.concatenate([x, x])), "fit": part_of(fit)}
     given = np.concatenate([x[:50], fit[:10]])
     found = known.overlap(sample_hashes(given), parts, ("fit", "reference"))
-    assert found.known.sum() == 10
+    assert found.known.sum() == 60
     assert "10 of 60" in found.words and "50 of 60" in found.words
 
 
@@ -70,3 +70,19 @@ def test_each_part_is_looked_at_by_itself():
 def test_what_is_no_part_is_refused(content):
     with pytest.raises(ValueError, match="seen: expected hashes"):
         known.Part.from_json(content)
+
+
+def test_oversampled_samples_do_not_pass_for_natural_repetition():
+    rng = np.random.default_rng(0)
+    distinct = rng.integers(0, 2**63, 600).astype(np.uint64)
+    # All of them twice in `fit`, once in what is to be calibrated on.
+    twice = {"fit": known.Part.of(np.repeat(distinct, 2))}
+    assert known.overlap(distinct, twice, ["fit"]).share == 1.0
+    # Some of them twice, and a quarter of what is calibrated on among them.
+    some = {"fit": known.Part.of(np.concatenate([distinct, distinct[:60]]))}
+    fresh = rng.integers(0, 2**63, 300).astype(np.uint64)
+    assert known.overlap(np.concatenate([fresh, distinct[:100]]), some, ["fit"]).share == 0.25
+    # A table of a few hundred possible rows repeats on both sides.
+    rows = rng.integers(0, 300, (2, 1000)).astype(np.uint64)
+    natural = known.overlap(rows[0], {"fit": known.Part.of(rows[1])}, ["fit"])
+    assert natural.share == 0 and "by nature" in natural.words

@@ -92,3 +92,20 @@ def test_clearly_better_answers_leave_less_than_half_of_the_errors():
     assert not plausibility.clearly_better(before, before)
     # Four errors fewer of five may be chance.
     assert not plausibility.clearly_better(np.arange(100) >= 1, np.arange(100) >= 5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_too_few_samples_or_errors_do_not_refuse_what_is_right(seed):
+    rng = np.random.default_rng(seed)
+    # All right, with two of sixty in the rare class.
+    labels = np.arange(60) % 30 == 0
+    logits = np.stack([rng.normal(2, 1, 60), rng.normal(-2, 1, 60)], axis=1)
+    logits[labels] = logits[labels][:, ::-1]
+    assert plausibility.examine(logits, labels.astype(int)).words == ""
+    # A few answers that explode say nothing of the others.
+    labels = rng.integers(0, 10, 300)
+    logits = rng.normal(0, 1, (300, 10)) + 4 * np.eye(10)[labels]
+    logits[:2] *= 1000
+    assert plausibility.examine(logits, labels).words == ""
+    # An untrained network is refused all the same.
+    assert plausibility.examine(rng.normal(0, 1, (300, 10)), labels).words

@@ -823,8 +823,8 @@ def test_a_rule_is_chosen_by_its_name():
         (lambda: thresholds.choose("best", wrong, u), "rule: expected one of best_bacc, "),
         (lambda: thresholds.choose("given", wrong, u), r"settings tau \(required\), received none"),
         (lambda: thresholds.choose("best_bacc", wrong, u, tau=1), "settings none, received tau"),
-        (lambda: thresholds.from_word("0,3", wrong, u, {}), "or a number, received '0,3'"),
-        (lambda: thresholds.from_word("inf", wrong, u, {}), "or a number, received 'inf'"),
+        (lambda: thresholds.from_word("0,3", wrong, u, {}), "or a number above 0, received '0,3'"),
+        (lambda: thresholds.from_word("inf", wrong, u, {}), "or a number above 0, received 'inf'"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
