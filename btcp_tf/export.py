@@ -122,6 +122,11 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
     target = saved_model.with_threshold(source, chosen, {"calibration": rows}, folder)
     if values["verbose"]:
         print(f"before  {_words(before)}\nnow     {_words(chosen)}\n{target}")
+        if scores and chosen.target is not None:
+            print(
+                "note: what is promised holds if neither the classifier nor the estimator has seen "
+                "the inputs of these scores, which the file cannot show"
+            )
 
 
 def _name_of(source: Path) -> str:

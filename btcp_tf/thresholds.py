@@ -320,8 +320,8 @@ def choose(
 
 
 def check_word(word: str) -> None:
-    """ValueError unless a word is a rule of `RULES` that a command line has, or a number that some u
-    can be below: with another a server would accept nothing."""
+    """ValueError unless a word is a rule of `RULES` that a command line has, or a number that u
+    can be below: with another one a server would accept nothing."""
     rules = [name for name in RULES if name != "given"]
     try:
         good = isinstance(word, str) and (word in rules or 0.0 < float(word) < math.inf)
