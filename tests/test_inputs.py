@@ -62,6 +62,13 @@ def test_one_hot_labels_are_class_numbers(tmp_path, dtype):
         open_inputs(tmp_path / "b.npz", class_names=CLASSES)
 
 
+def test_folders_are_classes_whatever_the_form_of_their_names(tmp_path):
+    root = folder_of(tmp_path / "in", ["cafe\u0301/a.png", "dog/b.png"])
+    (batch,) = open_inputs(root, class_names=["dog", "caf\u00e9\r"]).batches(0, 5)
+    labels = dict(zip(batch["input"], batch["labels"], strict=True))
+    assert labels == {"cafe\u0301/a.png": 1, "dog/b.png": 0}
+
+
 def test_files_have_one_order_names_as_text_and_labels_of_their_folders(tmp_path):
     names = ["cat/b.png", "dog/a.png", "sub/owl/c.png", os.fsdecode(b"cat/\xff.png")]
     inputs = open_inputs(folder_of(tmp_path / "in", names), class_names=CLASSES)

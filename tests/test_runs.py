@@ -792,6 +792,7 @@ def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, 
         (["a/x.npz", "b/x.npz"], "ood: expected each name once, received x twice"),
         (["a/x_ensemble.npz"], "a name that does not end in _ensemble, received x_ensemble"),
         (["a/x_finetuned.npz"], "a name that does not end in _finetuned, received x_finetuned"),
+        ([f"a/{'x' * 200}.npz"], "ood: expected a name of 1 to 180 bytes"),
     ],
 )
 def test_ood_sets_whose_predictions_would_share_a_file_are_refused(

@@ -735,6 +735,8 @@ def test_published_directory_can_be_read_by_others(written):
     ("changed", "message"),
     [
         ({"class_names": CLASSES[:2]}, "class_names: expected 3 names, received 2"),
+        ({"class_names": ["a", "b", "b\r"]}, "class_names: expected each name once"),
+        ({"class_names": ["a", "b", "b\rc"]}, "class_names: expected names without control"),
         ({"name": "a/b"}, "name: expected one directory name, received 'a/b'"),
         ({"name": ".."}, "name: expected one directory name, received '..'"),
         ({"sample_images": IMAGES / 255}, "sample_images: expected .* received float64"),

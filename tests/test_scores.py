@@ -180,6 +180,12 @@ def test_names_that_are_not_utf8_survive(tmp_path):
     assert shown(found.inputs[0]) == "caf\\udce9,\n.png"
 
 
+def test_class_names_are_compared_without_white_space_at_their_ends(tmp_path):
+    rows = [row | {"class_name": f"c{row['predicted']}\r"} for row in rows_of(answers(6, 3))]
+    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    assert set(found.class_names.values()) == {f"c{number}" for number in found.class_names}
+
+
 def csv_of(tmp_path, *lines):
     (tmp_path / "s.csv").write_text("\n".join(lines))
     return tmp_path / "s.csv"
