@@ -59,7 +59,7 @@ def test_readme_from_a_score_to_a_decision(tmp_path):
     assert f"accepts {accepted.sum():,} of 1,797 answers" in " ".join(done.stdout.split())
     assert done.stdout.count("No change was found") == 2
     # The run's own threshold made no promise.
-    assert done.stdout.count("The promise is kept so far") == 1
+    assert done.stdout.count("The promise is kept.") == 1
 
 
 @pytest.mark.prepared_data("pneumoniamnist.npz")
