@@ -14,7 +14,7 @@ work with saved predictions (`btcp_tf.metrics`, `btcp_tf.evaluation`,
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public name → module that holds it; a module stands for itself.
 _PUBLIC = {
