@@ -150,10 +150,10 @@ def write_images(path: Path, count: int, data_dir: str) -> None:
 def _write_images(path: Path, count: int, data_dir: str) -> None:
     if data_dir:
         start_tensorflow(cores())
-        from btcp_tf import data
+        from btcp_tf.data import datasets
 
         try:
-            train = data.load("fashion_mnist", data_dir).train
+            train = datasets.load("fashion_mnist", data_dir).train
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")
         if count > len(train):

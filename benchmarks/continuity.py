@@ -96,7 +96,9 @@ def answer_of(model: "keras.Model") -> Answer:
     """logit(u) before u is rounded to float32, also between whole-numbered inputs."""
     import keras
 
-    from btcp_tf import estimators, training
+    from btcp_tf.methods import residual_fit
+    from btcp_tf.methods.residual_fit import EVIDENCE, Seen
+    from btcp_tf.training.inference import Inference
 
     names = [layer.name for layer in model.layers]
     encoder: Any = model.get_layer("encoder")
@@ -107,15 +109,13 @@ def answer_of(model: "keras.Model") -> Answer:
     features = encoder(x)
     logits = model.get_layer("ends")(features)[0]
     view = model.get_layer("view")(x) if "view" in names else None
-    seen: Any = estimators.Seen(features, logits, view)
+    seen: Any = Seen(features, logits, view)
     parts = [model.get_layer("mcp_logit")(logits)] + [
-        model.get_layer(name)(*estimators.reads(name, seen))
-        for name in estimators.EVIDENCE
-        if name in names
+        model.get_layer(name)(*residual_fit.reads(name, seen)) for name in EVIDENCE if name in names
     ]
     a, b, *h = (w.astype(np.float64) for w in model.get_layer("residual").get_weights())
     slopes = np.concatenate([[a], *(column[:, 0] for column in h)])
-    infer = training.Inference(keras.Model(x, [logits, *parts]), 256)
+    infer = Inference(keras.Model(x, [logits, *parts]), 256)
 
     def answer(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits, *read = infer(inputs.astype(np.float32))
@@ -230,14 +230,13 @@ def write_answers(path: Path, data: Path, out: Path) -> None:
 
 
 def print_answers(path: Path, rows: np.ndarray, folder: Path) -> None:
-    from btcp_tf import saved_model, thresholds
+    from btcp_tf import thresholds
+    from btcp_tf.serving.saved_model import export
 
     np.save(folder / "rows.npy", rows)
     model = read(path)
     names = [str(number) for number in range(model.output["probs"].shape[1])]
-    served = saved_model.export(
-        model, folder, "served", names, rows[:8], threshold=thresholds.DEFAULT
-    )
+    served = export(model, folder, "served", names, rows[:8], threshold=thresholds.DEFAULT)
     settings = [
         (kind, what, threads, onednn)
         for kind, what in (("Keras", path), ("SavedModel", served))

@@ -55,11 +55,15 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     import tensorflow as tf
 
     import btcp_tf
-    from btcp_tf import data, estimators, networks, saved_model, thresholds
+    from btcp_tf import thresholds
+    from btcp_tf.data import datasets
+    from btcp_tf.methods.residual_fit import EVIDENCE, NO_INDEX
+    from btcp_tf.networks.models import build_model
+    from btcp_tf.serving import saved_model as saved_model_
 
-    found = data.load("fashion_mnist", arguments.data_dir, 0, arguments.images)
+    found = datasets.load("fashion_mnist", arguments.data_dir, 0, arguments.images)
     keras.utils.set_random_seed(0)
-    network = networks.build_model("small", (28, 28, 1), 10, feature_dim=128)
+    network = build_model("small", (28, 28, 1), 10, feature_dim=128)
     images = network.input
     classifier = keras.Model(images, network.output["probs"])
     classifier.compile("adam", "sparse_categorical_crossentropy")
@@ -77,7 +81,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     paths = {"classifier alone": folder / "bare"}
 
     def export(model: keras.Model, name: str) -> Path:
-        return saved_model.export(
+        return saved_model_.export(
             model,
             folder,
             name,
@@ -89,8 +93,8 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     paths["with btcp"] = export(network, "btcp")
     held_out = found.validation.images, found.validation.labels
     for name, evidence in (
-        ("with residual, no index", estimators.NO_INDEX),
-        (f"with residual, index of {len(found.train):,}", estimators.EVIDENCE),
+        ("with residual, no index", NO_INDEX),
+        (f"with residual, index of {len(found.train):,}", EVIDENCE),
     ):
         judge = btcp_tf.attach(classifier, class_names=found.class_names)
         reference = found.train.images, found.train.labels

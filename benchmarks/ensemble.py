@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common
-from btcp_tf import evaluation
+from btcp_tf.evaluation import predictions, results, seeds
+from btcp_tf.evaluation.predictions import Predictions
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
             raise ValueError(
                 f"study: expected 2 runs or more in {arguments.study}, received {names}"
             )
-        members = [evaluation.load_predictions(path) for path in found]
+        members = [predictions.load_predictions(path) for path in found]
         for path, member in zip(found, members, strict=True):
             check(path, member, members[0])
     except (OSError, ValueError) as error:
@@ -65,12 +66,12 @@ def main() -> None:
         for columns in judged
     ]
     show(rows_of(members, swapped, arguments.draws), many)
-    own = evaluation.Predictions(labels, mean, mean.argmax(axis=1), {"mcp": 1.0 - mean.max(axis=1)})
+    own = Predictions(labels, mean, mean.argmax(axis=1), {"mcp": 1.0 - mean.max(axis=1)})
     print(f"\nThe ensemble's own answers, {100 * accuracy([own]):.2f} % right")
     show(rows_of([own], [own.uncertainty], arguments.draws), f"{many}, mean probability")
 
 
-def check(path: Path, member: evaluation.Predictions, first: evaluation.Predictions) -> None:
+def check(path: Path, member: Predictions, first: Predictions) -> None:
     """ValueError unless they are answers to the images of the first, with errors among them."""
     if member.labels is None or member.probs is None or "mcp" not in member.uncertainty:
         raise ValueError(f"{path}: expected labels, probs and a column mcp, received others")
@@ -83,19 +84,19 @@ def check(path: Path, member: evaluation.Predictions, first: evaluation.Predicti
         raise ValueError(f"{path}: expected wrong and right answers, received but one kind")
 
 
-def accuracy(members: list[evaluation.Predictions]) -> float:
+def accuracy(members: list[Predictions]) -> float:
     return float(np.mean([1.0 - member.is_error.mean() for member in members]))
 
 
 def rows_of(
-    members: list[evaluation.Predictions], columns: list[dict[str, np.ndarray]], draws: int
+    members: list[Predictions], columns: list[dict[str, np.ndarray]], draws: int
 ) -> list[dict[str, Any]]:
     """Means over the members, each with its columns."""
-    return evaluation.across_seeds(
+    return seeds.across_seeds(
         row
         for seed, (member, u) in enumerate(zip(members, columns, strict=True))
-        for row in evaluation.rows(
-            evaluation.Predictions(member.labels, member.probs, member.predicted, u),
+        for row in results.rows(
+            Predictions(member.labels, member.probs, member.predicted, u),
             dataset="",
             seed=seed,
             stage="frozen",

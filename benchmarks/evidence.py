@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import common
-from btcp_tf import evaluation, metrics
+from btcp_tf import metrics
+from btcp_tf.evaluation import results, seeds
+from btcp_tf.evaluation.predictions import Predictions
 
 if TYPE_CHECKING:
     import keras
+    from btcp_tf.config import Config
 
     from btcp_tf import runs
-    from btcp_tf.config import Config
     from btcp_tf.data import Dataset
 
 EVIDENCE = {
@@ -76,7 +78,7 @@ def main() -> None:
         rows += found
         for name, is_used in taken.items():
             used[name] = used.get(name, 0) + is_used
-    lines = common.differences(evaluation.across_seeds(rows), "none: MCP")
+    lines = common.differences(seeds.across_seeds(rows), "none: MCP")
     common.print_table(
         (*common.DIFFERENCES, "used"),
         [
@@ -104,12 +106,14 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
     """
     import keras
 
-    from btcp_tf import command, runs, training
-    from btcp_tf.data import load
+    from btcp_tf.data.datasets import load
+    from btcp_tf.experiment import prepare, settings, train
+    from btcp_tf.experiment.score import Scorer
+    from btcp_tf.training import distribution, phases
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
-    config = command.parse([f"--flagfile={run / 'flags.cfg'}"])
+    config = settings.parse([f"--flagfile={run / 'flags.cfg'}"])
     config = dataclasses.replace(
         config, method=("mcp", "residual"), finetune_method=(), verbose=2, **changes
     )
@@ -122,14 +126,14 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
         size=config.size,
         bad_files=config.bad_files,
     )
-    strategy = training.make_strategy("none", 0)
+    strategy = distribution.make_strategy("none", 0)
 
-    pixels = runs.choose_pixels(config, dataset)[0] if config.classifier else ""
-    build = runs.builder(config, dataset, strategy, pixels)
-    members = runs.train_members(build, dataset, config, run / "checkpoints", strategy)
-    apart = runs.train_folds(build, dataset, config, run / "checkpoints", strategy)
+    pixels = prepare.choose_pixels(config, dataset)[0] if config.classifier else ""
+    build = prepare.builder(config, dataset, strategy, pixels)
+    members = train.train_members(build, dataset, config, run / "checkpoints", strategy)
+    apart = train.train_folds(build, dataset, config, run / "checkpoints", strategy)
     network = build(config.seed)
-    stages = training.fit(
+    stages = phases.fit(
         network,
         dataset,
         config,
@@ -139,7 +143,7 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
         describe=lambda stage, row, answers: row,
         after_epoch=lambda stage, rows: None,
     )
-    scorer = runs.Scorer(network, stages, members, apart, dataset, config)
+    scorer = Scorer(network, stages, members, apart, dataset, config)
     return scorer, network, dataset, config
 
 
@@ -155,8 +159,9 @@ def rows_of(
 
     With `copies`, AURC under every corruption is added to `shifted`, by split and method.
     """
-    from btcp_tf import estimators, methods
-    from btcp_tf.data import CORRUPTIONS
+    from btcp_tf.data.corruptions import CORRUPTIONS
+    from btcp_tf.methods import residual_fit
+    from btcp_tf.networks import mcp
 
     changes: dict[str, Any] = {"ensemble_members": ensemble} if ensemble else {}
     scorer, _, dataset, config = scorer_of(
@@ -191,16 +196,16 @@ def rows_of(
         for strength in (1, 2, 3):
             splits[f"{name} {strength}"] = corrupt(calibration.images, strength, config.seed)
     judged = {split: scorer.outputs(images, calibration.labels) for split, images in splits.items()}
-    columns = {split: {"mcp": methods.mcp_of(answers.logits)} for split, answers in judged.items()}
+    columns = {split: {"mcp": mcp.mcp_of(answers.logits)} for split, answers in judged.items()}
     used = {}
     for name, (own, *others), allowed in variants:
-        fit, readers, weights, _ = estimators.fit_residual(
+        fit, readers, weights, _ = residual_fit.fit_residual(
             own, others, allowed=allowed, seed=config.seed
         )
         print(f"  {name}: {fit.words}", flush=True)
         used[name] = bool(fit.evidence)
         for split, answers in judged.items():
-            columns[split][name] = estimators.score_residual(readers, weights, answers)
+            columns[split][name] = residual_fit.score_residual(readers, weights, answers)
     if ensemble:
         for split, answers in judged.items():
             mean = scorer.ensemble_mean(splits[split], answers.probs)
@@ -212,10 +217,8 @@ def rows_of(
                 values = shifted.setdefault(split, {}).setdefault(name, [])
                 values.append(metrics.aurc(is_error, u))
     answers = judged["calibration"]
-    found = evaluation.rows(
-        evaluation.Predictions(
-            answers.labels, answers.probs, answers.predicted, columns["calibration"]
-        ),
+    found = results.rows(
+        Predictions(answers.labels, answers.probs, answers.predicted, columns["calibration"]),
         dataset=dataset.name,
         seed=number,
         stage="frozen",

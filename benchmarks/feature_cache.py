@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import common
-from btcp_tf.config import PHASES, Config
+from btcp_tf.core.config import PHASES, Config
 
 TOLERANCE = 1e-4
 """Largest relative difference of the losses; oneDNN rounds batches of other sizes differently."""
@@ -141,11 +141,14 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     import keras
     import tensorflow as tf
 
-    from btcp_tf import networks, training
+    from btcp_tf.networks import models
+    from btcp_tf.training import one_phase, phases
+    from btcp_tf.training.inference import Inference
+    from btcp_tf.training.phase_model import PhaseModel, Recipe
 
     images, _ = common.read_images(job.images)
     keras.utils.set_random_seed(0)
-    network = networks.build_model(
+    network = models.build_model(
         "small",
         images.shape[1:],
         10,
@@ -153,15 +156,15 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     )
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
-    settings, _ = training.loss_settings(config, training.Recipe(), u_true)
+    settings, _ = phases.loss_settings(config, Recipe(), u_true)
     # A local name: as an attribute the encoder would become part of the model and its checkpoint.
     encoder = network.get_layer("encoder")
 
-    class Recomputing(training.PhaseModel):
+    class Recomputing(PhaseModel):
         def call(self, x, training=False):
             return super().call(tf.stop_gradient(encoder(x, training=False)), training)
 
-    encode = training.Inference(encoder, config.test_batch_size)
+    encode = Inference(encoder, config.test_batch_size)
 
     def time_features() -> float:
         if not cached:
@@ -170,7 +173,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         encode(images)
         return time.perf_counter() - started
 
-    model = (training.PhaseModel if cached else Recomputing)(PHASES[1], network, settings)
+    model = (PhaseModel if cached else Recomputing)(PHASES[1], network, settings)
     clock = common.EpochClock(connection, time_features)
 
     def before_epoch() -> None:
@@ -179,7 +182,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
 
     # The progress bar is on, as in a run; it only has nowhere to go.
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        training.fit_phase(
+        one_phase.fit_phase(
             model,
             encode(images) if cached else images,
             u_true,

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from benchmarks import common
-from btcp_tf.methods import METHODS
+from btcp_tf.methods.registry import METHODS
 
 SAMPLED = tuple(name for name, method in METHODS.items() if method.samples)
 

@@ -92,10 +92,12 @@ def export(connection: Connection, directory: pathlib.Path) -> None:
     """Writes a model of the right signature; see `common.take_turns`."""
     connection.recv()
     common.start_tensorflow(common.cores())
-    from btcp_tf import networks, saved_model, thresholds
+    from btcp_tf import thresholds
+    from btcp_tf.networks import models
+    from btcp_tf.serving import saved_model as saved_model_
 
-    saved_model.export(
-        networks.build_model("small", SHAPE, 10, feature_dim=128),
+    saved_model_.export(
+        models.build_model("small", SHAPE, 10, feature_dim=128),
         directory.parent,
         directory.name,
         [str(number) for number in range(10)],
@@ -115,12 +117,13 @@ def worker(
     """Scores `source` once; see `common.take_turns`."""
     connection.recv()
     common.start_tensorflow(common.cores())
-    from btcp_tf import predict
+    from btcp_tf.serving import batch_scoring
+    from btcp_tf.serving.scorer import Scorer
 
     batch = np.zeros((batch_size, *SHAPE), np.uint8)
-    predict.Scorer(model)({"images": batch})
+    Scorer(model)({"images": batch})
     loaded, started = common.peak_mib(), time.perf_counter()
-    predict.score(model, source, output, batch_size=batch_size, verbose=0)
+    batch_scoring.score(model, source, output, batch_size=batch_size, verbose=0)
     seconds = time.perf_counter() - started
     connection.send({"loaded": loaded, "peak": common.peak_mib(), "seconds": seconds})
 

@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import common
-from btcp_tf import evaluation, thresholds
-from btcp_tf.evaluation import Predictions
+from btcp_tf import thresholds
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
 
 TARGETS = (0.01, 0.02, 0.05)
 COLUMNS = (
@@ -55,7 +56,7 @@ def main() -> None:
 
 def lines_of(run: Path, arguments: argparse.Namespace) -> Iterator[tuple[str, ...]]:
     validation, calibration, test = (
-        evaluation.load_predictions(run / f"predictions{split}.npz")
+        predictions.load_predictions(run / f"predictions{split}.npz")
         for split in ("_validation", "_calibration", "")
     )
     for method in arguments.method.split(","):

@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common
-from btcp_tf import client as clients
+from btcp_tf.serving.client import Client
+from btcp_tf.serving.transport import Deadline
 
 SERVER = Path(__file__).resolve().parents[1] / "examples" / "serving" / "ray_serve.py"
 SIGNATURE = "serving_default"
@@ -142,10 +143,10 @@ def in_process(signature: Any, name: str) -> Ask:
 
 
 def through(protocol: str, port: int, model: str, name: str) -> Ask:
-    transport = clients.Client(f"127.0.0.1:{port}", model, protocol=protocol)._transport
+    transport = Client(f"127.0.0.1:{port}", model, protocol=protocol)._transport
 
     def ask(images: np.ndarray) -> Any:
-        return transport.call(SIGNATURE, name, images, clients._Deadline(60))
+        return transport.call(SIGNATURE, name, images, Deadline(60))
 
     return ask
 

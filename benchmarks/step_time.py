@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common
-from btcp_tf.config import PHASES, Config
+from btcp_tf.core.config import PHASES, Config
 
 LOOP_STEPS = 20
 """Steps in one call of the compiled loop over batches in memory."""
@@ -251,24 +251,27 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     import keras
     import tensorflow as tf
 
-    from btcp_tf import data, networks, training
+    from btcp_tf.data import batching
+    from btcp_tf.networks import models
+    from btcp_tf.training import one_phase
+    from btcp_tf.training.phase_model import PhaseModel
 
     if variant.autotune:
         logging.getLogger("absl").setLevel(logging.ERROR)  # It warns of the change of options.
         tuned = tf.data.Options()
         tuned.autotune.enabled = True
-        plain = data.batches
-        data.batches = lambda *args, **kwargs: plain(*args, **kwargs).with_options(tuned)
+        plain = batching.batches
+        batching.batches = lambda *args, **kwargs: plain(*args, **kwargs).with_options(tuned)
     config = dataclasses.replace(job.config, steps_per_execution=variant.steps_per_execution)
     images, labels = common.read_images(job.images)
     keras.utils.set_random_seed(0)
-    network = networks.build_model(
+    network = models.build_model(
         "small",
         images.shape[1:],
         10,
         feature_dim=config.feature_dim,
     )
-    model = training.PhaseModel(PHASES[0], network)
+    model = PhaseModel(PHASES[0], network)
 
     first = LOOP_STEPS * config.batch_size
     x = tf.reshape(tf.constant(images[:first]), (LOOP_STEPS, -1, *images.shape[1:]))
@@ -295,7 +298,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     clock = common.EpochClock(connection, time_step)
     # The progress bar is on, as in a run; it only has nowhere to go.
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        training.fit_phase(
+        one_phase.fit_phase(
             model,
             images,
             labels,
@@ -315,11 +318,13 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
     common.start_tensorflow(job.threads)
     import keras
 
-    from btcp_tf import networks, training
+    from btcp_tf.networks import models
+    from btcp_tf.training import one_phase
+    from btcp_tf.training.phase_model import PhaseModel
 
     config = check_settings(job.config)
     images, labels = (array[: config.batch_size] for array in common.read_images(job.images))
-    network = networks.build_model(
+    network = models.build_model(
         "small",
         images.shape[1:],
         10,
@@ -332,8 +337,8 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0
     connection.recv()
-    rows = training.fit_phase(
-        training.PhaseModel(PHASES[0], network),
+    rows = one_phase.fit_phase(
+        PhaseModel(PHASES[0], network),
         images,
         labels,
         config=config,

@@ -27,22 +27,19 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from btcp_tf import (
-    checks,
-    classifiers,
-    data,
-    estimators,
-    evaluation,
-    keras_setup,
-    known,
-    metrics,
-    networks,
-    plausibility,
-    thresholds,
-    wording,
-)
-from btcp_tf.files import as_path, atomic_path, check_folder
-from btcp_tf.overlaps import sample_hashes
+from btcp_tf import metrics, thresholds
+from btcp_tf.core import files, keras_setup, wording
+from btcp_tf.data import input_checks, known, overlaps
+from btcp_tf.data.images import PIXELS, are_image_sizes
+from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.data.known import MOST, Overlap, Part
+from btcp_tf.evaluation import results
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods import residual_fit
+from btcp_tf.methods.residual_choice import FEW_ERRORS, MCP, Weights
+from btcp_tf.methods.residual_fit import EVIDENCE, HeldOut, Seen
+from btcp_tf.networks import classifiers, evidence_layers, models, plausibility
+from btcp_tf.networks.evidence_layers import McpLogit, View
 
 _DRAWS = 1000
 _LARGEST_SEED = 2**31 - 1
@@ -120,17 +117,17 @@ class Judge:
         return self._about["method"]
 
     @property
-    def input_range(self) -> checks.InputRange | None:
+    def input_range(self) -> InputRange | None:
         """The numbers that `fit` saw (before it `select_threshold`), with which all inputs are
         compared, see `checks.InputWatch`. None: with nothing; set it to None to lift the check."""
-        return checks.InputRange.from_json(self._about.get("input_range"))
+        return InputRange.from_json(self._about.get("input_range"))
 
     @input_range.setter
-    def input_range(self, value: checks.InputRange | None) -> None:
+    def input_range(self, value: InputRange | None) -> None:
         self._about["input_range"] = None if value is None else dataclasses.asdict(value)
 
     @property
-    def _seen(self) -> dict[str, known.Part]:
+    def _seen(self) -> dict[str, Part]:
         """Samples that are known, by name of the part; none for files of version 0.1.0."""
         return _parts_of(self._about)
 
@@ -147,7 +144,7 @@ class Judge:
         folds: Sequence[tuple[Any, ...]] = (),
         copies: Sequence[Any] = (),
         ensemble: Sequence[keras.Model | str | os.PathLike] = (),
-        evidence: Sequence[str] = estimators.EVIDENCE,
+        evidence: Sequence[str] = EVIDENCE,
         seed: int = 0,
         batch_size: int = 256,
         verbose: int = 1,
@@ -187,7 +184,7 @@ class Judge:
             arguments' inputs are on different scales, all of x are in the reference, or another
             argument is not as described.
         """
-        estimators.check_evidence(evidence)
+        residual_fit.check_evidence(evidence)
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
@@ -203,10 +200,10 @@ class Judge:
         others = self._folds_learned(folds, batch_size, verbose, own.input_range)
         if others:
             parts["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
-            fold_part = {"folds": known.Part.of(parts["folds"])}
+            fold_part = {"folds": Part.of(parts["folds"])}
             if words := known.overlap(parts["fit"], fold_part, fold_part).words:
                 warnings.warn(f"x: {words}", stacklevel=2)
-        fit, readers, weights, _ = estimators.fit_residual(
+        fit, readers, weights, _ = residual_fit.fit_residual(
             held_out,
             [fold.held_out for fold in others],
             allowed=evidence,
@@ -221,7 +218,7 @@ class Judge:
             parts,
             own.input_range,
         )
-        if fit.errors < estimators.FEW_ERRORS:
+        if fit.errors < FEW_ERRORS:
             _warn_of_few_errors(fit.errors, fit.samples, "held-out")
         if verbose:
             print(fit.words)
@@ -251,8 +248,8 @@ class Judge:
             is out of range.
           FloatingPointError: If the loss is no longer finite.
         """
-        from btcp_tf import training
-        from btcp_tf.config import Config
+        from btcp_tf.core.config import Config
+        from btcp_tf.training import phases
 
         names = {field.name for field in dataclasses.fields(Config)}
         if unknown := settings.keys() - names:
@@ -264,7 +261,7 @@ class Judge:
         found = self._answers(x, y, batch_size, "training samples" if verbose else "", None)
         seen, labels = found.seen, found.labels
         with tempfile.TemporaryDirectory() as folder:
-            estimator, facts = training.fit_estimator(
+            estimator, facts = phases.fit_estimator(
                 seen.features, special.softmax(seen.logits, axis=1), labels, config, Path(folder)
             )
         words = (
@@ -282,7 +279,7 @@ class Judge:
             {"fit": found.hashes},
             found.input_range,
         )
-        if facts["train_errors"] < estimators.FEW_ERRORS:
+        if facts["train_errors"] < FEW_ERRORS:
             _warn_of_few_errors(facts["train_errors"], len(labels), "training")
         if verbose:
             print(words)
@@ -305,9 +302,7 @@ class Judge:
         """
         return self._predict(x, None, batch_size)[0]
 
-    def predictions(
-        self, x: Any, y: Any = None, *, batch_size: int = 256
-    ) -> evaluation.Predictions:
+    def predictions(self, x: Any, y: Any = None, *, batch_size: int = 256) -> Predictions:
         """Answers to labeled inputs with u of `method` and, beside it, of "mcp".
 
         `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads.
@@ -325,30 +320,28 @@ class Judge:
             warnings.warn(f"x: {overlap.words}{kept}", stacklevel=2)
         return found
 
-    def _predictions(
-        self, x: Any, y: Any, batch_size: int
-    ) -> tuple[evaluation.Predictions, known.Overlap]:
+    def _predictions(self, x: Any, y: Any, batch_size: int) -> tuple[Predictions, Overlap]:
         """What `predictions` answers, and which of the samples are known."""
         names = (*self._scored, "mcp_logit")
         found = self._outputs(names, x, y, batch_size, hashed=bool(self._seen))
         outputs = dict(zip(names, found.outputs, strict=True))
         probs, mcp = outputs["probs"], outputs["mcp_logit"][:, 0].astype(np.float64)
-        rows = evaluation.Predictions(
+        rows = Predictions(
             self._labels(found.labels, len(probs)),
             probs,
             probs.argmax(axis=1),
-            {"mcp": special.expit(mcp), self.method: networks.uncertainty_of(outputs)},
+            {"mcp": special.expit(mcp), self.method: models.uncertainty_of(outputs)},
         )
         return rows, self._overlap(found.hashes, "threshold")
 
-    def _overlap(self, hashes: np.ndarray | None, *also: str) -> known.Overlap:
+    def _overlap(self, hashes: np.ndarray | None, *also: str) -> Overlap:
         """Which samples the judge learned from, or its classifier; parts in `also` are counted in
         the words alone."""
         if hashes is None:
-            return known.Overlap(np.zeros(0, bool), "")
+            return Overlap(np.zeros(0, bool), "")
         found = known.overlap(hashes, self._seen, ("fit", "copies", "folds", "reference"))
         more = known.overlap(hashes, self._seen, also)
-        return known.Overlap(found.known, "; ".join(filter(None, (found.words, more.words))))
+        return Overlap(found.known, "; ".join(filter(None, (found.words, more.words))))
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
@@ -379,7 +372,7 @@ class Judge:
                 predictions = _rows_of(predictions, rest)
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
-        return evaluation.rows(
+        return results.rows(
             predictions,
             dataset="",
             seed=seed,
@@ -425,10 +418,10 @@ class Judge:
         if found.labels is not None or thresholds.needs_labels(rule):
             labels = self._labels(found.labels, len(predicted))
         overlap = self._overlap(found.hashes)
-        if rule == "target_risk" and overlap.share > known.MOST:
+        if rule == "target_risk" and overlap.share > MOST:
             raise ValueError(
                 f"x: expected samples that classifier and fit have not seen, at most "
-                f"{known.MOST:.0%} others, received: {overlap.words}; a promise on those would not "
+                f"{MOST:.0%} others, received: {overlap.words}; a promise on those would not "
                 "hold: give fresh samples"
             )
         rest = _rest_of(overlap, "used")
@@ -439,7 +432,7 @@ class Judge:
         self._calibration_inputs = None if hasattr(x, "element_spec") else _rows(x)[rest]
         self._about["threshold"] = dataclasses.asdict(chosen)
         assert found.hashes is not None
-        part = known.Part.of(found.hashes[rest]).to_json()
+        part = Part.of(found.hashes[rest]).to_json()
         self._about["seen"] = {**(self._about.get("seen") or {}), "threshold": part}
         if self._about.get("fit") is None and "input_range" not in self._about:
             self.input_range = found.input_range
@@ -468,12 +461,12 @@ class Judge:
           ValueError: If the path does not end with .keras or cannot be written, or if Keras could
             not read the file again; nothing is written then.
         """
-        path = as_path("path", path)
+        path = files.as_path("path", path)
         if path.suffix != ".keras" or path.is_dir():
             raise ValueError(f"path: expected a name that ends with .keras, received {path}")
         classifiers.check_loadable(self.model)
-        check_folder("path", path.parent)
-        with atomic_path(path) as temporary:
+        files.check_folder("path", path.parent)
+        with files.atomic_path(path) as temporary:
             # Keras goes by the ending.
             written = temporary.with_name(temporary.name + ".keras")
             try:
@@ -512,14 +505,15 @@ class Judge:
           ValueError: As `saved_model.export`; if `sample` is not finite or on another scale than
             what `fit` saw, or `pixels` is.
         """
-        from btcp_tf.saved_model import COLUMN, export
+        from btcp_tf.decisions.exported import COLUMN
+        from btcp_tf.serving.saved_model import export
 
         inputs = self.model.inputs[0]
         kind = metrics.array("sample", sample).dtype.kind
         sample = _check_inputs(sample, inputs.shape[1:], inputs.dtype, "sample")
         found_pixels = None
         if inputs.dtype != "string":
-            watch = checks.InputWatch(self.input_range, "sample")
+            watch = InputWatch(self.input_range, "sample")
             watch.see(sample, kind)
             watch.end()
             if (seen := self.input_range) and (flat := seen.flat(sample))[0]:
@@ -535,7 +529,7 @@ class Judge:
             )
         held_out = {}
         if found:
-            held_out["calibration"] = evaluation.Predictions(
+            held_out["calibration"] = Predictions(
                 None if found["labels"] is None else np.array(found["labels"]),
                 None,
                 np.array(found["predicted"]),
@@ -561,7 +555,7 @@ class Judge:
             pixels=found_pixels,
         )
 
-    def _pixels(self, told: str, seen: checks.InputRange | None) -> str | None:
+    def _pixels(self, told: str, seen: InputRange | None) -> str | None:
         """The scale of pixels for a classifier of float images, of `data.PIXELS`; None: unknown.
 
         Args:
@@ -569,19 +563,19 @@ class Judge:
           seen: Numbers that the classifier reads.
         """
         inputs = self.model.inputs[0]
-        if told not in ("auto", *data.PIXELS):
+        if told not in ("auto", *PIXELS):
             raise ValueError(
-                f"pixels: expected auto or one of {', '.join(data.PIXELS)}, received {told!r}"
+                f"pixels: expected auto or one of {', '.join(PIXELS)}, received {told!r}"
             )
         is_float = "float" in inputs.dtype
         if told != "auto" and (not is_float and told == "0_255"):
             return None  # They are read as they are.
         if told == "auto":
-            is_image = data.are_image_sizes(inputs.shape[1:])
+            is_image = are_image_sizes(inputs.shape[1:])
             if not is_float or not is_image or seen is None:
                 return None
-            return checks.pixels_of(seen, self._rescaling())
-        if seen is not None and not checks.may_be_pixels(seen, told):
+            return input_checks.pixels_of(seen, self._rescaling())
+        if seen is not None and not input_checks.may_be_pixels(seen, told):
             raise ValueError(
                 f"pixels: expected the scale of the numbers that fit saw, {seen.words}, received "
                 f"{told!r}"
@@ -605,7 +599,7 @@ class Judge:
         estimate: "_Estimate",
         fit: dict[str, Any],
         seen: dict[str, np.ndarray],
-        input_range: checks.InputRange | None,
+        input_range: InputRange | None,
     ) -> None:
         """Another estimate in the place of the present one, without a threshold.
 
@@ -627,7 +621,7 @@ class Judge:
                 "fit": json.loads(json.dumps(fit)),
                 "threshold": None,
                 "calibration": None,
-                "seen": {name: known.Part.of(hashes).to_json() for name, hashes in seen.items()},
+                "seen": {name: Part.of(hashes).to_json() for name, hashes in seen.items()},
                 "input_range": input_range and dataclasses.asdict(input_range),
             },
         )
@@ -642,12 +636,12 @@ class Judge:
         copies: Sequence[Any],
         batch_size: int,
         verbose: int,
-        like: checks.InputRange | None,
+        like: InputRange | None,
     ) -> "_Learned":
         """What `fit` learns from: samples, around them the reference, and copies, as it takes
         them; their inputs are compared with `like`, and with one another."""
 
-        def answers(pair: Any, title: str, like: checks.InputRange | None) -> "_Answers":
+        def answers(pair: Any, title: str, like: InputRange | None) -> "_Answers":
             is_pair = isinstance(pair, tuple | list)
             if is_pair and len(pair) != 2:
                 raise ValueError(f"expected a pair (inputs, labels), received {len(pair)} parts")
@@ -682,19 +676,19 @@ class Judge:
             around = (trained_on.seen, trained_on.labels)
             ranges.append(trained_on.input_range)
             hashes["reference"] = trained_on.hashes
-            parts = {"reference": known.Part.of(trained_on.hashes)}
+            parts = {"reference": Part.of(trained_on.hashes)}
             kept = _rest_of(known.overlap(own.hashes, parts, parts), "learned from", stacklevel=4)
-        held_out = estimators.HeldOut(
+        held_out = HeldOut(
             _seen_rows(own.seen, kept),
             own.labels[kept],
             around,
             tuple(_seen_rows(one, kept) for one in others),
         )
         present = [one for one in ranges if one is not None]
-        joined = functools.reduce(checks.InputRange.joined, present) if present else None
+        joined = functools.reduce(InputRange.joined, present) if present else None
         return _Learned(held_out, kept, hashes, joined)
 
-    def _warn_if_poor(self, held_out: estimators.HeldOut) -> None:
+    def _warn_if_poor(self, held_out: HeldOut) -> None:
         """Warns of a classifier that knows no more than how frequent the classes are."""
         found = plausibility.examine(held_out.seen.logits, held_out.labels, self.class_names)
         if found.words:
@@ -710,7 +704,7 @@ class Judge:
         folds: Sequence[tuple[Any, ...]],
         batch_size: int,
         verbose: int,
-        like: checks.InputRange | None,
+        like: InputRange | None,
     ) -> list["_Learned"]:
         """What `fit` learns from further classifiers; their inputs are compared with `like`."""
         found = []
@@ -718,7 +712,7 @@ class Judge:
             with _naming(f"folds[{number}]"):
                 judge = self._like(classifier, samples)
                 shapes = [one.model.inputs[0].shape[1:] for one in (self, judge)]
-                if estimators.is_image(shapes[0]) != estimators.is_image(shapes[1]):
+                if evidence_layers.is_image(shapes[0]) != evidence_layers.is_image(shapes[1]):
                     raise ValueError(
                         f"classifier: expected one of inputs {shapes[0]}, received one of "
                         f"{shapes[1]}"
@@ -765,18 +759,18 @@ class Judge:
         return tuple(total / (1 + len(members)) for total in totals)
 
     def _answers(
-        self, x: Any, y: Any, batch_size: int, title: str, like: checks.InputRange | None
+        self, x: Any, y: Any, batch_size: int, title: str, like: InputRange | None
     ) -> "_Answers":
         """What the evidence is read from, labels, and what is to be remembered of the inputs."""
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
         vectors = encoder(encoder.input)
         outputs = [vectors, ends(vectors)[0]]
         if _has_view(encoder):
-            outputs.append(estimators.View()(encoder.input))
+            outputs.append(View()(encoder.input))
         infer = _Inference(keras.Model(encoder.input, outputs), batch_size)
         found = infer(x, y, title, like=like, hashed=True)
         # Half precision overflows in what is computed of them.
-        seen = estimators.Seen(*(output.astype(np.float32) for output in found.outputs))
+        seen = Seen(*(output.astype(np.float32) for output in found.outputs))
         labels = self._labels(found.labels, len(seen.logits))
         assert found.hashes is not None
         return _Answers(seen, labels, found.hashes, found.input_range)
@@ -787,7 +781,7 @@ class Judge:
         """What `predict` answers, and what else came of the inputs."""
         passed = self._outputs(self._scored, x, y, batch_size, hashed=hashed)
         outputs = dict(zip(self._scored, passed.outputs, strict=True))
-        probs, u = outputs["probs"], networks.uncertainty_of(outputs)
+        probs, u = outputs["probs"], models.uncertainty_of(outputs)
         found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u}
         if self.threshold is not None:
             found["accept"] = u < (-np.inf if self.threshold.tau is None else self.threshold.tau)
@@ -796,7 +790,7 @@ class Judge:
     @functools.cached_property
     def _served(self) -> keras.Model:
         """The model as it is exported: with logit(u), if u is made of one."""
-        return networks.with_logit(self.model)
+        return models.with_logit(self.model)
 
     @property
     def _scored(self) -> tuple[str, ...]:
@@ -829,7 +823,7 @@ class Judge:
         if y is None:
             raise ValueError("y: expected labels [n], received none")
         classes = len(self.class_names)
-        labels = checks.class_numbers(np.asarray(y), classes)
+        labels = input_checks.class_numbers(np.asarray(y), classes)
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         whole = labels.dtype.kind in "iu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
@@ -882,7 +876,7 @@ def attach(
         warnings.warn(note, stacklevel=2)
     about = {"class_names": list(names), "method": "residual", "fit": None}
     about |= {"threshold": None, "calibration": None, "features": features}
-    return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, estimators.MCP), about))
+    return Judge(_join(encoder, classifiers.both_ends(head), _residual({}, MCP), about))
 
 
 def _checked_names(given: Any, classes: int) -> list[str]:
@@ -966,7 +960,7 @@ def load(path: str | os.PathLike) -> Judge:
                 raise ValueError(f"{name} is {card.about[name]!r:.40}")
         if card.about["threshold"] is not None:
             thresholds.from_json(card.about["threshold"])
-        checks.InputRange.from_json(card.about.get("input_range"))
+        InputRange.from_json(card.about.get("input_range"))
         _parts_of(card.about)
     except ValueError as error:
         raise ValueError(
@@ -975,12 +969,12 @@ def load(path: str | os.PathLike) -> Judge:
     return Judge(model)
 
 
-def _parts_of(about: Mapping[str, Any]) -> dict[str, known.Part]:
+def _parts_of(about: Mapping[str, Any]) -> dict[str, Part]:
     """Samples that are known, by name of the part; ValueError where they cannot be read."""
     seen = about.get("seen") or {}
     if not isinstance(seen, Mapping):
         raise ValueError(f"seen is {seen!r:.40}")
-    return {name: known.Part.from_json(part) for name, part in seen.items()}
+    return {name: Part.from_json(part) for name, part in seen.items()}
 
 
 _Estimate = Callable[[Any, Any, Any, Any], Any]
@@ -988,13 +982,13 @@ _Estimate = Callable[[Any, Any, Any, Any], Any]
 tensors."""
 
 
-def _residual(readers: dict[str, keras.layers.Layer], weights: estimators.Weights) -> _Estimate:
-    return functools.partial(estimators.residual_of, readers, weights)
+def _residual(readers: dict[str, keras.layers.Layer], weights: Weights) -> _Estimate:
+    return functools.partial(residual_fit.residual_of, readers, weights)
 
 
 def _has_view(encoder: keras.Model) -> bool:
     inputs = encoder.inputs[0]
-    return inputs.dtype != "string" and estimators.is_image(inputs.shape[1:])
+    return inputs.dtype != "string" and evidence_layers.is_image(inputs.shape[1:])
 
 
 def _join(
@@ -1004,7 +998,7 @@ def _join(
     inputs = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     features = encoder(inputs)
     logits, probs = ends(features)
-    z = estimators.McpLogit(name="mcp_logit")(logits)
+    z = McpLogit(name="mcp_logit")(logits)
     u = Card(about, dtype="float32", name="card")([estimate(inputs, features, logits, z), z])
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
 
@@ -1017,7 +1011,7 @@ def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
     )
 
 
-def _rest_of(overlap: known.Overlap, done: str, stacklevel: int = 3) -> np.ndarray:
+def _rest_of(overlap: Overlap, done: str, stacklevel: int = 3) -> np.ndarray:
     """Rows of the samples that are not known, with a warning that says how many are.
 
     Args:
@@ -1041,10 +1035,10 @@ def _rest_of(overlap: known.Overlap, done: str, stacklevel: int = 3) -> np.ndarr
     return rest
 
 
-def _rows_of(found: evaluation.Predictions, rows: np.ndarray) -> evaluation.Predictions:
+def _rows_of(found: Predictions, rows: np.ndarray) -> Predictions:
     """Some of the answers, all of which have labels and probabilities."""
     assert found.labels is not None and found.probs is not None
-    return evaluation.Predictions(
+    return Predictions(
         found.labels[rows],
         found.probs[rows],
         found.predicted[rows],
@@ -1052,10 +1046,10 @@ def _rows_of(found: evaluation.Predictions, rows: np.ndarray) -> evaluation.Pred
     )
 
 
-def _seen_rows(seen: estimators.Seen, rows: np.ndarray) -> estimators.Seen:
+def _seen_rows(seen: Seen, rows: np.ndarray) -> Seen:
     """Of some of the samples."""
     columns: list[Any] = [None if column is None else column[rows] for column in seen]
-    return estimators.Seen(*columns)
+    return Seen(*columns)
 
 
 def _inputs_of(samples: Any) -> Any:
@@ -1089,28 +1083,28 @@ class _Found(NamedTuple):
     """That came with the inputs, or beside them."""
     hashes: np.ndarray | None
     """uint64 `[n]`; None: not asked for."""
-    input_range: checks.InputRange | None
+    input_range: InputRange | None
     """None: text."""
 
 
 class _Answers(NamedTuple):
     """What `fit` takes from n labeled samples."""
 
-    seen: estimators.Seen
+    seen: Seen
     labels: np.ndarray
     hashes: np.ndarray
-    input_range: checks.InputRange | None
+    input_range: InputRange | None
 
 
 class _Learned(NamedTuple):
     """What `fit` learns from."""
 
-    held_out: estimators.HeldOut
+    held_out: HeldOut
     kept: np.ndarray
     """Rows of the samples that are in it."""
     hashes: dict[str, np.ndarray]
     """Of all samples, by part: "fit", "reference"."""
-    input_range: checks.InputRange | None
+    input_range: InputRange | None
     """Of all inputs."""
 
 
@@ -1118,7 +1112,7 @@ class _Inference:
     """A model in inference mode over arrays or datasets, its inputs and outputs checked."""
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
-        from btcp_tf.training import Inference
+        from btcp_tf.training.inference import Inference
 
         metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
         self._infer = Inference(model, batch_size)
@@ -1131,7 +1125,7 @@ class _Inference:
         y: Any,
         title: str = "",
         *,
-        like: checks.InputRange | None = None,
+        like: InputRange | None = None,
         hashed: bool = False,
     ) -> _Found:
         """Outputs for all inputs, labels, hashes and range.
@@ -1144,7 +1138,7 @@ class _Inference:
             raise ValueError("y: expected none beside a dataset, received labels")
         if is_dataset and int(x.cardinality()) == -1:
             raise ValueError("x: expected a dataset that ends, received an infinite one")
-        watch = checks.InputWatch(like)
+        watch = InputWatch(like)
         parts: list[list[np.ndarray]] = []
         labels, hashes = [], []
         for item in x if is_dataset else [x]:
@@ -1157,7 +1151,7 @@ class _Inference:
                 if not is_dataset:
                     watch.end()
             if hashed:
-                hashes.append(sample_hashes(checked))
+                hashes.append(overlaps.sample_hashes(checked))
             parts.append(self._answers(checked, "" if is_dataset else title))
         watch.end()
         if not parts:

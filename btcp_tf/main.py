@@ -6,7 +6,8 @@ python -m btcp_tf.main --dataset=fashion_mnist
 import sys
 from collections.abc import Sequence
 
-from btcp_tf import command, runs
+from btcp_tf.core import command
+from btcp_tf.experiment import run, settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -15,8 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: The words after the program's name; None: those of this process.
     """
-    config = command.parse(argv)
-    return command.carry_out(lambda: runs.run(config), config.verbose)
+    config = settings.parse(argv)
+    return command.carry_out(lambda: run.run(config), config.verbose)
 
 
 if __name__ == "__main__":

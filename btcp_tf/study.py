@@ -1,74 +1,13 @@
-"""The paper's comparison: every method on one classifier for each data set and seed.
+"""`python -m btcp_tf.study`: several seeds and data sets, one report."""
 
-    python -m btcp_tf.study --dataset=fashion_mnist,mnist --preset=fast --seeds=5
-
-A study is a folder of runs, one for each data set and seed, and of ablations: runs that train
-another estimator on the classifier of the first seed. Each leaves its own rows; the study gathers
-them into `results.json`, tables, figures and a report. Killed at any time, the same command goes
-on; with more seeds or data sets it adds to what is there. A run that fails is reported at the end
-and does not stop the others.
-"""
-
-import dataclasses
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from absl import flags
 
-from btcp_tf import command, evaluation, report, runs
-from btcp_tf.config import Config, to_word
-from btcp_tf.data import short_name
-from btcp_tf.files import folder_lock
-from btcp_tf.methods import METHODS
-
-USAGE = "python -m btcp_tf.study --dataset=NAME[,NAME ...] [--seeds=N] [--SETTING=VALUE ...]"
-
-PAIRS = {
-    "cifar10": "svhn_cropped",
-    "svhn_cropped": "cifar10",
-    "mnist": "fashion_mnist",
-    "fashion_mnist": "mnist",
-}
-"""The paper's OOD pairs: data set → the set whose images are out of its distribution."""
-
-ABLATION: tuple[Mapping[str, str], ...] = (
-    {"gamma": "0"},
-    {"gamma": "1"},
-    {"gamma": "auto"},
-    {"gamma": "5"},
-    {"epsilon": "0.01"},
-    {"epsilon": "0.2"},
-    {"scope": "batch"},
-    {"density": "bins"},
-)
-"""Settings of btcp that are changed one at a time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One run of a study."""
-
-    name: str
-    """Its folder in the study's."""
-    config: Config
-    ablation: str = ""
-    """The setting that was changed, as `name=value`."""
-    of: str = ""
-    """For an ablation, the cell whose classifier it takes."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """What a command line asks for."""
-
-    folder: Path
-    cells: tuple[Cell, ...]
-    words: tuple[str, ...]
-    """The flags that were given, one word each."""
-    verbose: int
+from btcp_tf.core import command
+from btcp_tf.experiment import settings, studies
+from btcp_tf.experiment.studies import USAGE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,13 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     flag_values = define_flags()
     command.answer_questions(words, flag_values, USAGE)
     with command.exit_on_error():
-        study = plan(words, flag_values)
-    return command.carry_out(lambda: int(run(study) > 0), study.verbose)
+        study = studies.plan(words, flag_values)
+    return command.carry_out(lambda: int(studies.run(study) > 0), study.verbose)
 
 
 def define_flags() -> flags.FlagValues:
     """The flags of a run and those of a study."""
-    flag_values = command.define_flags()
+    flag_values = settings.define_flags()
     flag_values[
         "output_dir"
     ].help = "The study's folder. Default: runs/study-<data sets>[-<preset>]."
@@ -105,203 +44,6 @@ def define_flags() -> flags.FlagValues:
         flag_values=flag_values,
     )
     return flag_values
-
-
-def plan(words: Sequence[str], flag_values: flags.FlagValues) -> Study:
-    """What to run, from a command line.
-
-    Args:
-      words: The words after the program's name.
-      flag_values: From `define_flags`.
-
-    Raises:
-      ValueError: As `command.read` and `command.parse`.
-    """
-    command.read(flag_values, words)
-    # Read anew for every cell below: this is what the command line says.
-    given: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
-    present = [name for name in flag_values if flag_values[name].present]
-    datasets = [name for name in given["dataset"].split(",") if name]
-    if len(set(datasets)) != len(datasets) or not datasets:
-        raise ValueError(
-            f"dataset: expected names of data sets, each once, received {given['dataset']!r}"
-        )
-    short = {name: short_name(name, given["data_dir"]) for name in datasets}
-    parts = filter(None, ["study", *short.values(), given["preset"]])
-    folder = Path(given["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
-    methods = [name for name in METHODS if name != "ensemble" or "ensemble_members" in present]
-    first = int(given["seed"])
-    cells: list[Cell] = []
-    ablations: list[Cell] = []
-    for dataset in datasets:
-        # A study does all that it can, unless the words behind say otherwise.
-        wishes = [f"--method={','.join(methods)}", "--shift", *words]
-        wanted = given["ood"] if "ood" in present else ["pair"]
-        others = [PAIRS.get(dataset, "") if other == "pair" else other for other in wanted]
-        # One list serves all data sets: none is out of its own distribution.
-        others = [other for other in others if other not in ("", dataset)]
-        for seed in range(first, first + given["seeds"]):
-            name = f"{short[dataset]}-seed{seed}"
-            place = [f"--dataset={dataset}", f"--seed={seed}", f"--output_dir={folder / name}"]
-            place += [f"--ood={','.join(others)}"]
-            cells.append(Cell(name, command.parse([*wishes, *place], flag_values)))
-            if seed == first and given["ablation"] and "btcp" in cells[-1].config.method:
-                ablations += _ablations(folder, cells[-1])
-    return Study(
-        folder,
-        (*cells, *ablations),
-        tuple(f"--{name}={to_word(given[name])}" for name in present),
-        int(given["verbose"]),
-    )
-
-
-def _ablations(folder: Path, base: Cell) -> Iterator[Cell]:
-    for change in ABLATION:
-        ((setting, value),) = change.items()
-        name = f"{setting}={value}"
-        changes: dict[str, Any] = {setting: float(value) if setting == "epsilon" else value}
-        place = f"ablation/{short_name(base.config.dataset, base.config.data_dir)}-{name}"
-        config = dataclasses.replace(
-            base.config,
-            method=("mcp", "btcp"),
-            finetune_method=(),
-            residual_folds=0,
-            residual_copies=(),
-            residual_distilled=False,
-            ood=(),
-            shift=False,
-            output_dir=str(folder / place),
-            **changes,
-        )
-        yield Cell(place, config, name, base.name)
-
-
-def run(study: Study) -> int:
-    """Carries out what is left of a study, and writes its results and report.
-
-    Args:
-      study: From `plan`.
-
-    Returns:
-      The number of cells that failed.
-
-    Raises:
-      RuntimeError: If another process holds the folder, or no cell is finished.
-    """
-    folder, cells, verbose = study.folder, study.cells, study.verbose
-    failed: dict[str, str] = {}
-    with folder_lock(folder):
-        for number, cell in enumerate(cells, 1):
-            if verbose:
-                print(f"\n[{number}/{len(cells)}] {cell.name}", flush=True)
-            try:
-                _run_cell(folder, cell)
-            except Exception as error:
-                if not command.is_expected(error):
-                    raise
-                failed[cell.name] = command.one_line(error)
-                print(f"error: {cell.name}: {failed[cell.name]}", file=sys.stderr)
-        rows, extra = gather(folder, [cell for cell in cells if cell.name not in failed], failed)
-        if not rows:
-            raise RuntimeError("expected at least one run that ends, received none")
-        extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.words]}
-        evaluation.save_rows(folder / "results.json", rows, extra)
-        page = report.write_study_report(folder)
-        if verbose:
-            print(f"\n{page}")
-        for name, message in failed.items():
-            print(f"error: {name}: {message}", file=sys.stderr)
-    return len(failed)
-
-
-def _run_cell(folder: Path, cell: Cell) -> None:
-    with command.hidden_stderr():
-        import keras
-
-    # What an earlier run left in memory.
-    keras.backend.clear_session()
-    target = folder / cell.name / "checkpoints" / "classifier.npz"
-    # A finished one trains nothing. One of the user's own is in its file, and in no checkpoint.
-    settled = (folder / cell.name / "finished.json").exists() or cell.config.classifier
-    if cell.of and not settled and not target.exists():
-        source = folder / cell.of / "checkpoints" / "classifier.npz"
-        if not source.exists():
-            raise ValueError(f"expected the classifier of {cell.of} in {source}, received none")
-        # The settings first: a folder with a checkpoint alone would belong to nobody.
-        command.save_flagfile(cell.config, folder / cell.name / "flags.cfg")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(".part")
-        shutil.copyfile(source, part)
-        part.replace(target)
-    runs.run(cell.config, part_of_study=True)
-
-
-def gather(
-    folder: Path, cells: Sequence[Cell], failed: dict[str, str]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of all finished cells, and what belongs to them.
-
-    What an earlier command gathered from other cells stays.
-
-    Args:
-      folder: The study's.
-      cells: Those that are finished.
-      failed: Takes the message of each whose results cannot be read, by name.
-
-    Returns:
-      Rows of `evaluation.rows` and `evaluation.ood_rows` with `ablation` and `cell`; and
-      `settings` by cell, `data` by data set, `notes`, `environment`.
-    """
-    rows: list[dict[str, Any]] = []
-    extra: dict[str, Any] = {"cells": {}, "data": {}, "notes": {}, "environment": {}}
-    for cell in cells:
-        path = folder / cell.name / "results.json"
-        try:
-            found, about = evaluation.load_rows(path)
-            if not found or not {"settings", "data", "environment", "notes"} <= set(about):
-                raise ValueError("it is not complete")
-        except (ValueError, OSError) as error:
-            failed[cell.name] = (
-                f"expected the results of a finished run in {path}, received what cannot be read "
-                f"({command.one_line(error)}); delete {path.with_name('finished.json')}, and the "
-                "same command makes them again"
-            )
-            continue
-        rows += [
-            row | {"ablation": cell.ablation, "cell": cell.name}
-            for row in found
-            # An ablation repeats its base's mcp.
-            if not cell.ablation or row["method"] == "btcp"
-        ]
-        extra["cells"][cell.name] = about["settings"]
-        data_name = short_name(cell.config.dataset, cell.config.data_dir)
-        extra["data"].setdefault(data_name, about["data"])
-        extra["environment"] = about["environment"]
-        for note in about["notes"]:
-            extra["notes"].setdefault(note, []).append(cell.name)
-    _keep_others(folder / "results.json", rows, extra)
-    return rows, extra
-
-
-def _keep_others(path: Path, rows: list[dict[str, Any]], extra: dict[str, Any]) -> None:
-    """Adds what is saved of cells that are not among `extra["cells"]`."""
-    try:
-        saved, about = evaluation.load_rows(path)
-        others = {
-            name: settings
-            for name, settings in about["cells"].items()
-            if name not in extra["cells"]
-        }
-        rows += [row for row in saved if row["cell"] in others]
-        extra["cells"] |= others
-        extra["data"] = about["data"] | extra["data"]
-        for note, names in about["notes"].items():
-            kept = [name for name in names if name in others]
-            if kept:
-                extra["notes"].setdefault(note, []).extend(kept)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        # None yet, or a damaged one: it is made anew.
-        return
 
 
 if __name__ == "__main__":

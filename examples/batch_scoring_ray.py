@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import ray
 
-from btcp_tf import exported, predict
-from btcp_tf.inputs import open_inputs
+from btcp_tf.decisions import exported
+from btcp_tf.serving import records
+from btcp_tf.serving.inputs import open_inputs
+from btcp_tf.serving.scorer import Scorer
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         # Else the blocks come as they get ready.
         ray.data.DataContext.get_current().execution_options.preserve_order = True
         answers = inputs(arguments.input, arguments.batch_size).map_batches(
-            predict.Scorer,
+            Scorer,
             fn_constructor_args=(os.fspath(model),),
             batch_size=arguments.batch_size,
             compute=ray.data.ActorPoolStrategy(size=arguments.workers),
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 count += len(batch["input"])
                 yield batch
 
-        predict.write(output, counted())
+        records.write(output, counted())
     except (OSError, ValueError, ray.exceptions.RayError) as error:
         sys.exit(f"error: {' '.join(str(error).split())}")
     print(f"{output}: {count:,} inputs")

@@ -24,7 +24,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import btcp_tf
-from btcp_tf import evaluation, plots
+from btcp_tf.evaluation import predictions
+from btcp_tf.reporting import plots
 
 Part = tuple[np.ndarray, np.ndarray]
 
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     plots.plot_risk_coverage(ax, found.is_error, found.uncertainty, title="chest X-rays, test")
     figure.savefig(args.output_dir / "risk_coverage.png", dpi=150)
     # `python -m btcp_tf.report` on this file draws all tables and figures.
-    evaluation.save_predictions(args.output_dir / "predictions.npz", found)
+    predictions.save_predictions(args.output_dir / "predictions.npz", found)
     print(f"\nin {args.output_dir}: risk_coverage.png, predictions.npz")
     return rows
 

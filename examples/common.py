@@ -15,8 +15,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from btcp_tf import data, tables
+from btcp_tf.data import datasets
+from btcp_tf.data.splits import Dataset
 from btcp_tf.judge import Judge
+from btcp_tf.reporting import terminal
 
 
 def existing_file(path: str) -> pathlib.Path:
@@ -27,10 +29,10 @@ def existing_file(path: str) -> pathlib.Path:
     return found
 
 
-def load(name: str, data_dir: str, **settings: Any) -> data.Dataset:
+def load(name: str, data_dir: str, **settings: Any) -> Dataset:
     """`btcp_tf.data.load`; what is not there ends the program with one line."""
     try:
-        dataset = data.load(name, data_dir, **settings)
+        dataset = datasets.load(name, data_dir, **settings)
     except (FileNotFoundError, ValueError) as error:
         sys.exit(f"error: {error}")
     print(dataset.note or f"{name}: the whole data set")
@@ -75,7 +77,9 @@ def train(
 def show(judge: Judge, x: np.ndarray, y: np.ndarray, what: str, seed: int) -> list[dict[str, Any]]:
     """Evaluates on test data and prints MCP beside the estimator; returns the rows."""
     rows = judge.evaluate(x, y, seed=seed)
-    print("\n" + tables.terminal_table([row | {"dataset": what, "split": "test"} for row in rows]))
+    print(
+        "\n" + terminal.terminal_table([row | {"dataset": what, "split": "test"} for row in rows])
+    )
     if judge.fitted["evidence"]:
         row = rows[-1]
         ends = (100 * row[f"auroc_minus_mcp{end}"] for end in ("", "_low", "_high"))

@@ -78,27 +78,27 @@ def prepared_data_dir() -> str:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures without pixels, for tests that read words and files alone: they take most of the
     time of a report, and half of that of a short run."""
-    from btcp_tf import plots
+    from btcp_tf.reporting import drawing
 
-    monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")
+    monkeypatch.setattr(drawing, "_render", lambda figure, ending: b"")
 
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports that no fresh process looks at, for tests of what comes before and after: a process
     takes as long as many of them together."""
-    from btcp_tf import saved_model
+    from btcp_tf.serving import export_check
 
-    monkeypatch.setattr(saved_model, "_check", lambda *arguments: None)
+    monkeypatch.setattr(export_check, "check", lambda *arguments: None)
 
 
 @pytest.fixture(scope="module")
 def quick_heads() -> Iterator[None]:
     """Second heads of the residual estimator that are trained for a tenth of the time."""
-    from btcp_tf import estimators
+    from btcp_tf.methods import residual_fit
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimators, "_HEAD_STEPS", 240)
+        patch.setattr(residual_fit, "_HEAD_STEPS", 240)
         yield
 
 
@@ -106,14 +106,14 @@ def quick_heads() -> Iterator[None]:
 def learned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the residual estimator is fitted to from here on: `HeldOut` of the classifier itself,
     then of its folds, of one fit after the other."""
-    from btcp_tf import estimators
+    from btcp_tf.methods import residual_fit
 
     found = []
-    fit_residual = estimators.fit_residual
+    fit_residual = residual_fit.fit_residual
 
     def fit(held_out: Any, folds: Any, **settings: Any) -> Any:
         found.extend([held_out, *folds])
         return fit_residual(held_out, folds, **settings)
 
-    monkeypatch.setattr(estimators, "fit_residual", fit)
+    monkeypatch.setattr(residual_fit, "fit_residual", fit)
     return found

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from btcp_tf import evaluation
-from btcp_tf.evaluation import Predictions
+from btcp_tf.evaluation import results
+from btcp_tf.evaluation.predictions import Predictions, save_predictions
 
 NAMES = ("cat", "dog", "cow")
 TAU = 0.3
@@ -49,7 +49,7 @@ def write_run(folder, predictions, *, column="btcp", names=NAMES, **changes):
     columns = {"mcp": predictions.uncertainty["uncertainty"][::-1].copy()}
     columns[column] = predictions.uncertainty["uncertainty"]
     found = Predictions(predictions.labels, predictions.probs, predictions.predicted, columns)
-    evaluation.save_predictions(folder / "predictions_calibration.npz", found)
+    save_predictions(folder / "predictions_calibration.npz", found)
     decision = {
         "threshold": threshold(**changes),
         "predictions": "predictions_calibration.npz",
@@ -57,7 +57,7 @@ def write_run(folder, predictions, *, column="btcp", names=NAMES, **changes):
         "saved_model": "none was exported",
     }
     (folder / "decision.json").write_text(json.dumps(decision))
-    evaluation.save_rows(folder / "results.json", [], {"data": {"class_names": names}})
+    results.save_rows(folder / "results.json", [], {"data": {"class_names": names}})
     return folder
 
 
@@ -72,7 +72,7 @@ def write_model(folder, predictions, *, names=NAMES, **changes):
         found = Predictions(
             predictions.labels, None, predictions.predicted, predictions.uncertainty
         )
-        evaluation.save_predictions(extra / "calibration.npz", found)
+        save_predictions(extra / "calibration.npz", found)
     return Path(folder)
 
 

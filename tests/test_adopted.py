@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from sklearn.neural_network import MLPClassifier
 
-from btcp_tf import adopted, evaluation, networks
-from btcp_tf.data import load
+from btcp_tf.data import datasets
+from btcp_tf.evaluation import results
 from btcp_tf.main import main
+from btcp_tf.networks import models
+from btcp_tf.training import adopted
 
 SCALES = {"x / 255": (1 / 255, 0.0), "1 - x / 255": (-1 / 255, 1.0), "x - 110": (1.0, -110.0)}
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @pytest.fixture(scope="module")
 def digits():
-    return load("digits")
+    return datasets.load("digits")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def saved(path, weights, order=None, gain=1.0):
 
 
 def why(path, dataset, pixels="0_1"):
-    network = networks.adopt(path, (8, 8, 1), 10, pixels=pixels)
+    network = models.adopt(path, (8, 8, 1), 10, pixels=pixels)
     return adopted.why_poor(network, dataset, 256)
 
 
@@ -71,7 +73,7 @@ def test_a_right_classifier_is_taken_however_sure_it_is(tmp_path, digits, traine
 )
 def test_another_input_scale_is_named(tmp_path, digits, trained, scale, pixels, words):
     path = saved(tmp_path / "my.keras", trained[scale])
-    network = networks.adopt(path, (8, 8, 1), 10, pixels=pixels)
+    network = models.adopt(path, (8, 8, 1), 10, pixels=pixels)
     before = network.predict(digits.validation.images, verbose=0)["probs"]
     told = adopted.why_poor(network, digits, 256)
     assert words in told
@@ -98,7 +100,7 @@ def test_colors_in_another_order_are_named(tmp_path):
     images[np.arange(600), 1, 1, labels] = 250
     arrays = {"x_train": images[:500], "y_train": labels[:500]}
     np.savez(tmp_path / "colors.npz", **arrays, x_test=images[500:], y_test=labels[500:])
-    dataset = load("npz", str(tmp_path / "colors.npz"))
+    dataset = datasets.load("npz", str(tmp_path / "colors.npz"))
     last = keras.layers.Dense(3)
     model = keras.Sequential([keras.Input((4, 4, 3)), keras.layers.Flatten(), last])
     kernel = np.zeros((4, 4, 3, 3))
@@ -106,7 +108,7 @@ def test_colors_in_another_order_are_named(tmp_path):
     kernel[1, 1, [2, 1, 0], [0, 1, 2]] = 9.0
     last.set_weights([kernel.reshape(48, 3), np.zeros(3)])
     model.save(tmp_path / "bgr.keras")
-    network = networks.adopt(tmp_path / "bgr.keras", (4, 4, 3), 3, pixels="0_1")
+    network = models.adopt(tmp_path / "bgr.keras", (4, 4, 3), 3, pixels="0_1")
     told = adopted.why_poor(network, dataset, 256)
     assert "its answer 2 is 0, 0 is 2" in told
     assert "in the color order BGR (100.0%)" in told
@@ -128,6 +130,6 @@ def test_main_refuses_before_any_training_unless_told(
 
     assert main([*words, "--allow_poor_classifier", "--export_collapsed"]) == 0
     assert list((tmp_path / "models" / "digits").iterdir())
-    _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    _, extra = results.load_rows(tmp_path / "run" / "results.json")
     notes = extra["notes"]
     assert any("cannot be right: right on" in note and "shifted by -1" in note for note in notes)

@@ -12,8 +12,12 @@ import production
 import pytest
 import test_report
 
-from btcp_tf import evaluation, monitor, report, thresholds
-from btcp_tf.evaluation import Decision, Explanations, Predictions
+from btcp_tf import monitor, thresholds
+from btcp_tf.decisions.decision_file import Decision
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.reporting import run_page, scores_page, study_page
 
 pytestmark = pytest.mark.browser
 
@@ -57,7 +61,7 @@ def make_pages(folder):
         calibration.is_error, calibration.uncertainty["residual"], risk=0.15, delta=0.1
     )
     files = np.array([str(folder / f"{row}.png") for row in range(600)])
-    run = report.write_run_report(
+    run = run_page.write_run_report(
         folder / "run",
         test_report.make_rows(test, dataset="digits"),
         {"frozen": test},
@@ -75,8 +79,8 @@ def make_pages(folder):
         ),
         files=files,
     )
-    evaluation.save_predictions(folder / "scores.npz", test)
-    scores, _ = report.write_predictions_report(folder / "scores.npz", bootstrap_draws=20)
+    predictions.save_predictions(folder / "scores.npz", test)
+    scores, _ = scores_page.write_predictions_report(folder / "scores.npz", bootstrap_draws=20)
     production.write_run(folder / "baseline", production.answers(400, 0))
     later = production.rows_of(production.answers(500, 1, harder=0.1), labels=True)
     today = production.write_csv(folder / "today.csv", later)
@@ -84,7 +88,7 @@ def make_pages(folder):
     return {
         "run": run,
         "scores": scores,
-        "study": report.write_study_report(folder / "study"),
+        "study": study_page.write_study_report(folder / "study"),
         "monitor": folder / "today.csv-monitor" / "monitor.html",
     }
 
@@ -255,8 +259,8 @@ def test_paper_has_no_controls_and_all_that_is_folded(visit, tmp_path):
 
 
 def test_a_page_that_is_too_small_for_a_gallery_is_no_fault(tmp_path, browser):
-    evaluation.save_predictions(tmp_path / "s.npz", make_answers(3, 0))
-    path, _ = report.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
+    predictions.save_predictions(tmp_path / "s.npz", make_answers(3, 0))
+    path, _ = scores_page.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
     page = browser.new_page()
     page.goto(path.as_uri())
     assert page.locator(".card").count() <= 3

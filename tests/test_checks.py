@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from btcp_tf import checks, data
-from btcp_tf.checks import InputRange, InputWatch
+from btcp_tf.data import images, input_checks
+from btcp_tf.data.images import PIXELS
+from btcp_tf.data.input_checks import InputRange, InputWatch
 
 random = np.random.default_rng(0)
 UNIT = random.random((50, 6, 6, 1)).astype(np.float32)
@@ -93,14 +94,16 @@ def test_first_number_that_is_not_finite_is_named():
     bad[4] = np.inf
     with pytest.raises(ValueError, match="x: expected finite numbers, received nan in input 53"):
         watch(None, UNIT, bad)
-    assert checks.not_finite(bad[4:]) == (0, np.inf)
-    assert checks.not_finite(np.array([1, 2])) is None
+    assert input_checks.not_finite(bad[4:]) == (0, np.inf)
+    assert input_checks.not_finite(np.array([1, 2])) is None
 
 
 @pytest.mark.parametrize("dtype", [bool, int, np.float32])
 def test_one_hot_labels_are_class_numbers(dtype):
     labels = np.array([2, 0, 1, 1])
-    np.testing.assert_array_equal(checks.class_numbers(np.eye(3, dtype=dtype)[labels], 3), labels)
+    np.testing.assert_array_equal(
+        input_checks.class_numbers(np.eye(3, dtype=dtype)[labels], 3), labels
+    )
 
 
 def test_labels_that_are_shares_of_classes_are_refused():
@@ -108,10 +111,10 @@ def test_labels_that_are_shares_of_classes_are_refused():
     two, none = np.array([[1, 1, 0]]), np.zeros((1, 3))
     for labels, row in ((soft, 1), (two, 0), (none, 0)):
         with pytest.raises(ValueError, match=rf"y: .* one-hot .*row {row} .*argmax\(axis=1\)"):
-            checks.class_numbers(labels, 3)
+            input_checks.class_numbers(labels, 3)
     # Whether others are labels is not asked here.
     for labels in (np.arange(3), np.zeros((2, 1)), np.zeros((2, 4)), np.array([["a"]])):
-        assert checks.class_numbers(labels, 3) is labels
+        assert input_checks.class_numbers(labels, 3) is labels
 
 
 @pytest.mark.parametrize(
@@ -133,14 +136,14 @@ def test_labels_that_are_shares_of_classes_are_refused():
 )
 def test_scale_of_pixels_is_found(low, high, rescaling, pixels):
     seen = InputRange(low, high, "f", False, None)
-    assert checks.pixels_of(seen, rescaling) == pixels
-    assert pixels is None or checks.may_be_pixels(seen, pixels)
+    assert input_checks.pixels_of(seen, rescaling) == pixels
+    assert pixels is None or input_checks.may_be_pixels(seen, pixels)
 
 
 def test_pixels_are_scaled_as_keras_does():
     import keras
 
     pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
-    for name, (scale, offset) in data.PIXELS.items():
+    for name, (scale, offset) in PIXELS.items():
         wanted = keras.layers.Rescaling(scale, offset)(pixels.astype(np.float32))
-        np.testing.assert_allclose(data.scaled(pixels, name), wanted, atol=1e-6)
+        np.testing.assert_allclose(images.scaled(pixels, name), wanted, atol=1e-6)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from btcp_tf import classifiers
+from btcp_tf.networks import classifiers
 
 SHAPE = (12, 12, 1)
 

@@ -25,7 +25,7 @@ import pytest
 import tiny_model
 from google.protobuf import any_pb2, wrappers_pb2
 
-from btcp_tf.client import ANSWERS, Client
+from btcp_tf.serving.client import ANSWERS, Client
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 NAMES = np.array(["cat", "dog", "owl"])

@@ -23,7 +23,7 @@ import requests
 import tensorflow as tf
 import tiny_model
 
-from btcp_tf.client import ANSWERS, Client
+from btcp_tf.serving.client import ANSWERS, Client
 
 pytest.importorskip("kserve")
 pytestmark = pytest.mark.servers

@@ -15,9 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import btcp_tf
-from btcp_tf import command
-from btcp_tf.config import Config, setting
-from btcp_tf.data import DATASETS
+from btcp_tf.core import command
+from btcp_tf.core.command import _HEADINGS, UsageError
+from btcp_tf.core.config import Config, setting
+from btcp_tf.data.catalog import DATASETS
+from btcp_tf.experiment.settings import (
+    define_flags,
+    differences,
+    flags_dir,
+    load_flagfile,
+    parse,
+    save_flagfile,
+)
 
 FIELDS = dataclasses.fields(Config)
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -40,7 +49,7 @@ def write(path, *lines):
 def refused(capsys, *words):
     """The one line on stderr with which a command line is refused."""
     with pytest.raises(SystemExit) as ended:
-        command.parse(list(words))
+        parse(list(words))
     printed = capsys.readouterr()
     assert ended.value.code == 2
     assert printed.out == ""
@@ -50,7 +59,7 @@ def refused(capsys, *words):
 
 @pytest.mark.parametrize("dataset", SUPPLEMENT)
 def test_a_data_sets_file_holds_the_supplements_table(dataset):
-    config = command.parse([f"--dataset={dataset}"])
+    config = parse([f"--dataset={dataset}"])
     assert (
         config.batch_size,
         config.classifier_epochs,
@@ -67,26 +76,26 @@ def test_a_data_sets_file_holds_the_supplements_table(dataset):
 
 def test_every_data_set_has_a_file_that_names_it():
     for dataset in DATASETS:
-        assert command.load_flagfile(command.flags_dir() / f"{dataset}.cfg")["dataset"] == dataset
+        assert load_flagfile(flags_dir() / f"{dataset}.cfg")["dataset"] == dataset
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("preset", ["smoke", "quick", "fast"])
 def test_every_preset_fits_every_data_set(dataset, preset):
-    config = command.parse([f"--dataset={dataset}", f"--preset={preset}"])
+    config = parse([f"--dataset={dataset}", f"--preset={preset}"])
     assert config.output_dir == f"runs/{dataset}-{preset}-seed0"
-    saved = command.load_flagfile(command.flags_dir() / f"{preset}.cfg")
+    saved = load_flagfile(flags_dir() / f"{preset}.cfg")
     assert saved and saved.items() <= config.settings().items()
 
 
 def test_later_words_win_over_preset_over_data_set_over_defaults(tmp_path):
-    table = command.parse(["--dataset=cifar10"])
+    table = parse(["--dataset=cifar10"])
     assert table.encoder == "vgg16"
-    smoke = command.parse(["--dataset=cifar10", "--preset=smoke"])
+    smoke = parse(["--dataset=cifar10", "--preset=smoke"])
     assert (smoke.max_train_images, smoke.encoder) == (600, "vgg16")
 
     file = write(tmp_path / "mine.cfg", "--classifier_epochs=7", "--estimator_epochs=8")
-    config = command.parse(
+    config = parse(
         ["--estimator_epochs=3", file, "--classifier_epochs=4", "--preset=smoke", "--dataset=mnist"]
     )
     # The file stands after one word and before the other.
@@ -103,18 +112,18 @@ def test_a_setting_of_another_way_to_a_threshold_is_refused(tmp_path, capsys):
     )
     # By default it is best_bacc.
     assert "--threshold=best_bacc" in refused(capsys, "--dataset=digits", "--coverage=0.9")
-    assert command.parse([*words, "--coverage=0.8"]).coverage == 0.8
+    assert parse([*words, "--coverage=0.8"]).coverage == 0.8
     # The promises in a run's report have these two.
-    assert command.parse([*words, "--delta=0.1", "--min_coverage=0.5"]).delta == 0.1
+    assert parse([*words, "--delta=0.1", "--min_coverage=0.5"]).delta == 0.1
     # The file of a run holds all settings, those of other ways among them.
-    command.save_flagfile(
-        command.parse(["--dataset=digits", "--threshold=target_risk", "--risk=0.02"]),
+    save_flagfile(
+        parse(["--dataset=digits", "--threshold=target_risk", "--risk=0.02"]),
         tmp_path / "flags.cfg",
     )
-    config = command.parse([f"--flagfile={tmp_path}/flags.cfg", "--threshold=best_bacc"])
+    config = parse([f"--flagfile={tmp_path}/flags.cfg", "--threshold=best_bacc"])
     assert (config.threshold, config.risk) == ("best_bacc", 0.02)
     file = write(tmp_path / "mine.cfg", "--threshold=target_risk")
-    assert command.parse(["--dataset=digits", "--risk=0.02", file]).risk == 0.02
+    assert parse(["--dataset=digits", "--risk=0.02", file]).risk == 0.02
 
 
 def test_a_flag_file_may_name_the_data_set_and_the_preset(tmp_path):
@@ -122,38 +131,38 @@ def test_a_flag_file_may_name_the_data_set_and_the_preset(tmp_path):
     outer = write(
         tmp_path / "outer.cfg", "# A note.", "", "// Another.", "--dataset=cifar10", inner
     )
-    config = command.parse([outer, "--seed", "4"])
+    config = parse([outer, "--seed", "4"])
     assert (config.dataset, config.encoder, config.max_train_images) == ("cifar10", "vgg16", 600)
     assert (config.seed, config.output_dir) == (4, "runs/cifar10-smoke-seed4")
 
 
 def test_the_default_finetune_method_follows_method(capsys):
-    assert command.parse(["--dataset=digits", "--method=mcp,tcp"]).finetune_method == ()
-    assert command.parse(["--dataset=digits"]).finetune_method == ("btcp",)
+    assert parse(["--dataset=digits", "--method=mcp,tcp"]).finetune_method == ()
+    assert parse(["--dataset=digits"]).finetune_method == ("btcp",)
     message = refused(capsys, "--dataset=digits", "--method=mcp,tcp", "--finetune_method=btcp")
     assert "finetune_method: expected names among method=mcp,tcp, received btcp" in message
 
 
 def test_forms_of_words():
-    config = command.parse(
+    config = parse(
         ["--dataset", "digits", "-seed=2", "--method= mcp , btcp", "--export_collapsed", "--tau=1"]
     )
     assert (config.seed, config.method, config.tau) == (2, ("mcp", "btcp"), 1.0)
     assert config.export_collapsed is True
-    assert command.parse(["--dataset=digits", "--noexport_collapsed"]).export_collapsed is False
+    assert parse(["--dataset=digits", "--noexport_collapsed"]).export_collapsed is False
 
 
 @pytest.mark.parametrize("word, size", [("", None), ("64", (64, 64)), ("48x64", (48, 64))])
 def test_image_size_is_a_side_or_height_and_width(word, size):
-    assert command.parse(["--dataset=digits", f"--image_size={word}"]).size == size
+    assert parse(["--dataset=digits", f"--image_size={word}"]).size == size
 
 
 def test_ones_own_data_needs_no_flag_file_and_names_the_run():
-    config = command.parse(["--dataset=folder", "--data_dir=~/data/xrays/"])
+    config = parse(["--dataset=folder", "--data_dir=~/data/xrays/"])
     assert config.data_dir == os.path.expanduser("~/data/xrays")
     assert config.output_dir == "runs/xrays-seed0"
     assert config == Config("folder", data_dir=config.data_dir, output_dir=config.output_dir)
-    config = command.parse(["--dataset=npz", "--data_dir=letters.npz", "--preset=smoke"])
+    config = parse(["--dataset=npz", "--data_dir=letters.npz", "--preset=smoke"])
     assert (config.output_dir, config.max_train_images) == ("runs/letters-smoke-seed0", 600)
 
 
@@ -166,17 +175,15 @@ def test_a_prepared_data_set_needs_no_flag_file(tmp_path, capsys):
     (tmp_path / "fast" / "1.0.0").mkdir(parents=True)
     (tmp_path / "fast" / "1.0.0" / "dataset_info.json").touch()
     # Not with the settings of the preset that is called so.
-    assert command.parse(words) == Config(
-        "fast", data_dir=str(tmp_path), output_dir="runs/fast-seed0"
-    )
+    assert parse(words) == Config("fast", data_dir=str(tmp_path), output_dir="runs/fast-seed0")
 
 
 def test_runs_on_other_data_of_ones_own_differ(tmp_path):
     path = tmp_path / "flags.cfg"
     for dataset, different in (("npz", ["data_dir"]), ("digits", [])):
-        command.save_flagfile(Config(dataset, data_dir="a/x.npz"), path)
+        save_flagfile(Config(dataset, data_dir="a/x.npz"), path)
         other = Config(dataset, data_dir="b/x.npz")
-        assert command.differences(other, command.load_flagfile(path)) == different
+        assert differences(other, load_flagfile(path)) == different
 
 
 @pytest.mark.parametrize(
@@ -277,7 +284,7 @@ def test_flag_files_that_name_each_other_are_refused(capsys, tmp_path):
 @pytest.mark.parametrize("word", ["--help", "-h", "--helpfull", "--helpshort"])
 def test_help_shows_every_setting_with_its_default(capsys, word):
     with pytest.raises(SystemExit) as ended:
-        command.parse(["--dataset=nonsense", word])
+        parse(["--dataset=nonsense", word])
     text = capsys.readouterr().out
     assert ended.value.code == 0
     for name, value in Config("x").settings().items():
@@ -301,8 +308,8 @@ def test_help_may_be_cut_short_by_its_reader():
 
 
 def test_headings_start_at_settings_that_exist():
-    assert set(command._HEADINGS) <= {field.name for field in FIELDS}
-    assert next(iter(command._HEADINGS)) == FIELDS[0].name
+    assert set(_HEADINGS) <= {field.name for field in FIELDS}
+    assert next(iter(_HEADINGS)) == FIELDS[0].name
 
 
 def test_help_and_errors_do_not_import_tensorflow():
@@ -340,19 +347,19 @@ def test_a_saved_flag_file_repeats_the_run(values):
     config = Config(dataset="fashion_mnist", output_dir="runs/a b", **values)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "flags.cfg"
-        command.save_flagfile(config, path)
-        assert command.parse([f"--flagfile={path}"]) == config
-        assert command.load_flagfile(path) == config.settings()
-        assert command.differences(config, command.load_flagfile(path)) == []
+        save_flagfile(config, path)
+        assert parse([f"--flagfile={path}"]) == config
+        assert load_flagfile(path) == config.settings()
+        assert differences(config, load_flagfile(path)) == []
 
 
 def test_a_saved_flag_file_holds_every_setting_in_order(tmp_path):
-    command.save_flagfile(Config(dataset="digits"), tmp_path / "flags.cfg")
+    save_flagfile(Config(dataset="digits"), tmp_path / "flags.cfg")
     lines = (tmp_path / "flags.cfg").read_text(encoding="utf-8").splitlines()
     names = [line[2:].split("=")[0] for line in lines if not line.startswith("#")]
     assert names == [field.name for field in FIELDS]
     # Plain absl reads it too.
-    plain = command.define_flags()
+    plain = define_flags()
     plain(["program", f"--flagfile={tmp_path / 'flags.cfg'}"])
     assert (plain.dataset, plain.method) == ("digits", ["mcp", "tcp", "btcp", "residual"])
 
@@ -360,50 +367,50 @@ def test_a_saved_flag_file_holds_every_setting_in_order(tmp_path):
 def test_differences_are_those_that_change_results(tmp_path):
     path = tmp_path / "flags.cfg"
     config = Config(dataset="digits", gamma="2.0", output_dir="a")
-    command.save_flagfile(config, path)
-    saved = command.load_flagfile(path)
+    save_flagfile(config, path)
+    saved = load_flagfile(path)
     same = dataclasses.replace(config, output_dir="b", verbose=0, export_dir="c", gamma="2")
-    assert command.differences(same, saved) == []
+    assert differences(same, saved) == []
     other = dataclasses.replace(config, tau=0.4, seed=1, verbose=0)
-    assert command.differences(other, saved) == ["seed", "tau"]
+    assert differences(other, saved) == ["seed", "tau"]
 
 
 def test_a_setting_that_a_saved_run_does_not_know_counts_as_what_that_run_did(monkeypatch):
     config = Config(dataset="digits")
     saved = config.settings()
     del saved["epsilon"]
-    assert command.differences(config, saved) == []
-    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == ["epsilon"]
+    assert differences(config, saved) == []
+    assert differences(dataclasses.replace(config, epsilon=0.1), saved) == ["epsilon"]
     # A new setting whose default is not what earlier versions did says what they did.
     declared = setting(0.05, "Half width.", above=0, high=1, before=0.1)
-    field = command._FIELDS["epsilon"]
+    field = command.FIELDS["epsilon"]
     monkeypatch.setattr(field, "metadata", declared.metadata)
-    assert command.differences(config, saved) == ["epsilon"]
-    assert command.differences(dataclasses.replace(config, epsilon=0.1), saved) == []
+    assert differences(config, saved) == ["epsilon"]
+    assert differences(dataclasses.replace(config, epsilon=0.1), saved) == []
 
 
 def test_a_hand_edited_flag_file_is_read_in_the_same_words(tmp_path):
     write(tmp_path / "a.cfg", "--tau=0.50", "--export_collapsed", "--method= mcp,btcp", "--gamma=2")
-    assert command.load_flagfile(tmp_path / "a.cfg") == {
+    assert load_flagfile(tmp_path / "a.cfg") == {
         "tau": "0.5",
         "export_collapsed": "true",
         "method": "mcp,btcp",
         "gamma": "2.0",
     }
-    with pytest.raises(command.UsageError, match="No such file"):
-        command.load_flagfile(tmp_path / "none.cfg")
+    with pytest.raises(UsageError, match="No such file"):
+        load_flagfile(tmp_path / "none.cfg")
 
 
 def test_reading_forgets_what_was_read_before():
-    flag_values = command.define_flags()
-    assert command.parse(["--dataset=digits", "--seed=3"], flag_values).seed == 3
-    assert command.parse(["--dataset=digits"], flag_values).seed == 0
+    flag_values = define_flags()
+    assert parse(["--dataset=digits", "--seed=3"], flag_values).seed == 3
+    assert parse(["--dataset=digits"], flag_values).seed == 0
 
 
 def test_a_command_adds_flags_of_its_own(capsys):
-    flag_values = command.define_flags()
+    flag_values = define_flags()
     flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
-    assert command.parse(["--dataset=digits", "--seeds=2"], flag_values).dataset == "digits"
+    assert parse(["--dataset=digits", "--seeds=2"], flag_values).dataset == "digits"
     assert flag_values.seeds == 2
     help_text = command.help_text(flag_values, "python -m btcp_tf.other")
     assert help_text.startswith("usage: python -m btcp_tf.other\n")
@@ -425,9 +432,13 @@ def test_a_command_without_a_config_reads_words_and_leftovers(tmp_path):
 
 
 def test_every_command_tells_its_version(capsys):
-    from btcp_tf import export, main, monitor, predict, report, study
+    from btcp_tf import main, set_threshold
+    from btcp_tf import monitor as monitor_
+    from btcp_tf import predict as predict_
+    from btcp_tf import report as report_
+    from btcp_tf import study as study_
 
-    for module in (main, study, predict, report, monitor, export):
+    for module in (main, study_, predict_, report_, monitor_, set_threshold):
         with pytest.raises(SystemExit) as ended:
             module.main(["--version", "--nonsense"])
         assert not ended.value.code
@@ -435,16 +446,20 @@ def test_every_command_tells_its_version(capsys):
 
 
 def test_addresses_are_refused_by_every_command_before_any_work(capsys, tmp_path, monkeypatch):
-    from btcp_tf import export, monitor, predict, report, study
+    from btcp_tf import monitor as monitor_
+    from btcp_tf import predict as predict_
+    from btcp_tf import report as report_
+    from btcp_tf import set_threshold
+    from btcp_tf import study as study_
 
     monkeypatch.chdir(tmp_path)
     for module, *words in (
-        (study, "--dataset=digits", "--output_dir=gs://b/x"),
-        (predict, "--model=m", "--input=i", "--output=s3://b/x.csv"),
-        (report, "scores.csv", "--output_dir=gs://b/x"),
-        (report, "gs://b/scores.csv"),
-        (monitor, "--baseline=b", "--scores=s.csv", "--output_dir=file:///b/x"),
-        (export, "saved_models/digits", "--threshold=0.5", "--export_dir=hdfs://b/x"),
+        (study_, "--dataset=digits", "--output_dir=gs://b/x"),
+        (predict_, "--model=m", "--input=i", "--output=s3://b/x.csv"),
+        (report_, "scores.csv", "--output_dir=gs://b/x"),
+        (report_, "gs://b/scores.csv"),
+        (monitor_, "--baseline=b", "--scores=s.csv", "--output_dir=file:///b/x"),
+        (set_threshold, "saved_models/digits", "--threshold=0.5", "--export_dir=hdfs://b/x"),
     ):
         with pytest.raises(SystemExit) as ended:
             module.main(words)

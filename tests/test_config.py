@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from btcp_tf.config import PHASES, Config, accepted, check, to_word
-from btcp_tf.data import CORRUPTIONS
+from btcp_tf.core.config import PHASES, Config, accepted, check, to_word
+from btcp_tf.data.corruptions import CORRUPTIONS
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 

@@ -19,7 +19,8 @@ from keras import layers
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import prediction_log_pb2
 
-from btcp_tf import saved_model, thresholds
+from btcp_tf import thresholds
+from btcp_tf.serving import saved_model
 
 SHAPE = (8, 8, 1)
 CLASSES = ("cat", "dog", "été")

@@ -17,7 +17,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from btcp_tf import data
+from btcp_tf.data import batching, datasets, folders, prepared
+from btcp_tf.data.catalog import DATASETS
+from btcp_tf.data.corruptions import CORRUPTIONS
+from btcp_tf.data.images import convert
+from btcp_tf.data.splits import Split, fingerprint_of, split_train
 
 PARTS = ("train", "validation", "calibration", "test")
 
@@ -49,7 +53,7 @@ def test_import_does_not_wait_for_the_heavy_libraries():
 def test_digits_are_all_there_unscaled_and_split_four_ways():
     from sklearn.datasets import load_digits
 
-    dataset = data.load("digits")
+    dataset = datasets.load("digits")
     # Of the 1,797 images floor(count / 5) of each class are test; of the rest 10 % twice.
     assert sizes(dataset) == (1154, 144, 144, 355)
     assert dataset.class_names == tuple("0123456789")
@@ -80,9 +84,9 @@ def test_digits_are_all_there_unscaled_and_split_four_ways():
 
 def test_split_follows_the_seed_and_leaves_the_test_set_alone():
     first, again, other = (
-        data.load("digits", seed=4),
-        data.load("digits", seed=4),
-        data.load("digits", seed=5),
+        datasets.load("digits", seed=4),
+        datasets.load("digits", seed=4),
+        datasets.load("digits", seed=5),
     )
     for part in PARTS:
         np.testing.assert_array_equal(getattr(first, part).images, getattr(again, part).images)
@@ -96,7 +100,7 @@ def test_split_follows_the_seed_and_leaves_the_test_set_alone():
 
 def test_parts_of_the_training_images_are_disjoint():
     images = np.arange(60_000, dtype=np.int64)[:, None]
-    parts = data._split(data.Split(images, images[:, 0]), seed=0, max_train_images=0)
+    parts = split_train(Split(images, images[:, 0]), seed=0, max_train_images=0)
     assert [len(part) for part in parts.values()] == [50_000, 5_000, 5_000]
     together = np.concatenate([part.labels for part in parts.values()])
     np.testing.assert_array_equal(np.sort(together), np.arange(60_000))
@@ -106,9 +110,9 @@ def test_parts_of_the_training_images_are_disjoint():
 
 def test_one_validation_image_cannot_be_halved():
     labels = np.arange(20)
-    split = data.Split(labels, labels)
+    split = Split(labels, labels)
     with pytest.raises(ValueError, match="validation: expected at least 2 images, received 1"):
-        data._split(split, 0, 0, validation=data.Split(labels[:1], labels[:1]))
+        split_train(split, 0, 0, validation=Split(labels[:1], labels[:1]))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +120,7 @@ def test_one_validation_image_cannot_be_halved():
 )
 def test_held_out_sizes(count, held_out):
     labels = np.arange(count)
-    parts = data._split(data.Split(labels, labels), seed=0, max_train_images=0)
+    parts = split_train(Split(labels, labels), seed=0, max_train_images=0)
     assert {name: len(part) for name, part in parts.items()} == {
         "train": count - 2 * held_out,
         "validation": held_out,
@@ -125,8 +129,8 @@ def test_held_out_sizes(count, held_out):
 
 
 def test_fewer_images_are_drawn_by_seed_and_noted():
-    whole = data.load("digits")
-    few = data.load("digits", seed=1, max_train_images=200, max_test_images=50)
+    whole = datasets.load("digits")
+    few = datasets.load("digits", seed=1, max_train_images=200, max_test_images=50)
     assert sizes(few) == (160, 20, 20, 50)
     np.testing.assert_array_equal(few.test.images, whole.test.images[:50])
     assert "only 200 training images used (max_train_images)" in few.note
@@ -134,36 +138,36 @@ def test_fewer_images_are_drawn_by_seed_and_noted():
     used = [row for part in PARTS[:3] for row in rows_of(getattr(few, part))]
     official = [row for part in PARTS[:3] for row in rows_of(getattr(whole, part))]
     assert set(used) <= set(official)
-    other = data.load("digits", seed=2, max_train_images=200)
+    other = datasets.load("digits", seed=2, max_train_images=200)
     assert set(used) != {row for part in PARTS[:3] for row in rows_of(getattr(other, part))}
 
 
 def test_more_images_than_there_are_means_all():
-    dataset = data.load("digits", max_train_images=10**6, max_test_images=10**6)
+    dataset = datasets.load("digits", max_train_images=10**6, max_test_images=10**6)
     assert sizes(dataset) == (1154, 144, 144, 355)
     assert dataset.note == ""
-    assert dataset.fingerprint == data.load("digits").fingerprint
+    assert dataset.fingerprint == datasets.load("digits").fingerprint
 
 
 def test_absent_classes_are_noted():
-    note = data.load("digits", max_train_images=10).note
+    note = datasets.load("digits", max_train_images=10).note
     assert "the validation images lack 9 of 10 classes" in note
     assert "the test images" not in note
 
 
 def test_fingerprint_sees_one_pixel_and_one_label():
-    split = data.Split(np.zeros((3, 2, 2, 1), np.uint8), np.zeros(3, np.int64))
+    split = Split(np.zeros((3, 2, 2, 1), np.uint8), np.zeros(3, np.int64))
     pixel, label = split.images.copy(), split.labels.copy()
     pixel[2, 1, 1, 0], label[2] = 1, 1
     prints = {
-        data._fingerprint("", {"train": part})
-        for part in (split, data.Split(pixel, split.labels), data.Split(split.images, label))
+        fingerprint_of("", {"train": part})
+        for part in (split, Split(pixel, split.labels), Split(split.images, label))
     }
     assert len(prints) == 3
 
 
 def test_fingerprints_are_hashes_of_images_and_labels_and_formerly_of_names_too():
-    dataset = data.load("digits", max_train_images=100)
+    dataset = datasets.load("digits", max_train_images=100)
     parts = (dataset.train, dataset.validation, dataset.calibration, dataset.test)
     arrays = b"".join(
         str(part.images.shape).encode() + part.images.tobytes() + part.labels.tobytes()
@@ -176,9 +180,9 @@ def test_fingerprints_are_hashes_of_images_and_labels_and_formerly_of_names_too(
 
 def test_refuses_unknown_names_and_too_few_images():
     with pytest.raises(ValueError, match="expected one of mnist, .*received 'minst'"):
-        data.load("minst")
+        datasets.load("minst")
     with pytest.raises(ValueError, match="max_train_images: expected at least 10 .*received 9"):
-        data.load("digits", max_train_images=9)
+        datasets.load("digits", max_train_images=9)
 
 
 # --- prepared data sets ---
@@ -186,8 +190,8 @@ def test_refuses_unknown_names_and_too_few_images():
 
 def test_without_data_and_network_one_error_says_where_and_what_to_do(tmp_path, monkeypatch):
     # Port 9 of this machine: refused at once, as a host that does not answer.
-    spec = dataclasses.replace(data.DATASETS["mnist"], url="http://127.0.0.1:9/file")
-    monkeypatch.setitem(data.DATASETS, "mnist", spec)
+    spec = dataclasses.replace(DATASETS["mnist"], url="http://127.0.0.1:9/file")
+    monkeypatch.setitem(DATASETS, "mnist", spec)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "environment"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for argument, folder in (
@@ -195,7 +199,7 @@ def test_without_data_and_network_one_error_says_where_and_what_to_do(tmp_path, 
         ("", tmp_path / "environment"),
     ):
         with pytest.raises(FileNotFoundError) as caught:
-            data.load("mnist", argument)
+            datasets.load("mnist", argument)
         message = str(caught.value)
         assert f"{folder}/mnist/<version>/dataset_info.json" in message
         assert f"tfds build mnist --data_dir={folder}`" in message
@@ -203,7 +207,7 @@ def test_without_data_and_network_one_error_says_where_and_what_to_do(tmp_path, 
         assert "--dataset=digits" in message
     monkeypatch.delenv("TFDS_DATA_DIR")
     with pytest.raises(FileNotFoundError, match=str(tmp_path / "home" / "tensorflow_datasets")):
-        data.load("mnist")
+        datasets.load("mnist")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,7 +219,7 @@ def test_host_that_never_answers_does_not_hold_up(monkeypatch):
         raise TimeoutError
 
     monkeypatch.setattr(urllib.request, "urlopen", hang)
-    assert not data._answers("http://127.0.0.1/", seconds=0.05)
+    assert not prepared._answers("http://127.0.0.1/", seconds=0.05)
     over.set()
 
 
@@ -232,19 +236,19 @@ def test_host_that_answers_is_seen():
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert data._answers(f"{url}/there")
-        assert not data._answers(f"{url}/gone")
+        assert prepared._answers(f"{url}/there")
+        assert not prepared._answers(f"{url}/gone")
         server.shutdown()
         thread.join()
 
 
 def test_newest_finished_version_is_taken(tmp_path):
-    assert data._newest_prepared(tmp_path / "absent") is None
+    assert prepared._newest_prepared(tmp_path / "absent") is None
     for version in ("3.0.2", "3.0.10", "2.9.9", "3.1.0", "4.0.0.incompleteAB12"):
         (tmp_path / version).mkdir()
         if version != "3.1.0":
             (tmp_path / version / "dataset_info.json").write_text("{}")
-    assert data._newest_prepared(tmp_path).name == "3.0.10"
+    assert prepared._newest_prepared(tmp_path).name == "3.0.10"
 
 
 @pytest.fixture(scope="session")
@@ -277,7 +281,7 @@ def tiny_mnist(tmp_path_factory):
 
 def test_prepared_copy_is_read_as_it_is(tiny_mnist, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tiny_mnist))
-    dataset = data.load("mnist")
+    dataset = datasets.load("mnist")
     assert sizes(dataset) == (32, 4, 4, 20)
     expected = np.random.default_rng(20).integers(0, 256, (20, 28, 28, 1), np.uint8)
     np.testing.assert_array_equal(dataset.test.images, expected)
@@ -299,13 +303,13 @@ def test_unusable_copy_is_named(damage, tiny_mnist, tmp_path, monkeypatch):
     elif damage == "metadata":
         (folder / "dataset_info.json").write_text('{"name": ')
     elif damage == "images":
-        spec = dataclasses.replace(data.DATASETS["mnist"], image_shape=(32, 32, 3))
-        monkeypatch.setitem(data.DATASETS, "mnist", spec)
+        spec = dataclasses.replace(DATASETS["mnist"], image_shape=(32, 32, 3))
+        monkeypatch.setitem(DATASETS, "mnist", spec)
     else:
-        spec = dataclasses.replace(data.DATASETS["mnist"], num_classes=9)
-        monkeypatch.setitem(data.DATASETS, "mnist", spec)
+        spec = dataclasses.replace(DATASETS["mnist"], num_classes=9)
+        monkeypatch.setitem(DATASETS, "mnist", spec)
     with pytest.raises(ValueError) as caught:
-        data.load("mnist", str(tmp_path))
+        datasets.load("mnist", str(tmp_path))
     message = str(caught.value)
     assert f"mnist: expected a whole prepared data set in {folder}, received " in message
     assert "Remove that folder" in message
@@ -314,7 +318,7 @@ def test_unusable_copy_is_named(damage, tiny_mnist, tmp_path, monkeypatch):
 def test_with_a_network_the_data_set_is_prepared(tiny_mnist, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
-    monkeypatch.setattr(data, "_answers", lambda url: True)
+    monkeypatch.setattr(prepared, "_answers", lambda url: True)
     asked = []
 
     def builder(source, data_dir):
@@ -332,9 +336,9 @@ def test_with_a_network_the_data_set_is_prepared(tiny_mnist, tmp_path, monkeypat
 
     monkeypatch.setattr(tfds, "builder", builder)
     with pytest.raises(FileNotFoundError, match="download failed: ConnectionError: reset by peer"):
-        data.load("mnist", str(tmp_path))
+        datasets.load("mnist", str(tmp_path))
     for _ in range(2):
-        assert sizes(data.load("mnist", str(tmp_path))) == (32, 4, 4, 20)
+        assert sizes(datasets.load("mnist", str(tmp_path))) == (32, 4, 4, 20)
     # Asked for the version range once more, and not again once it was there.
     assert asked == ["mnist:3.*.*"] * 2
 
@@ -365,14 +369,14 @@ def prepared_counts(folder, name):
 
 @functools.cache
 def load_once(name, folder):
-    return data.load(name, folder)
+    return datasets.load(name, folder)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.prepared_data(name)) for name in COMPLETE]
 )
 def test_real_data_set_is_whole_or_says_that_it_is_not(name, prepared_data_dir):
-    spec = data.DATASETS[name]
+    spec = DATASETS[name]
     here = prepared_counts(pathlib.Path(prepared_data_dir), name)
     dataset = load_once(name, prepared_data_dir)
     assert sum(sizes(dataset)[:3]) == here["train"]
@@ -451,7 +455,7 @@ def test_a_folder_of_class_folders_is_read_bit_by_bit(tmp_path, shape):
     (root / "cat" / ".DS_Store").write_text("hidden")
     (root / ".cache").mkdir()
     (root / "README.txt").write_text("beside the class folders")
-    dataset = data.load("folder", f"{root}/")
+    dataset = datasets.load("folder", f"{root}/")
     assert (dataset.name, dataset.class_names) == ("xrays", ("ant", "cat", "dog"))
     assert sizes(dataset) == (96, 12, 12, 30)
     assert dataset.test.images.shape[1:] == (6, 8, 1 if len(shape) == 2 else 3)
@@ -468,27 +472,27 @@ def test_a_folder_of_class_folders_is_read_bit_by_bit(tmp_path, shape):
 @pytest.mark.parametrize("settings", [{}, {"size": (6, 8)}, {"max_test_images": 7}])
 def test_every_image_of_a_folder_knows_its_file(tmp_path, settings):
     root = write_images(tmp_path / "xrays", 20, (6, 8), ("cat", "ant"))
-    dataset = data.load("folder", str(root), **settings)
+    dataset = datasets.load("folder", str(root), **settings)
     for part in PARTS:
         split = getattr(dataset, part)
         assert len(split.files) == len(split) > 0
         for image, file in zip(split.images, split.files, strict=True):
             assert pathlib.Path(file).is_absolute()
             np.testing.assert_array_equal(image[..., 0], np.asarray(Image.open(file)))
-    assert data.load("digits").test.files is None
+    assert datasets.load("digits").test.files is None
 
 
 def test_a_drawn_test_set_is_stratified_and_follows_the_seed(tmp_path):
     root = write_images(tmp_path / "many", 60, classes=("a",))
     write_images(root, 20, classes=("b", "c"))
-    first, again, other = (data.load("folder", str(root), seed) for seed in (1, 1, 2))
+    first, again, other = (datasets.load("folder", str(root), seed) for seed in (1, 1, 2))
     for dataset in (first, other):
         assert np.bincount(dataset.test.labels).tolist() == [12, 4, 4]
         assert len(set(dataset.test.labels[:10])) > 1
     assert first.fingerprint == again.fingerprint != other.fingerprint
     assert rows_of(first.test) != rows_of(other.test)
     # Fewer training images leave the test set as it is.
-    few = data.load("folder", str(root), 1, max_train_images=20)
+    few = datasets.load("folder", str(root), 1, max_train_images=20)
     np.testing.assert_array_equal(few.test.images, first.test.images)
     assert sizes(few)[:3] == (16, 2, 2)
 
@@ -497,7 +501,7 @@ def test_a_drawn_test_set_is_stratified_and_follows_the_seed(tmp_path):
 def test_supplied_splits_are_used_and_validation_is_halved(tmp_path, called):
     for part, count in (("train", 15), (called, 5), ("test", 7)):
         write_images(tmp_path / "own" / part, count)
-    dataset = data.load("folder", str(tmp_path / "own"))
+    dataset = datasets.load("folder", str(tmp_path / "own"))
     assert sizes(dataset) == (30, 5, 5, 14)
     assert dataset.note == ""
     assert rows_and_classes(dataset, "train") == files_of(tmp_path / "own" / "train")
@@ -505,7 +509,7 @@ def test_supplied_splits_are_used_and_validation_is_halved(tmp_path, called):
     assert rows_and_classes(dataset, "validation", "calibration") == files_of(
         tmp_path / "own" / called
     )
-    other = data.load("folder", str(tmp_path / "own"), seed=1)
+    other = datasets.load("folder", str(tmp_path / "own"), seed=1)
     np.testing.assert_array_equal(dataset.test.images, other.test.images)
     assert rows_of(dataset.validation) != rows_of(other.validation)
 
@@ -514,21 +518,21 @@ def test_first_test_images_of_a_folder_stand_for_all_classes(tmp_path):
     write_images(tmp_path / "train", 10)
     write_images(tmp_path / "test", 30, classes=("cat",))
     write_images(tmp_path / "test", 10, classes=("dog",))
-    labels = data.load("folder", str(tmp_path), max_test_images=8).test.labels
+    labels = datasets.load("folder", str(tmp_path), max_test_images=8).test.labels
     assert np.bincount(labels).tolist() == [6, 2]
 
 
 def test_without_a_validation_folder_it_comes_from_the_training_images(tmp_path):
     for part, count in (("train", 20), ("test", 3)):
         write_images(tmp_path / part, count)
-    dataset = data.load("folder", str(tmp_path))
+    dataset = datasets.load("folder", str(tmp_path))
     assert sizes(dataset) == (32, 4, 4, 6)
     assert rows_and_classes(dataset, *PARTS[:3]) == files_of(tmp_path / "train")
 
 
 def test_a_class_may_be_called_train(tmp_path):
     write_images(tmp_path, 10, classes=("train", "plane", "test"))
-    assert data.load("folder", str(tmp_path)).class_names == ("plane", "test", "train")
+    assert datasets.load("folder", str(tmp_path)).class_names == ("plane", "test", "train")
 
 
 def test_formats_and_modes_are_read_as_a_person_sees_them(tmp_path):
@@ -549,7 +553,7 @@ def test_formats_and_modes_are_read_as_a_person_sees_them(tmp_path):
         ("cat/six.jpg", Image.fromarray(np.rot90(upright)), {"exif": sideways}),
     ):
         image.save(root / name, **options)
-    dataset = data.load("folder", str(root))
+    dataset = datasets.load("folder", str(root))
     assert sum(sizes(dataset)) == 26
     found = [row for part in PARTS for row in getattr(dataset, part).images]
     for expected, count, tolerance in (
@@ -566,10 +570,10 @@ def test_other_sizes_need_an_image_size(tmp_path):
     root = write_images(tmp_path / "sizes", 10)
     Image.fromarray(picture(5, (12, 9))).save(root / "cat" / "large.png")
     with pytest.raises(ValueError, match="expected images of one size .* received 12x9, 6x8; --im"):
-        data.load("folder", str(root))
-    dataset = data.load("folder", str(root), size=(5, 7))
+        datasets.load("folder", str(root))
+    dataset = datasets.load("folder", str(root), size=(5, 7))
     assert dataset.test.images.shape[1:] == (5, 7, 1)
-    expected = data.convert(picture(5, (12, 9))[None], (5, 7, 1))[0].tobytes()
+    expected = convert(picture(5, (12, 9))[None], (5, 7, 1))[0].tobytes()
     assert expected in [row for part in PARTS for row in rows_of(getattr(dataset, part))]
 
 
@@ -588,7 +592,7 @@ def damaged(tmp_path):
 def test_bad_files_are_named_and_counted(tmp_path):
     root = damaged(tmp_path)
     with pytest.raises(ValueError) as caught:
-        data.load("folder", str(root))
+        datasets.load("folder", str(root))
     message = str(caught.value)
     assert "bad: expected whole PNG, JPEG or BMP images" in message and "\n" not in message
     assert "received 6 of 26 files that are not" in message
@@ -600,7 +604,7 @@ def test_bad_files_are_named_and_counted(tmp_path):
 def test_bad_files_are_skipped_on_request_with_a_warning_and_a_note(tmp_path):
     root = damaged(tmp_path)
     with pytest.warns(UserWarning) as caught:
-        dataset = data.load("folder", str(root), bad_files="skip")
+        dataset = datasets.load("folder", str(root), bad_files="skip")
     (warning,) = caught
     for name in ("empty.png", "notes.txt", "deeper", "part.png", "deep.png", "other.gif"):
         assert name in str(warning.message)
@@ -616,7 +620,7 @@ def test_a_class_with_bad_files_alone_is_empty(tmp_path):
     (root / "eel").mkdir()
     (root / "eel" / "a.png").touch()
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="received none in .*eel$"):
-        data.load("folder", str(root), bad_files="skip")
+        datasets.load("folder", str(root), bad_files="skip")
 
 
 @pytest.mark.parametrize(
@@ -657,7 +661,7 @@ def test_a_folder_that_is_no_data_set_is_refused(tmp_path, change, message):
     else:
         shutil.rmtree(root / "test")
     with pytest.raises(ValueError, match=message) as caught:
-        data.load("folder", str(root))
+        datasets.load("folder", str(root))
     assert "\n" not in str(caught.value)
 
 
@@ -676,20 +680,20 @@ def test_names_with_line_ends_are_cleaned_and_guard_nothing(tmp_path):
 
 def save_arrays(path, **changes):
     np.savez(path, **arrays(**changes))
-    return data.load("npz", str(path))
+    return datasets.load("npz", str(path))
 
 
 def test_a_class_may_have_its_name_in_two_forms_of_unicode_but_not_twice(tmp_path):
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     write_images(tmp_path / "train", 10, classes=(composed, "dog"))
     write_images(tmp_path / "test", 2, classes=(decomposed, "dog "))
-    dataset = data.load("folder", str(tmp_path))
+    dataset = datasets.load("folder", str(tmp_path))
     assert dataset.class_names == (composed, "dog")
     assert sorted(dataset.test.labels) == [0, 0, 1, 1]
     assert (dataset.test.images[:, 0, 0, 0] == dataset.test.labels).all()
     write_images(tmp_path / "train", 2, classes=(decomposed,))
     with pytest.raises(ValueError, match="train: class folders: expected each name once"):
-        data.load("folder", str(tmp_path))
+        datasets.load("folder", str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\u2028b", "x" * 201, os.fsdecode(b"\xff")])
@@ -697,38 +701,38 @@ def test_class_folders_that_cannot_be_names_are_refused_before_images_are_read(
     tmp_path, monkeypatch, name
 ):
     write_images(tmp_path, 2, classes=(name, "dog"))
-    monkeypatch.setattr(data, "_decode_all", None)
+    monkeypatch.setattr(folders, "decode_all", None)
     with pytest.raises(ValueError, match="class folders: expected names ") as caught:
-        data.load("folder", str(tmp_path))
+        datasets.load("folder", str(tmp_path))
     assert str(caught.value).isprintable()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected a folder .* received .*none, which is n"):
-        data.load("folder", str(tmp_path / "none"))
+        datasets.load("folder", str(tmp_path / "none"))
     (tmp_path / "file").touch()
     with pytest.raises(FileNotFoundError, match="received .*file, which is a file"):
-        data.load("folder", str(tmp_path / "file"))
+        datasets.load("folder", str(tmp_path / "file"))
     for name in ("folder", "npz"):
         with pytest.raises(ValueError, match=f"data_dir: expected a path with dataset={name}"):
-            data.load(name)
+            datasets.load(name)
 
 
 def test_decoding_shows_its_progress_where_it_may(tmp_path, capsys):
     root = write_images(tmp_path, 10)
-    data.load("folder", str(root))
+    datasets.load("folder", str(root))
     assert capsys.readouterr().out == ""
-    data.load("folder", str(root), verbose=1)
+    datasets.load("folder", str(root), verbose=1)
     assert "20 images" in capsys.readouterr().out
 
 
 def test_fingerprint_of_a_folder_sees_one_pixel(tmp_path):
     root = write_images(tmp_path, 10)
-    before = data.load("folder", str(root)).fingerprint
+    before = datasets.load("folder", str(root)).fingerprint
     pixels = np.asarray(Image.open(root / "cat" / "003.png")).copy()
     pixels[2, 3] ^= 1
     Image.fromarray(pixels).save(root / "cat" / "003.png")
-    assert data.load("folder", str(root)).fingerprint != before
+    assert datasets.load("folder", str(root)).fingerprint != before
 
 
 # --- one's own data: a file of arrays ---
@@ -749,7 +753,7 @@ def test_a_file_of_arrays_is_read_as_it_is(tmp_path, channels):
     found = arrays(channels, class_names=np.array(["a", "b", "see"]))
     found["y_train"] = found["y_train"][:, None].astype(np.int32)
     np.savez(tmp_path / "own.v2.npz", **found)
-    dataset = data.load("npz", str(tmp_path / "own.v2.npz"))
+    dataset = datasets.load("npz", str(tmp_path / "own.v2.npz"))
     assert (dataset.name, dataset.class_names) == ("own.v2", ("a", "b", "see"))
     assert (sizes(dataset), dataset.note) == ((40, 5, 5, 12), "")
     shape = (12, 5, 6, *(channels or (1,)))
@@ -761,14 +765,14 @@ def test_a_file_of_arrays_is_read_as_it_is(tmp_path, channels):
         (image.tobytes(), dataset.class_names[label])
         for image, label in zip(found["x_val"], found["y_val"], strict=True)
     )
-    small = data.load("npz", str(tmp_path / "own.v2.npz"), size=(4, 3))
-    expected = data.convert(dataset.test.images, (4, 3, shape[3]))
+    small = datasets.load("npz", str(tmp_path / "own.v2.npz"), size=(4, 3))
+    expected = convert(dataset.test.images, (4, 3, shape[3]))
     np.testing.assert_array_equal(small.test.images, expected)
 
 
 def test_a_file_without_validation_and_names_gives_its_training_images_and_numbers(tmp_path):
     np.savez(tmp_path / "own.npz", **arrays(x_val=None, y_val=None))
-    dataset = data.load("npz", str(tmp_path / "own.npz"))
+    dataset = datasets.load("npz", str(tmp_path / "own.npz"))
     assert (sizes(dataset), dataset.class_names) == ((32, 4, 4, 12), ("0", "1", "2"))
 
 
@@ -811,22 +815,22 @@ def test_a_file_without_validation_and_names_gives_its_training_images_and_numbe
 def test_a_file_that_is_no_data_set_is_refused(tmp_path, changes, message):
     np.savez(tmp_path / "own.npz", **arrays(**changes))
     with pytest.raises(ValueError, match=f"own.npz: .*{message}") as caught:
-        data.load("npz", str(tmp_path / "own.npz"))
+        datasets.load("npz", str(tmp_path / "own.npz"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="data_dir: expected an npz file .*none.npz"):
-        data.load("npz", str(tmp_path / "none.npz"))
+        datasets.load("npz", str(tmp_path / "none.npz"))
     np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
     with pytest.raises(ValueError, match="own.npz: expected an npz file .*cannot be read"):
-        data.load("npz", str(tmp_path / "own.npz"))
+        datasets.load("npz", str(tmp_path / "own.npz"))
 
 
 @pytest.mark.prepared_data("pneumoniamnist.npz")
 def test_real_x_rays_keep_their_official_splits(prepared_data_dir):
     path = pathlib.Path(prepared_data_dir).parent / "pneumoniamnist.npz"
-    dataset = data.load("npz", str(path))
+    dataset = datasets.load("npz", str(path))
     assert sizes(dataset) == (4708, 262, 262, 624)
     assert (dataset.name, dataset.note) == ("pneumoniamnist", "")
     with np.load(path) as archive:
@@ -850,7 +854,7 @@ def test_real_x_rays_keep_their_official_splits(prepared_data_dir):
     ],
 )
 def test_ones_own_data_is_called_by_its_path(name, path, expected):
-    assert data.short_name(name, path) == expected
+    assert datasets.short_name(name, path) == expected
 
 
 # --- other data sets of tensorflow-datasets ---
@@ -896,20 +900,20 @@ def prepare_tfds(root, parts, features=None, name="weeds", shape=(6, 8, 3)):
 
 def test_any_prepared_data_set_loads_by_its_name(tmp_path):
     root = prepare_tfds(tmp_path, {"train": 20, "validation": 7, "test": 5})
-    dataset = data.load("weeds", root)
+    dataset = datasets.load("weeds", root)
     assert (dataset.name, dataset.class_names) == ("weeds", ("thistle", "nettle"))
     assert (sizes(dataset), dataset.note) == ((20, 4, 3, 5), "")
     for number, image in enumerate(dataset.test.images):
         np.testing.assert_array_equal(image, picture(number, (6, 8, 3)))
     assert dataset.test.labels.tolist() == [0, 1, 0, 1, 0]
-    assert data.load("weeds", root, size=(3, 4)).test.images.shape == (5, 3, 4, 3)
-    others = data.load_images("weeds", root, (6, 8, 3), limit=2)
+    assert datasets.load("weeds", root, size=(3, 4)).test.images.shape == (5, 3, 4, 3)
+    others = datasets.load_images("weeds", root, (6, 8, 3), limit=2)
     np.testing.assert_array_equal(others, dataset.test.images[:2])
 
 
 def test_a_prepared_data_set_without_a_test_split_gives_a_fifth(tmp_path):
     root = prepare_tfds(tmp_path, {"train": 50}, shape=(6, 8, 1))
-    dataset = data.load("weeds", root)
+    dataset = datasets.load("weeds", root)
     assert sizes(dataset) == (32, 4, 4, 10)
     assert np.bincount(dataset.test.labels).tolist() == [5, 5]
     assert dataset.note.startswith("weeds: no test images supplied: a fifth")
@@ -918,10 +922,10 @@ def test_a_prepared_data_set_without_a_test_split_gives_a_fifth(tmp_path):
 def test_a_prepared_data_set_of_other_sizes_needs_an_image_size(tmp_path):
     root = prepare_tfds(tmp_path, {"train": 20, "test": 4}, shape=(None, None, 3))
     with pytest.raises(ValueError, match="weeds: expected images of one size, .*--image_size"):
-        data.load("weeds", root)
-    dataset = data.load("weeds", root, size=(5, 4))
+        datasets.load("weeds", root)
+    dataset = datasets.load("weeds", root, size=(5, 4))
     assert dataset.train.images.shape == (16, 5, 4, 3)
-    expected = data.convert(picture(1, (7, 7, 3))[None], (5, 4, 3))[0]
+    expected = convert(picture(1, (7, 7, 3))[None], (5, 4, 3))[0]
     np.testing.assert_array_equal(dataset.test.images[1], expected)
 
 
@@ -936,32 +940,32 @@ def test_a_prepared_data_set_without_image_label_or_training_split_is_refused(tm
     with pytest.raises(
         ValueError, match="weeds: expected one ClassLabel feature, or one called 'l"
     ):
-        data.load("weeds", root)
+        datasets.load("weeds", root)
     root = prepare_tfds(tmp_path / "b", {"test": 4})
     with pytest.raises(ValueError, match="weeds: expected a split train, received test"):
-        data.load("weeds", root)
+        datasets.load("weeds", root)
 
 
 def test_a_damaged_copy_of_another_data_set_is_named_and_never_downloaded(tmp_path, monkeypatch):
     root = prepare_tfds(tmp_path, {"train": 20, "test": 4})
-    monkeypatch.setattr(data, "_prepare", None)
+    monkeypatch.setattr(prepared, "_prepare", None)
     (tmp_path / "weeds" / "1.0.0" / "weeds-test.tfrecord-00000-of-00001").unlink()
     with pytest.raises(ValueError, match="weeds: expected a whole prepared data set in .*1.0.0"):
-        data.load("weeds", root)
+        datasets.load("weeds", root)
     with pytest.raises(ValueError) as caught:
-        data.load("reeds", root)
-    known = ", ".join([*data.DATASETS, "folder", "npz"])
+        datasets.load("reeds", root)
+    known = ", ".join([*DATASETS, "folder", "npz"])
     assert str(caught.value) == (
         f"dataset: expected one of {known}, or a name with <name>/<version>/dataset_info.json in "
         f"{root}, received 'reeds'"
     )
     for name in ("../" + tmp_path.name + "/weeds", "", "weeds/1.0.0/x"):
         with pytest.raises(ValueError, match="dataset: expected one of mnist"):
-            data.load(name, root)
+            datasets.load(name, root)
 
 
 def test_a_known_data_set_in_another_size_says_so():
-    dataset = data.load("digits", size=(4, 6))
+    dataset = datasets.load("digits", size=(4, 6))
     assert dataset.test.images.shape == (355, 4, 6, 1)
     assert dataset.note == "digits: images resized to 4x6 (image_size)"
 
@@ -975,19 +979,17 @@ def color_images(n: int = 4, height: int = 7, width: int = 9) -> np.ndarray:
 
 def test_images_of_their_shape_stay_as_they_are():
     images = color_images()
-    np.testing.assert_array_equal(data.convert(images, (7, 9, 3)), images)
-    np.testing.assert_array_equal(data.convert(images[..., 0], (7, 9, 1))[..., 0], images[..., 0])
+    np.testing.assert_array_equal(convert(images, (7, 9, 3)), images)
+    np.testing.assert_array_equal(convert(images[..., 0], (7, 9, 1))[..., 0], images[..., 0])
 
 
 def test_color_becomes_gray_by_luma_and_gray_becomes_color():
     images = color_images()
-    gray = data.convert(images, (7, 9, 1))
+    gray = convert(images, (7, 9, 1))
     red, green, blue = np.moveaxis(images.astype(float), -1, 0)
     np.testing.assert_array_equal(gray[..., 0], np.rint(0.299 * red + 0.587 * green + 0.114 * blue))
-    np.testing.assert_array_equal(
-        data.convert(np.full((1, 2, 2, 3), 255, np.uint8), (2, 2, 1)), 255
-    )
-    color = data.convert(gray, (7, 9, 3))
+    np.testing.assert_array_equal(convert(np.full((1, 2, 2, 3), 255, np.uint8), (2, 2, 1)), 255)
+    color = convert(gray, (7, 9, 3))
     for channel in range(3):
         np.testing.assert_array_equal(color[..., channel], gray[..., 0])
 
@@ -1006,9 +1008,9 @@ def slow_axis(pixels: np.ndarray, size: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(28, 32, 3), (3, 4, 3), (7, 18, 1), (1, 1, 3)])
 def test_another_size_is_bilinear(shape):
     images = color_images()
-    resized = data.convert(images, shape)
+    resized = convert(images, shape)
     assert (resized.dtype, resized.shape) == (np.uint8, (4, *shape))
-    source = data.convert(images, (7, 9, shape[2])).astype(float)
+    source = convert(images, (7, 9, shape[2])).astype(float)
     for image, received in zip(source, resized, strict=True):
         expected = np.apply_along_axis(slow_axis, 0, image, shape[0])
         expected = np.apply_along_axis(slow_axis, 1, expected, shape[1])
@@ -1017,48 +1019,48 @@ def test_another_size_is_bilinear(shape):
 
 def test_flat_images_stay_flat_in_any_shape():
     for shape in ((5, 50, 1), (2, 3, 3)):
-        assert set(data.convert(np.full((2, 7, 9, 3), 200, np.uint8), shape).ravel()) == {200}
+        assert set(convert(np.full((2, 7, 9, 3), 200, np.uint8), shape).ravel()) == {200}
 
 
 def test_convert_refuses_what_is_no_image_or_no_shape():
     for bad in (np.zeros((2, 7, 9, 3)), np.zeros((7, 9), np.uint8), np.zeros((1, 7, 9, 4), "u1")):
         with pytest.raises(ValueError, match="images: expected uint8"):
-            data.convert(bad, (7, 9, 1))
+            convert(bad, (7, 9, 1))
     for shape in ((7, 9, 2), (0, 9, 1)):
         with pytest.raises(
             ValueError, match=r"shape: expected \(height, width, 1 or 3\), received"
         ):
-            data.convert(color_images(), shape)
+            convert(color_images(), shape)
 
 
 def test_images_of_a_data_set_are_its_test_images():
-    digits = data.load("digits").test.images
-    np.testing.assert_array_equal(data.load_images("digits", "", (8, 8, 1)), digits)
-    few = data.load_images("digits", "", (4, 4, 3), limit=5)
-    np.testing.assert_array_equal(few, data.convert(digits[:5], (4, 4, 3)))
+    digits = datasets.load("digits").test.images
+    np.testing.assert_array_equal(datasets.load_images("digits", "", (8, 8, 1)), digits)
+    few = datasets.load_images("digits", "", (4, 4, 3), limit=5)
+    np.testing.assert_array_equal(few, convert(digits[:5], (4, 4, 3)))
 
 
 def test_images_of_a_folder_are_found(tmp_path):
     write_images(tmp_path / "flat", 3, (6, 8, 3), classes=("only",))
-    flat = data.load_images(str(tmp_path / "flat" / "only"), "", (6, 8, 1))
+    flat = datasets.load_images(str(tmp_path / "flat" / "only"), "", (6, 8, 1))
     expected = [np.asarray(Image.open(path)) for path in sorted(tmp_path.rglob("*.png"))]
-    np.testing.assert_array_equal(flat, data.convert(np.stack(expected), (6, 8, 1)))
+    np.testing.assert_array_equal(flat, convert(np.stack(expected), (6, 8, 1)))
     # Of class folders all; of splits the test set.
     write_images(tmp_path / "own" / "train", 5)
     write_images(tmp_path / "own" / "test", 4, (9, 9))
-    assert len(data.load_images(str(tmp_path / "own" / "train"), "", (6, 8, 1))) == 10
-    test = data.load_images(str(tmp_path / "own"), "", (9, 9, 3), limit=6)
+    assert len(datasets.load_images(str(tmp_path / "own" / "train"), "", (6, 8, 1))) == 10
+    test = datasets.load_images(str(tmp_path / "own"), "", (9, 9, 3), limit=6)
     assert test.shape == (6, 9, 9, 3)
     assert test[:, 0, 0, 0].tolist() == [0, 1] * 3
     (tmp_path / "flat" / "only" / "000.png").write_text("words")
     with pytest.raises(ValueError, match="received 1 of 3 files that are not: only/000.png"):
-        data.load_images(str(tmp_path / "flat"), "", (6, 8, 1))
+        datasets.load_images(str(tmp_path / "flat"), "", (6, 8, 1))
     with pytest.warns(UserWarning, match="only/000.png"):
-        few = data.load_images(str(tmp_path / "flat"), "", (6, 8, 1), bad_files="skip")
+        few = datasets.load_images(str(tmp_path / "flat"), "", (6, 8, 1), bad_files="skip")
     np.testing.assert_array_equal(few, flat[1:])
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="none: expected image files, received none"):
-        data.load_images(str(tmp_path / "none"), "", (6, 8, 1))
+        datasets.load_images(str(tmp_path / "none"), "", (6, 8, 1))
 
 
 @pytest.mark.parametrize(
@@ -1074,9 +1076,9 @@ def test_images_of_a_folder_are_found(tmp_path):
 def test_images_of_a_file_are_found(tmp_path, others, key):
     images = color_images()[..., 0]
     np.savez(tmp_path / "letters.npz", **others, **{key: images})
-    loaded = data.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 1))
+    loaded = datasets.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 1))
     np.testing.assert_array_equal(loaded, images[..., None])
-    loaded = data.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 3), limit=3)
+    loaded = datasets.load_images(str(tmp_path / "letters.npz"), "", (7, 9, 3), limit=3)
     assert loaded.shape == (3, 7, 9, 3)
 
 
@@ -1093,12 +1095,12 @@ def test_images_of_a_file_are_found(tmp_path, others, key):
 def test_a_file_without_clear_images_is_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "theirs.npz", **arrays)
     with pytest.raises(ValueError, match=f"theirs.npz: expected .*{message}"):
-        data.load_images(str(tmp_path / "theirs.npz"), "", (7, 9, 1))
+        datasets.load_images(str(tmp_path / "theirs.npz"), "", (7, 9, 1))
 
 
 def test_a_missing_or_damaged_file_of_images_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected one of mnist, .*received 'letters.npz'"):
-        data.load_images("letters.npz", "", (7, 9, 1))
+        datasets.load_images("letters.npz", "", (7, 9, 1))
     path = tmp_path / "theirs.npz"
     np.savez(path, x=color_images())
     whole = path.read_bytes()
@@ -1111,7 +1113,7 @@ def test_a_missing_or_damaged_file_of_images_is_named(tmp_path):
     ):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="theirs.npz: expected an npz file of images"):
-            data.load_images(str(path), "", (7, 9, 1))
+            datasets.load_images(str(path), "", (7, 9, 1))
 
 
 # --- covariate shift ---
@@ -1125,11 +1127,11 @@ def scene(n: int = 60, channels: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", data.CORRUPTIONS)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_corruptions_grow_with_strength_and_repeat_by_seed(name, channels):
     images = scene(channels=channels)
     before = images.copy()
-    corrupt = data.CORRUPTIONS[name]
+    corrupt = CORRUPTIONS[name]
     changed = [corrupt(images, strength, 5) for strength in (1, 2, 3)]
     np.testing.assert_array_equal(images, before)
     distances = [np.abs(x.astype(float) - images).mean() for x in changed]
@@ -1143,7 +1145,7 @@ def test_corruptions_grow_with_strength_and_repeat_by_seed(name, channels):
 def test_noise_has_its_documented_standard_deviation():
     flat = np.full((20, 28, 28, 1), 127, np.uint8)
     for strength, sd in ((1, 16), (2, 32)):
-        noisy = data.CORRUPTIONS["noise"](flat, strength, 0).astype(float) - 127
+        noisy = CORRUPTIONS["noise"](flat, strength, 0).astype(float) - 127
         # 15,680 values: the standard error of the sd is 0.6 %, of the mean sd / 125.
         assert noisy.std() == pytest.approx(sd, rel=0.03)
         assert noisy.mean() == pytest.approx(0, abs=sd / 25)
@@ -1156,22 +1158,22 @@ def test_noise_has_its_documented_standard_deviation():
 def test_blur_spreads_a_point_as_a_gaussian(strength, sigma):
     point = np.zeros((2, 28, 28, 3), np.uint8)
     point[0, 14, 14, 1] = 255
-    blurred = data.CORRUPTIONS["blur"](point, strength, 0)
+    blurred = CORRUPTIONS["blur"](point, strength, 0)
     axis = np.exp(-0.5 * ((np.arange(28) - 14) / sigma) ** 2)
     expected = 255 * np.outer(axis, axis) / axis.sum() ** 2
     assert np.abs(blurred[0, ..., 1] - expected).max() < 0.6
     # It spreads neither to other images nor to other channels.
     assert not blurred[1].any() and not blurred[0, ..., [0, 2]].any()
     # The same picture at twice the size is blurred twice as much.
-    large = data.CORRUPTIONS["blur"](np.repeat(np.repeat(scene(1), 2, 1), 2, 2), strength, 0)
-    small = data.CORRUPTIONS["blur"](scene(1), strength, 0)
-    assert np.abs(data.convert(large, (28, 28, 1)).astype(float) - small).mean() < 2
+    large = CORRUPTIONS["blur"](np.repeat(np.repeat(scene(1), 2, 1), 2, 2), strength, 0)
+    small = CORRUPTIONS["blur"](scene(1), strength, 0)
+    assert np.abs(convert(large, (28, 28, 1)).astype(float) - small).mean() < 2
 
 
 @pytest.mark.parametrize("strength, degrees", [(1, 15), (2, 30), (3, 60)])
 def test_rotation_turns_the_bar_by_its_angle_to_either_side(strength, degrees):
     bar = np.where(scene() == 220, 220, 0).astype(np.uint8)
-    turned = data.CORRUPTIONS["rotation"](bar, strength, 0)
+    turned = CORRUPTIONS["rotation"](bar, strength, 0)
     y, x = np.mgrid[:28, :28] - 13.5
     angles = []
     for image in turned[..., 0].astype(float):
@@ -1182,16 +1184,16 @@ def test_rotation_turns_the_bar_by_its_angle_to_either_side(strength, degrees):
     assert 15 < np.sum(np.array(angles) > 0) < 45
 
 
-@pytest.mark.parametrize("name", data.CORRUPTIONS)
+@pytest.mark.parametrize("name", CORRUPTIONS)
 def test_corruptions_refuse_other_strengths_and_other_arrays(name):
     for strength in (0, 4, -1, 1.5):
         with pytest.raises(ValueError, match=f"strength: expected 1, 2 or 3, received {strength}"):
-            data.CORRUPTIONS[name](scene(2), strength, 0)
+            CORRUPTIONS[name](scene(2), strength, 0)
     for bad in (scene(2)[..., 0], scene(2) / 255):
         with pytest.raises(
             ValueError, match=r"images: expected uint8 \[n, height, width, 1 or 3\]"
         ):
-            data.CORRUPTIONS[name](bad, 1, 0)
+            CORRUPTIONS[name](bad, 1, 0)
 
 
 # --- batches ---
@@ -1204,8 +1206,8 @@ def collect(dataset):
 def test_batches_carry_every_row_once_and_keep_rows_together():
     images = np.arange(23, dtype=np.uint8).reshape(23, 1, 1, 1)
     labels = np.arange(23, dtype=np.int64) * 10
-    epoch = data.epoch_variable()
-    got = collect(data.batches((images, labels), 5, seed=1, epoch=epoch))
+    epoch = batching.epoch_variable()
+    got = collect(batching.batches((images, labels), 5, seed=1, epoch=epoch))
     assert [len(batch[1]) for batch in got] == [5, 5, 5, 5, 3]
     assert got[0][0].dtype == np.uint8
     for some_images, some_labels in got:
@@ -1217,7 +1219,7 @@ def test_batches_carry_every_row_once_and_keep_rows_together():
 
 def test_batches_without_epoch_keep_the_order():
     x = np.arange(11)
-    got = collect(data.batches((x,), 4))
+    got = collect(batching.batches((x,), 4))
     assert [batch[0].tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
@@ -1225,8 +1227,8 @@ def test_order_depends_on_seed_and_epoch_alone():
     x = np.arange(100)
 
     def orders(seed, epochs):
-        epoch = data.epoch_variable()
-        dataset = data.batches((x,), 7, seed=seed, epoch=epoch)
+        epoch = batching.epoch_variable()
+        dataset = batching.batches((x,), 7, seed=seed, epoch=epoch)
         found = []
         for number in epochs:
             epoch.assign(number)
@@ -1246,8 +1248,8 @@ def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution):
 
     n, seen, now = 103, {}, [0]
     x, y = np.arange(n, dtype=np.int64)[:, None], np.zeros((n, 1), np.float32)
-    epoch = data.epoch_variable()
-    dataset = data.batches((x, y), 4, seed=2, epoch=epoch)
+    epoch = batching.epoch_variable()
+    dataset = batching.batches((x, y), 4, seed=2, epoch=epoch)
 
     class Recorder(keras.Model):
         def __init__(self):
@@ -1316,7 +1318,9 @@ def test_mirrored_strategy_cuts_the_same_batches():
 
 
 def test_large_arrays_are_no_constants_of_the_graph():
-    dataset = data.batches((np.zeros((1000, 1000), np.uint8),), 10, epoch=data.epoch_variable())
+    dataset = batching.batches(
+        (np.zeros((1000, 1000), np.uint8),), 10, epoch=batching.epoch_variable()
+    )
     # The dataset's functions hold what they do; captured tensors are their inputs.
     node = dataset
     functions = []
@@ -1328,11 +1332,11 @@ def test_large_arrays_are_no_constants_of_the_graph():
 
 def test_batches_refuse_arrays_that_do_not_fit():
     with pytest.raises(ValueError, match=r"same number of rows .* received \[3, 4\]"):
-        data.batches((np.zeros(3), np.zeros(4)), 2)
+        batching.batches((np.zeros(3), np.zeros(4)), 2)
     with pytest.raises(ValueError, match=r"at least one.*received \[0\]"):
-        data.batches((np.zeros(0),), 2)
+        batching.batches((np.zeros(0),), 2)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, received 0"):
-        data.batches((np.zeros(3),), 0)
+        batching.batches((np.zeros(3),), 0)
 
 
 def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
@@ -1341,11 +1345,11 @@ def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
     with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
         archive.writestr("x_train", "hi")
     with pytest.raises(ValueError, match="raw.npz: expected an npz file .*x_train is no array"):
-        data.load("npz", str(tmp_path / "raw.npz"))
+        datasets.load("npz", str(tmp_path / "raw.npz"))
     images = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "s.npz", x_train=images, y_train=np.int64(1), x_test=images, y_test=[0] * 4)
     with pytest.raises(ValueError, match="y_train: expected a whole number for each"):
-        data.load("npz", str(tmp_path / "s.npz"))
+        datasets.load("npz", str(tmp_path / "s.npz"))
 
 
 def test_a_pipe_in_a_class_folder_is_no_image(tmp_path):
@@ -1353,7 +1357,7 @@ def test_a_pipe_in_a_class_folder_is_no_image(tmp_path):
 
     (tmp_path / "a").mkdir()
     os.mkfifo(tmp_path / "a" / "pipe.png")
-    assert data._visible(tmp_path / "a") == []
+    assert folders.visible_entries(tmp_path / "a") == []
 
 
 def test_one_image_file_is_read_as_those_of_a_folder(tmp_path):
@@ -1361,13 +1365,13 @@ def test_one_image_file_is_read_as_those_of_a_folder(tmp_path):
     for number, name in enumerate("ab"):
         (tmp_path / name).mkdir()
         Image.fromarray(pixels[number]).save(tmp_path / name / "1.png")
-    images = data.load_images(str(tmp_path), "", (5, 4, 3))
-    found, reason = data.read_image(tmp_path / "b" / "1.png", (5, 4, 3))
+    images = datasets.load_images(str(tmp_path), "", (5, 4, 3))
+    found, reason = folders.read_image(tmp_path / "b" / "1.png", (5, 4, 3))
     assert reason == "" and any(np.array_equal(found, image) for image in images)
-    np.testing.assert_array_equal(found, data.convert(pixels[1:2], (5, 4, 3))[0])
+    np.testing.assert_array_equal(found, convert(pixels[1:2], (5, 4, 3))[0])
     (tmp_path / "c").write_bytes(b"")
     for name, reason in (("c", "empty"), ("d", "No such file or directory"), ("a", "no file")):
-        assert data.read_image(tmp_path / name, (5, 4, 3)) == (None, reason)
+        assert folders.read_image(tmp_path / name, (5, 4, 3)) == (None, reason)
 
 
 def test_files_below_a_folder_stand_in_order_and_end(tmp_path):
@@ -1379,8 +1383,8 @@ def test_files_below_a_folder_stand_in_order_and_end(tmp_path):
     os.symlink(tmp_path / "b" / "c", tmp_path / "d")
     os.symlink("circle", tmp_path / "circle")
     os.mkfifo(tmp_path / "pipe")
-    assert list(data.files_below(tmp_path)) == [
+    assert list(folders.files_below(tmp_path)) == [
         "Z", "a", "b/10", "b/2", "b/c/1", "c.png", "circle", "d/1",
     ]  # fmt: skip
     with pytest.raises(OSError):
-        next(data.files_below(tmp_path / "nowhere"))
+        next(folders.files_below(tmp_path / "nowhere"))

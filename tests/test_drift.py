@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from btcp_tf import drift
+from btcp_tf.decisions import drift
 
 
 def rng(seed=0):

@@ -10,7 +10,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
-from btcp_tf import estimators, metrics
+from btcp_tf import metrics
+from btcp_tf.methods import residual_choice, residual_fit
+from btcp_tf.methods.residual_choice import MCP, Fit
+from btcp_tf.methods.residual_fit import EVIDENCE, HeldOut, Seen
+from btcp_tf.networks import evidence_layers
+from btcp_tf.networks.evidence_layers import (
+    AnswerEvidence,
+    HeadEvidence,
+    McpLogit,
+    NeighborEvidence,
+    Residual,
+    View,
+)
 
 
 def softmax(logits):
@@ -22,14 +34,14 @@ def softmax(logits):
 def test_mcp_logit_is_the_logit_of_mcp(k):
     logits = np.random.default_rng(0).normal(size=(50, k)).astype(np.float32) * 3
     u = 1 - softmax(logits.astype(np.float64)).max(axis=1)
-    z = np.asarray(estimators.McpLogit()(logits))
+    z = np.asarray(McpLogit()(logits))
     assert z.shape == (50, 1)
     np.testing.assert_allclose(z[:, 0], np.log(u / (1 - u)), rtol=1e-4, atol=1e-5)
 
 
 def test_mcp_logit_still_ranks_where_the_softmax_is_one():
     logits = np.array([[100, 0, 0], [90, 0, 0], [100, 50, 0]], np.float32)
-    z = np.asarray(estimators.McpLogit()(logits))[:, 0]
+    z = np.asarray(McpLogit()(logits))[:, 0]
     assert np.isfinite(z).all() and z[0] < z[1] < z[2]
 
 
@@ -37,13 +49,13 @@ def test_answer_evidence():
     logits = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     probs = softmax(logits)
     ordered = np.sort(probs, axis=1)[:, ::-1]
-    found = np.asarray(estimators.AnswerEvidence(top=3)(logits))
+    found = np.asarray(AnswerEvidence(top=3)(logits))
     np.testing.assert_allclose(found[:, :3], np.log(ordered[:, :3]), atol=1e-5)
     np.testing.assert_allclose(found[:, 3], ordered[:, 0] - ordered[:, 1], atol=1e-5)
     np.testing.assert_allclose(found[:, 4], -(probs * np.log(probs)).sum(axis=1), atol=1e-5)
     np.testing.assert_array_equal(found[:, 5:], np.eye(4)[probs.argmax(axis=1)])
     # Logits of any size leave it finite.
-    assert np.isfinite(estimators.AnswerEvidence()(logits * 1000)).all()
+    assert np.isfinite(AnswerEvidence()(logits * 1000)).all()
 
 
 def brute_force(points, labels, queries, predicted, unit, k, shares=None):
@@ -72,14 +84,14 @@ def brute_force(points, labels, queries, predicted, unit, k, shares=None):
 
 @pytest.mark.parametrize("size", [1, 2, 7, 120])
 def test_neighbor_evidence_is_brute_force(size, monkeypatch):
-    monkeypatch.setattr(estimators, "_BLOCK", 50)  # Several blocks, the last one short.
+    monkeypatch.setattr(evidence_layers, "_BLOCK", 50)  # Several blocks, the last one short.
     random = np.random.default_rng(size)
     points = random.normal(size=(size, 6)).astype(np.float32)
     labels = random.integers(0, 3, size)
     shares = random.choice([1.0, 0.5], size)
     queries = np.r_[points[:5], random.normal(size=(30, 6))].astype(np.float32)
     logits = random.normal(size=(len(queries), 3)).astype(np.float32)
-    index = estimators.NeighborEvidence(size, 6)
+    index = NeighborEvidence(size, 6)
     index.set_points(points, labels, shares)
     found = np.asarray(index(queries, logits))
     unit, k = float(index.unit.numpy()), min(64, size)
@@ -94,7 +106,7 @@ def test_a_layer_of_0_1_0_keeps_its_formula():
     logits = random.normal(size=(20, 3)).astype(np.float32)
     predicted = logits.argmax(axis=1)
     config = {"size": 80, "width": 4, "neighbors": 50, "axes": 0, "name": "neighbors"}
-    index = estimators.NeighborEvidence.from_config(config)
+    index = NeighborEvidence.from_config(config)
     for weight, value in zip(index.weights, (points, labels, np.zeros(4), 0.1), strict=True):
         weight.assign(value)
     found = np.asarray(index(queries, logits))
@@ -106,21 +118,19 @@ def test_a_layer_of_0_1_0_keeps_its_formula():
         d = np.log(d[order] + 0.1)
         wanted = [d[0], d[9], d[49], d[~other].min() - d[other].min()]
         np.testing.assert_allclose(found[row, 4:], wanted, atol=1e-4)
-    head = estimators.HeadEvidence.from_config({"width": 4, "classes": 3, "hidden": 2})
+    head = HeadEvidence.from_config({"width": 4, "classes": 3, "hidden": 2})
     head.set_weights([random.normal(size=w.shape) for w in head.weights])
     told = np.asarray(head(queries, logits))
     # More against the predicted class than for it is another one, of which there may be several.
     assert set(told[:, 3]) == {0, 1} and (told[told[:, 0] < 0, 3] == 0).all()
     images = random.random((2, 9, 9))
-    view = estimators.View()
-    old = estimators.View.from_config({"name": "view"})
+    view = View()
+    old = View.from_config({"name": "view"})
     np.testing.assert_array_equal(old(images), view(images)[:, :-1])
     for layer in (index, head, old):
         again = type(layer).from_config(layer.get_config())
         assert again.version == 1 and len(again.weights) == len(layer.weights)
-    assert all(
-        layer.version == 2 for layer in (view, estimators.View.from_config(view.get_config()))
-    )
+    assert all(layer.version == 2 for layer in (view, View.from_config(view.get_config())))
 
 
 def test_repeated_samples_do_not_change_the_neighbors():
@@ -130,8 +140,8 @@ def test_repeated_samples_do_not_change_the_neighbors():
     logits = random.normal(size=(39, 3)).astype(np.float32)
 
     def read(points, labels):
-        held_out = estimators.HeldOut(None, None, (estimators.Seen(points, logits), labels))
-        readers = estimators._readers(held_out, ("answer", "neighbors"), False, 64, 0)
+        held_out = HeldOut(None, None, (Seen(points, logits), labels))
+        readers = residual_fit._readers(held_out, ("answer", "neighbors"), False, 64, 0)
         return np.asarray(readers["neighbors"](queries, logits))
 
     plain = read(points, labels)
@@ -145,12 +155,12 @@ def test_repeated_samples_do_not_change_the_neighbors():
 def test_a_point_of_two_labels_is_half_of_each():
     points = np.float32([[0, 0], [0, 0], [0, 0], [-0.0, 0], [5, 0], [0, 9], [1, 1]])
     labels = np.array([1, 0, 1, 1, 2, 2, 2])
-    rows, shares = estimators._distinct(points, labels)
+    rows, shares = evidence_layers.distinct(points, labels)
     found = {(*points[row], labels[row]): share for row, share in zip(rows, shares, strict=True)}
     once = {(5, 0, 2): 1, (0, 9, 2): 1, (1, 1, 2): 1}
     assert found == {(0, 0, 1): 0.5, (0, 0, 0): 0.5, **once}
     for n in (1, 2, 30):
-        rows, shares = estimators._distinct(np.ones((n, 3), np.float32), np.zeros(n, np.int64))
+        rows, shares = evidence_layers.distinct(np.ones((n, 3), np.float32), np.zeros(n, np.int64))
         assert len(rows) == 1 and shares == [1.0]
 
 
@@ -165,7 +175,7 @@ def test_neighbors_are_found_far_from_the_origin(offset):
     far = np.array([0, 0, offset, 0, -offset], np.float32)
     found = []
     for shift in (0 * far, far):
-        index = estimators.NeighborEvidence(300, 5)
+        index = NeighborEvidence(300, 5)
         index.set_points(points + shift, labels)
         found.append(np.asarray(index(queries + shift, logits)))
         alone = [
@@ -178,7 +188,7 @@ def test_neighbors_are_found_far_from_the_origin(offset):
 
 def test_neighbor_evidence_of_copies_is_finite():
     points = np.zeros((20, 3), np.float32)
-    index = estimators.NeighborEvidence(20, 3)
+    index = NeighborEvidence(20, 3)
     index.set_points(points, np.arange(20) % 2)
     assert np.isfinite(index(points, np.zeros((20, 2), np.float32))).all()
 
@@ -210,31 +220,29 @@ def test_view_is_its_textbook_version():
     images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
     images[1, :, 14:] = 0
     wanted = np.stack([slow_view(image) for image in images])
-    found = np.asarray(estimators.View()(images))
+    found = np.asarray(View()(images))
     np.testing.assert_allclose(found[:, :-1], wanted, atol=1e-4)
     np.testing.assert_allclose(found[:, -1], images.std(axis=(1, 2)), rtol=1e-5)
-    np.testing.assert_array_equal(
-        estimators.View()(images), estimators.View()(images[..., None].astype(np.float32))
-    )
+    np.testing.assert_array_equal(View()(images), View()(images[..., None].astype(np.float32)))
 
 
 def test_view_does_not_depend_on_the_scale_of_pixels_or_on_the_size_of_the_batch():
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 20, 3), np.uint8)
-    found = np.asarray(estimators.View()(images))
+    found = np.asarray(View()(images))
     assert found.shape == (4, 392 + 3 * 196 + 1)
     for scale, shift in ((1 / 255.0, 0), (1 / 127.5, -1), (1e30, 0), (1e-20, 0)):
-        other = np.asarray(estimators.View()(images * scale + shift))
+        other = np.asarray(View()(images * scale + shift))
         np.testing.assert_allclose(other[:, :-1], found[:, :-1], atol=1e-3)
         np.testing.assert_allclose(other[:, -1], found[:, -1] * scale, rtol=1e-3)
-    np.testing.assert_allclose(np.asarray(estimators.View()(images[2:3])), found[2:3], atol=1e-5)
-    turned = np.asarray(estimators.View()(images[:, ::-1]))
+    np.testing.assert_allclose(np.asarray(View()(images[2:3])), found[2:3], atol=1e-5)
+    turned = np.asarray(View()(images[:, ::-1]))
     assert abs(turned - found).max() > 0.1
 
 
 @pytest.mark.parametrize("color", [0, 77.7, -1e-3, 255, 0.1])
 @pytest.mark.parametrize("shape", [(30, 9, 1), (256, 256, 3)])
 def test_view_of_one_color_shows_nothing(color, shape):
-    found = np.asarray(estimators.View()(np.full((2, *shape), color, np.float32)))
+    found = np.asarray(View()(np.full((2, *shape), color, np.float32)))
     assert abs(found).max() < 0.01
 
 
@@ -252,7 +260,7 @@ def test_view_of_one_color_shows_nothing(color, shape):
     ],
 )
 def test_what_is_an_image(shape, expected):
-    assert estimators.is_image(shape) is expected
+    assert evidence_layers.is_image(shape) is expected
 
 
 def test_neighbors_along_axes_are_those_of_principal_components():
@@ -262,7 +270,7 @@ def test_neighbors_along_axes_are_those_of_principal_components():
     labels = random.integers(0, 3, 200)
     queries = random.normal(size=(30, 9)).astype(np.float32)
     logits = random.normal(size=(30, 3)).astype(np.float32)
-    index = estimators.NeighborEvidence(200, 9, axes=4)
+    index = NeighborEvidence(200, 9, axes=4)
     index.set_points(points, labels)
     spread = points.std(axis=0)
     spread = np.maximum(spread, 0.1 * np.sqrt((spread**2).mean()))
@@ -278,7 +286,7 @@ def test_neighbors_along_axes_are_those_of_principal_components():
 
 
 def test_points_that_do_not_differ_leave_neighbors_along_axes_finite():
-    index = estimators.NeighborEvidence(20, 12, axes=5)
+    index = NeighborEvidence(20, 12, axes=5)
     index.set_points(np.full((20, 12), 7.0, np.float32), np.arange(20) % 2)
     found = index(np.random.default_rng(0).normal(size=(6, 12)), np.zeros((6, 2), np.float32))
     assert np.isfinite(np.asarray(found)).all()
@@ -296,30 +304,28 @@ def test_what_the_image_shows_corrects_a_classifier_that_does_not_see_it():
             answer = np.where(random.random(n) < 0.2, 1 - labels, labels)
             logits = np.eye(2)[answer] * random.uniform(0.5, 2, (n, 1))
             features = random.normal(size=(n, 3))
-            return estimators.Seen(
-                *(x.astype(np.float32) for x in (features, logits, view))
-            ), labels
+            return Seen(*(x.astype(np.float32) for x in (features, logits, view))), labels
 
         around = seen(m)
-        return estimators.HeldOut(*seen(n), around)
+        return HeldOut(*seen(n), around)
 
     own = held_out(600, 400)
     for allowed, used in (
         (("answer", "head", "neighbors"), False),
         (("answer", "image_head"), True),
         (("answer", "image_neighbors"), True),
-        (estimators.EVIDENCE, True),
+        (EVIDENCE, True),
     ):
-        fit, readers, weights, _ = estimators.fit_residual(own, allowed=allowed)
+        fit, readers, weights, _ = residual_fit.fit_residual(own, allowed=allowed)
         assert any(name.startswith("image_") for name in fit.evidence) is used
         is_error = own.seen.logits.argmax(axis=1) != own.labels
-        u = estimators.score_residual(readers, weights, own.seen)
+        u = residual_fit.score_residual(readers, weights, own.seen)
         assert (metrics.auroc(is_error, u) > 0.95) is used
     blind = dataclasses.replace(own, seen=own.seen._replace(view=None))
     blind = dataclasses.replace(
         blind, reference=(own.reference[0]._replace(view=None), own.reference[1])
     )
-    assert set(estimators._readers(blind, estimators.EVIDENCE, True, 50, 0)) == {
+    assert set(residual_fit._readers(blind, EVIDENCE, True, 50, 0)) == {
         "answer",
         "head",
         "neighbors",
@@ -330,7 +336,7 @@ def test_head_evidence():
     random = np.random.default_rng(0)
     features = random.normal(size=(30, 6)).astype(np.float32)
     logits = random.normal(size=(30, 3)).astype(np.float32)
-    head = estimators.HeadEvidence(6, 3, hidden=5)
+    head = HeadEvidence(6, 3, hidden=5)
     shapes = [(6,), (6,), (6, 5), (5,), (5, 3), (3,)]
     mean, scale, kernel1, bias1, kernel2, bias2 = values = [random.normal(size=s) for s in shapes]
     head.set_weights(values)
@@ -359,11 +365,11 @@ def test_everything_is_float32_under_a_policy_of_half_precision():
     with_policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
-        index = estimators.NeighborEvidence(60, 4)
+        index = NeighborEvidence(60, 4)
         index.set_points(features, labels)
-        read = [estimators.AnswerEvidence()(logits), index(features, logits)]
-        read.append(estimators.train_head(features, labels, 3, seed=0)(features, logits))
-        read.append(estimators.Residual(0)([estimators.McpLogit()(logits)]))
+        read = [AnswerEvidence()(logits), index(features, logits)]
+        read.append(residual_fit.train_head(features, labels, 3, seed=0)(features, logits))
+        read.append(Residual(0)([McpLogit()(logits)]))
     finally:
         keras.mixed_precision.set_dtype_policy(with_policy)
     for found in read:
@@ -377,7 +383,7 @@ def test_trained_head_knows_the_classes_and_leaves_random_numbers_alone():
     keras.utils.set_random_seed(5)
     expected = keras.random.normal((3,)), np.random.normal(size=3)
     keras.utils.set_random_seed(5)
-    heads = [estimators.train_head(features, labels, 3, seed=1) for _ in range(2)]
+    heads = [residual_fit.train_head(features, labels, 3, seed=1) for _ in range(2)]
     drawn = keras.random.normal((3,)), np.random.normal(size=3)
     for one, other in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -392,15 +398,15 @@ def test_trained_head_knows_the_classes_and_leaves_random_numbers_alone():
 
 def test_residual_is_mcp_as_it_is_made():
     logits = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
-    z = estimators.McpLogit()(logits)
+    z = McpLogit()(logits)
     evidence = np.ones((9, 4), np.float32)
     for read, inputs in ((0, [z]), (4, [z, evidence]), (8, [z, evidence, evidence])):
-        u = np.asarray(estimators.Residual(read)(inputs))
+        u = np.asarray(Residual(read)(inputs))
         np.testing.assert_allclose(u[:, 0], 1 - softmax(logits).max(axis=1), atol=1e-6)
 
 
 def test_residual_adds_its_evidence():
-    layer = estimators.Residual(3)
+    layer = Residual(3)
     layer.set_weights([np.array(2.0), np.array(-1.0), np.array([[1.0], [0.0], [3.0]])])
     z, first, second = np.ones((1, 1)), np.array([[5.0, 7.0]]), np.array([[0.5]])
     u = float(np.asarray(layer([z, first, second]))[0, 0])
@@ -423,7 +429,7 @@ def test_copies_are_learned_from_and_not_judged_by():
         regression.fit(scaler.transform(x[train]), every[train])
         return regression.predict_proba(scaler.transform(x[test]))[:, 1]
 
-    fit, (a, b, h), held_out_u = estimators.choose(
+    fit, (a, b, h), held_out_u = residual_choice.choose(
         every, x[:, :1], {"answer": x[:, 1:]}, 7, np.zeros(n, np.int64)
     )
     assert fit.evidence == ("answer",)
@@ -445,11 +451,11 @@ def test_copies_are_learned_from_and_not_judged_by():
 
     # Where MCP is all there is, it is calibrated for the samples as they are.
     noise = random.normal(size=(2 * n, 1))
-    fit, weights, held_out_u = estimators.choose(
+    fit, weights, held_out_u = residual_choice.choose(
         every, x[:, :1], {"answer": noise}, 7, np.zeros(n, np.int64)
     )
     np.testing.assert_allclose(held_out_u, 1 / (1 + np.exp(-z[:, 0])))
-    alone, of_samples, _ = estimators.choose(
+    alone, of_samples, _ = residual_choice.choose(
         is_error, z, {"answer": noise[:n]}, 7, np.zeros(n, np.int64)
     )
     assert fit.evidence == alone.evidence == () and "not better" in fit.words
@@ -463,7 +469,7 @@ def test_targets_are_probabilities_and_errors_judge():
     chance = 1 / (1 + np.exp(-(z + 2 * seen)[:, 0]))
     is_error = random.random(n) < chance
     every = np.zeros(n, np.int64)
-    fit, (a, b, h), _ = estimators.choose(is_error, z, {"answer": seen}, 7, every, chance)
+    fit, (a, b, h), _ = residual_choice.choose(is_error, z, {"answer": seen}, 7, every, chance)
     assert fit.evidence == ("answer",) and fit.errors == is_error.sum()
     assert "an ensemble's true class probabilities as targets" in fit.words
     # Cross entropy to the probabilities and an L2 penalty, minimized without scikit-learn.
@@ -479,8 +485,8 @@ def test_targets_are_probabilities_and_errors_judge():
     u = 1 / (1 + np.exp(-(np.hstack([z, seen]) @ np.r_[a, h] + b)))
     np.testing.assert_allclose(u, 1 / (1 + np.exp(-(x @ best[:2] + best[2]))), atol=1e-3)
     # Wrong targets do not beat MCP on right and wrong; it is calibrated by these.
-    wrong, weights, _ = estimators.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
-    plain = estimators.choose(is_error, z, {"answer": random.normal(size=(n, 1))}, 7, every)
+    wrong, weights, _ = residual_choice.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
+    plain = residual_choice.choose(is_error, z, {"answer": random.normal(size=(n, 1))}, 7, every)
     assert wrong.evidence == plain[0].evidence == ()
     assert weights[:2] == plain[1][:2]
 
@@ -490,22 +496,22 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
     labels = random.integers(0, 3, 40)
     first, second = (softmax(random.normal(size=(40, 3))) for _ in range(2))
-    seen = estimators.Seen(features, logits)
-    held_out = estimators.HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
+    seen = Seen(features, logits)
+    held_out = HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
     def choose(is_error, z, evidence, seed, classifier, target, verbose):
         targets.append(target)
-        return estimators.Fit(40, 9, (), 0.0, {}, "", ""), estimators.MCP, np.zeros(80)
+        return Fit(40, 9, (), 0.0, {}, "", ""), MCP, np.zeros(80)
 
-    monkeypatch.setattr(estimators, "choose", choose)
-    estimators.fit_residual(held_out)
+    monkeypatch.setattr(residual_choice, "choose", choose)
+    residual_fit.fit_residual(held_out)
     rows = np.arange(40)
     np.testing.assert_allclose(
         targets[0], np.concatenate([1 - first[rows, labels], 1 - second[rows, labels]])
     )
     with pytest.raises(ValueError, match="ensemble: expected none beside folds"):
-        estimators.fit_residual(held_out, [held_out])
+        residual_fit.fit_residual(held_out, [held_out])
 
 
 def test_errors_of_one_classifier_alone_are_learned_from():
@@ -518,7 +524,7 @@ def test_errors_of_one_classifier_alone_are_learned_from():
         rest = np.setdiff1d(np.arange(400), first)
         order = np.r_[first, rest]
         classifier = np.repeat([0, 1], [100, 300])
-        fit, *_ = estimators.choose(
+        fit, *_ = residual_choice.choose(
             is_error[order], z[order], {"answer": seen[order]}, 0, classifier
         )
         assert fit.errors == is_error.sum()
@@ -532,15 +538,15 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
         features, logits = random.normal(size=(60, 2)), random.normal(size=(60, 3))
         labels = random.integers(0, 3, 60)
         points = random.normal(size=(n, 2)).astype(np.float32)
-        around = estimators.Seen(points, random.normal(size=(n, 3))), random.integers(0, 3, n)
-        seen = estimators.Seen(features.astype(np.float32), logits)
-        one = estimators.HeldOut(seen, labels, around)
+        around = Seen(points, random.normal(size=(n, 3))), random.integers(0, 3, n)
+        seen = Seen(features.astype(np.float32), logits)
+        one = HeldOut(seen, labels, around)
         # As if trained: nothing to learn from.
-        one._heads["head", 0] = estimators.HeadEvidence(2, 3, hidden=2)
+        one._heads["head", 0] = HeadEvidence(2, 3, hidden=2)
         return one
 
     read = []
-    choose = estimators.choose
+    choose = residual_choice.choose
 
     def watched(is_error, z, evidence, *others):
         read.append(evidence["neighbors"])
@@ -549,13 +555,13 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
     for sizes in ((90, 7), (90, 30, 80)):
         own, *folds = map(held_out, sizes)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(estimators, "choose", watched)
-            estimators.fit_residual(own, folds)
-        index = estimators.NeighborEvidence(90, 2, min(sizes))
+            patch.setattr(residual_choice, "choose", watched)
+            residual_fit.fit_residual(own, folds)
+        index = NeighborEvidence(90, 2, min(sizes))
         index.set_points(own.reference[0].features, own.reference[1])
         found = index(own.seen.features, own.seen.logits)
         np.testing.assert_allclose(read[-1][:60], found, atol=1e-6)
-        again = estimators.NeighborEvidence.from_config(index.get_config())
+        again = NeighborEvidence.from_config(index.get_config())
         assert again.neighbors == min(sizes)
 
 
@@ -563,26 +569,26 @@ def test_copies_of_some_classifiers_only_are_refused():
     random = np.random.default_rng(0)
     features, logits = random.normal(size=(40, 2)), random.normal(size=(40, 3))
     labels = random.integers(0, 3, 40)
-    seen = estimators.Seen(features, logits)
-    plain = estimators.HeldOut(seen, labels)
-    copied = estimators.HeldOut(seen, labels, copies=(seen,))
+    seen = Seen(features, logits)
+    plain = HeldOut(seen, labels)
+    copied = HeldOut(seen, labels, copies=(seen,))
     with pytest.raises(ValueError, match="copies: expected as many .*, received 0, 1"):
-        estimators.fit_residual(plain, [copied])
+        residual_fit.fit_residual(plain, [copied])
 
 
 def test_layers_survive_a_file(tmp_path):
     random = np.random.default_rng(0)
-    index = estimators.NeighborEvidence(30, 4)
+    index = NeighborEvidence(30, 4)
     index.set_points(random.normal(size=(30, 4)), random.integers(0, 3, 30))
-    by_view = estimators.NeighborEvidence(30, 588, axes=5, faint=0.1)
+    by_view = NeighborEvidence(30, 588, axes=5, faint=0.1)
     by_view.set_points(random.normal(size=(30, 588)).astype("f4"), random.integers(0, 3, 30))
     features, logits, images = keras.Input((4,)), keras.Input((3,)), keras.Input((9, 12, 1))
-    head = estimators.HeadEvidence(4, 3, hidden=5)
+    head = HeadEvidence(4, 3, hidden=5)
     head.set_weights([random.normal(size=w.shape) for w in head.weights])
-    read = [estimators.AnswerEvidence(2, False)(logits), index(features, logits)]
+    read = [AnswerEvidence(2, False)(logits), index(features, logits)]
     read.append(head(features, logits))
-    read.append(by_view(estimators.View()(images), logits))
-    u = estimators.Residual(sum(x.shape[1] for x in read))([estimators.McpLogit()(logits), *read])
+    read.append(by_view(View()(images), logits))
+    u = Residual(sum(x.shape[1] for x in read))([McpLogit()(logits), *read])
     model = keras.Model([features, logits, images], u)
     model.save(tmp_path / "m.keras")
     x = [random.normal(size=(5, *shape)).astype("f4") for shape in ((4,), (3,), (9, 12, 1))]
@@ -605,22 +611,22 @@ def images_and_answers(n, seed):
 
 def seen_of(images, kernel):
     features = images[:, ::3, ::3].reshape(len(images), -1)
-    return estimators.Seen(features, features @ kernel, np.asarray(estimators.View()(images)))
+    return Seen(features, features @ kernel, np.asarray(View()(images)))
 
 
 def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     (x, y), (images, labels) = images_and_answers(500, 1), images_and_answers(300, 2)
-    own = estimators.HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
-    readers = estimators._readers(own, estimators.EVIDENCE, False, 64, 0)
-    assert list(readers) == list(estimators.EVIDENCE)
-    z, evidence = estimators._read(readers, own.seen, 512)
+    own = HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
+    readers = residual_fit._readers(own, EVIDENCE, False, 64, 0)
+    assert list(readers) == list(EVIDENCE)
+    z, evidence = residual_fit._read(readers, own.seen, 512)
     spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
 
     def at(t, starts, ends):
         t = t[:, None, None, None]
         seen = seen_of((starts * (1 - t) + ends * t).astype(np.float32), kernel)
-        _, evidence = estimators._read(readers, seen, 512)
+        _, evidence = residual_fit._read(readers, seen, 512)
         # In units of what the evidence differs by: a linear model has such slopes.
         values = np.hstack([evidence[name] / (spreads[name] + 1e-3) for name in evidence])
         return values, seen.logits.argmax(axis=1)
@@ -661,7 +667,7 @@ def test_rounding_does_not_move_a_sample_that_is_in_the_index():
     labels, logits = random.integers(0, 3, 300), random.normal(size=(300, 3)).astype(np.float32)
     # A dense cluster far from the mean, where the ranks' rounding is larger than the distances.
     points[:100] = 20 + 1e-2 * points[:100]
-    index = estimators.NeighborEvidence(300, 8)
+    index = NeighborEvidence(300, 8)
     index.set_points(points, labels)
     found = np.asarray(index(points, logits))
     moved = points * (1 + 2e-7 * random.choice([-1, 1], points.shape)).astype(np.float32)
@@ -672,15 +678,15 @@ def test_rounding_does_not_move_a_sample_that_is_in_the_index():
 
 def test_hardly_any_contrast_shows_hardly_anything():
     images, _ = images_and_answers(40, 0)
-    view = np.asarray(estimators.View()(images))
-    faint = estimators._faint("image_head", estimators.Seen(None, None, view))
+    view = np.asarray(View()(images))
+    faint = evidence_layers.is_faint("image_head", Seen(None, None, view))
     assert faint == pytest.approx(0.05 * np.median(images.std(axis=(1, 2, 3))), rel=1e-4)
-    assert estimators._faint("head", estimators.Seen(None, None, view)) == 0
-    shown = np.asarray(estimators._faded(view, faint))
+    assert evidence_layers.is_faint("head", Seen(None, None, view)) == 0
+    shown = np.asarray(evidence_layers._faded(view, faint))
     np.testing.assert_allclose(shown[3], view[3, :-1], atol=2e-2)
     dots = np.zeros((4, 12, 12, 1), np.float32)
     dots[:, 5, 5] = np.array([0, 1e-12, 1e-6, 1.0])[:, None]
-    shown = np.asarray(estimators._faded(np.asarray(estimators.View()(dots)), faint))
+    shown = np.asarray(evidence_layers._faded(np.asarray(View()(dots)), faint))
     largest = np.abs(shown).max(axis=1)
     assert largest[0] == 0 and largest[1] < 1e-6 and largest[2] < 0.01 and largest[3] > 1
 
@@ -693,13 +699,11 @@ def test_a_feature_that_is_always_the_same_is_harmless(dtype, quick_heads):
     features[:, :3] = 300 * np.eye(3)[labels] + random.normal(size=(400, 3)) * 150
     features[:, 4] = 60000
     logits = (features[:, [1, 0, 2]] / 100).astype(dtype)
-    seen = estimators.Seen(features, logits)
-    own = estimators.HeldOut(
-        estimators.Seen(features[:200], logits[:200]), labels[:200], (seen, labels)
-    )
-    fit, readers, weights, _ = estimators.fit_residual(own)
+    seen = Seen(features, logits)
+    own = HeldOut(Seen(features[:200], logits[:200]), labels[:200], (seen, labels))
+    fit, readers, weights, _ = residual_fit.fit_residual(own)
     assert fit.evidence
-    assert np.isfinite(estimators.score_residual(readers, weights, seen)).all()
+    assert np.isfinite(residual_fit.score_residual(readers, weights, seen)).all()
     # Another value where the reference has but one says nothing.
     other = features.copy()
     other[:, 3] = 0.01
@@ -707,7 +711,7 @@ def test_a_feature_that_is_always_the_same_is_harmless(dtype, quick_heads):
         np.asarray(readers_of(readers, own)["head"](x, logits)) for x in (other, features)
     )
     np.testing.assert_allclose(found, wanted, atol=1e-6)
-    for scale in estimators._standard(np.full((9, 4), 7.0, np.float32)):
+    for scale in evidence_layers.standard(np.full((9, 4), 7.0, np.float32)):
         assert np.isfinite(scale).all()
 
 
@@ -721,26 +725,24 @@ def test_contributions_add_up_to_the_logit():
     labels = random.integers(0, 3, 800)
     logits = 2 * np.eye(3)[labels] + random.normal(size=(800, 3)) * 2
     features[:, 0] += 2 * (logits.argmax(axis=1) != labels)
-    seen = estimators.Seen(features, logits.astype(np.float32))
+    seen = Seen(features, logits.astype(np.float32))
     first, rest = (
         (seen.features[rows], seen.logits[rows]) for rows in (slice(400), slice(400, 800))
     )
-    own = estimators.HeldOut(
-        estimators.Seen(*first), labels[:400], (estimators.Seen(*rest), labels[400:])
-    )
+    own = HeldOut(Seen(*first), labels[:400], (Seen(*rest), labels[400:]))
     for allowed in (("answer", "neighbors"), ("answer",)):
-        fit, readers, weights, held_out_u = estimators.fit_residual(own, allowed=allowed)
+        fit, readers, weights, held_out_u = residual_fit.fit_residual(own, allowed=allowed)
         assert json.loads(json.dumps(dataclasses.asdict(fit)))["baseline"] == fit.baseline
-        names, parts = estimators.contributions(readers, weights, own.seen, fit.baseline)
+        names, parts = residual_fit.contributions(readers, weights, own.seen, fit.baseline)
         assert names == ("mcp", *fit.evidence) == tuple(fit.baseline)
-        u = estimators.score_residual(readers, weights, own.seen)
+        u = residual_fit.score_residual(readers, weights, own.seen)
         logit = np.log(u / (1 - u))
         np.testing.assert_allclose(parts.sum(axis=1), logit - logit.mean(), atol=1e-5)
         np.testing.assert_allclose(parts.mean(axis=0), 0, atol=1e-6)
-        others, of_others = estimators.contributions(
+        others, of_others = residual_fit.contributions(
             readers, weights, own.reference[0], fit.baseline
         )
-        z = np.asarray(estimators.McpLogit()(own.reference[0].logits))[:, 0]
+        z = np.asarray(McpLogit()(own.reference[0].logits))[:, 0]
         assert others == names
         np.testing.assert_allclose(of_others[:, 0], weights[0] * z - fit.baseline["mcp"], atol=1e-5)
         assert held_out_u.shape == (400,)
@@ -755,21 +757,14 @@ def test_held_out_u_is_that_of_the_classifiers_own_samples():
         labels = random.integers(0, 3, n)
         logits = 2 * np.eye(3)[labels] + random.normal(size=(n, 3)) * 2
         logits[:, 0] += 2  # Answers of the first class are wrong more often.
-        return estimators.HeldOut(
-            estimators.Seen(np.zeros((n, 1), np.float32), logits.astype(np.float32)), labels
-        )
+        return HeldOut(Seen(np.zeros((n, 1), np.float32), logits.astype(np.float32)), labels)
 
     own, other = held_out(1500), held_out(2000)
-    fit, readers, weights, u = estimators.fit_residual(own, [other])
+    fit, readers, weights, u = residual_fit.fit_residual(own, [other])
     assert fit.evidence == ("answer",) and u.shape == (1500,)
     # With two classifiers, what is learned from one is tried on the other.
     x = [
-        np.hstack(
-            [
-                np.asarray(layer(one.seen.logits))
-                for layer in (estimators.McpLogit(), readers["answer"])
-            ]
-        )
+        np.hstack([np.asarray(layer(one.seen.logits)) for layer in (McpLogit(), readers["answer"])])
         for one in (own, other)
     ]
     scaler = StandardScaler().fit(x[1])

@@ -12,8 +12,15 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 
-from btcp_tf import evaluation, metrics
-from btcp_tf.evaluation import Predictions
+from btcp_tf import metrics
+from btcp_tf.evaluation import results
+from btcp_tf.evaluation.predictions import (
+    Predictions,
+    load_answers,
+    load_predictions,
+    save_predictions,
+)
+from btcp_tf.evaluation.seeds import _interval_of_mean, across_seeds
 
 ABOUT = dict(dataset="digits", seed=3, stage="frozen", classifier_id="digits-3", split="test")
 HOW = dict(tau=0.5, bootstrap_draws=50, bootstrap_seed=11)
@@ -49,15 +56,15 @@ def assert_same(a: Predictions, b: Predictions) -> None:
 
 def test_predictions_come_back_from_the_disk(tmp_path):
     before = predictions()
-    evaluation.save_predictions(tmp_path / "new" / "p.npz", before)
-    after = evaluation.load_predictions(tmp_path / "new" / "p.npz")
+    save_predictions(tmp_path / "new" / "p.npz", before)
+    after = load_predictions(tmp_path / "new" / "p.npz")
     assert_same(after, before)
     assert list(after.uncertainty) == ["btcp", "mcp", "trust-score"]
     assert {u.dtype for u in after.uncertainty.values()} == {np.dtype("f4"), np.dtype("f8")}
     assert (after.labels.dtype, after.predicted.dtype) == (np.int64, np.int64)
     assert after.probs.dtype == np.float32
 
-    evaluation.save_predictions(tmp_path / "again.npz", before)
+    save_predictions(tmp_path / "again.npz", before)
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "new" / "p.npz").read_bytes()
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["p.npz"]
 
@@ -66,14 +73,14 @@ def test_an_npz_of_numpy_is_read(tmp_path):
     p, path = predictions(), tmp_path / "foreign.npz"
     labels, probs = p.labels.astype(np.uint8), p.probs.astype(np.float64)
     np.savez(path, labels=labels, probs=probs, mine=p.uncertainty["mcp"])
-    read = evaluation.load_predictions(path)
+    read = load_predictions(path)
     np.testing.assert_array_equal(read.predicted, p.predicted)
     np.testing.assert_array_equal(read.is_error, p.labels != p.predicted)
     assert list(read.uncertainty) == ["mine"]
     assert (read.labels.dtype, read.probs.dtype) == (np.int64, np.float32)
 
     np.savez_compressed(path, labels=p.labels, predicted=p.predicted, u=p.uncertainty["btcp"])
-    read = evaluation.load_predictions(path)
+    read = load_predictions(path)
     assert read.probs is None
     np.testing.assert_array_equal(read.is_error, p.is_error)
 
@@ -81,18 +88,18 @@ def test_an_npz_of_numpy_is_read(tmp_path):
 def test_without_labels_no_answer_is_right(tmp_path):
     before = predictions(labels=None)
     assert before.is_error.tolist() == [True] * 60
-    evaluation.save_predictions(tmp_path / "ood.npz", before)
+    save_predictions(tmp_path / "ood.npz", before)
     with np.load(tmp_path / "ood.npz") as archive:
         assert archive.files == ["predicted", "probs", "btcp", "mcp", "trust-score"]
-    after = evaluation.load_predictions(tmp_path / "ood.npz")
+    after = load_predictions(tmp_path / "ood.npz")
     assert after.labels is None
     assert_same(after, before)
 
 
 def test_reversed_columns_keep_the_scale_of_u_or_are_negated(tmp_path):
     p, path = predictions(), tmp_path / "p.npz"
-    evaluation.save_predictions(path, p)
-    read = evaluation.load_predictions(path, reverse=["trust-score", "btcp"])
+    save_predictions(path, p)
+    read = load_predictions(path, reverse=["trust-score", "btcp"])
     np.testing.assert_array_equal(read.uncertainty["trust-score"], -p.uncertainty["trust-score"])
     np.testing.assert_array_equal(read.uncertainty["btcp"], 1 - p.uncertainty["btcp"])
     np.testing.assert_array_equal(read.uncertainty["mcp"], p.uncertainty["mcp"])
@@ -102,7 +109,7 @@ def test_reversed_columns_keep_the_scale_of_u_or_are_negated(tmp_path):
             ValueError,
             match=rf"reverse: expected .*p.npz \(btcp, mcp, trust-score\), received {name}$",
         ):
-            evaluation.load_predictions(path, reverse=[name, "mcp"])
+            load_predictions(path, reverse=[name, "mcp"])
 
 
 # CSV.
@@ -126,7 +133,7 @@ def write_csv(path, p: Predictions, *, probs: bool) -> None:
 def test_a_csv_is_read_as_an_npz_of_the_same_content(tmp_path, probs):
     p = predictions()
     write_csv(tmp_path / "Scores.CSV", p, probs=probs)
-    read = evaluation.load_predictions(tmp_path / "Scores.CSV", reverse=["btcp"])
+    read = load_predictions(tmp_path / "Scores.CSV", reverse=["btcp"])
     assert_same(
         read,
         dataclasses.replace(
@@ -141,7 +148,7 @@ def test_what_spreadsheets_add_to_a_csv_does_no_harm(tmp_path):
     path = tmp_path / "scores.csv"
     text = "\ufefflabels, predicted ,score\r\n0,1,3\r\n\r\n 1 ,1, 1e-3\r\n"
     path.write_bytes(text.encode("utf-8"))
-    p = evaluation.load_predictions(path)
+    p = load_predictions(path)
     assert p.is_error.tolist() == [True, False]
     np.testing.assert_array_equal(p.uncertainty["score"], [3, 0.001])
 
@@ -149,7 +156,7 @@ def test_what_spreadsheets_add_to_a_csv_does_no_harm(tmp_path):
 def test_a_csv_without_labels_is_of_samples_from_elsewhere(tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text("predicted,u\n3,0.5\n0,0.25\n")
-    p = evaluation.load_predictions(path)
+    p = load_predictions(path)
     assert p.labels is None and p.is_error.all()
 
 
@@ -157,7 +164,7 @@ def test_class_probabilities_of_a_csv_may_stand_in_any_order(tmp_path):
     path = tmp_path / "scores.csv"
     names = [f"probs_{k}" for k in (10, 2, 0, 1, *range(3, 10))]
     path.write_text(f"labels,u,{','.join(names)}\n2,0.1,0.25,0.75{',0' * 9}\n")
-    p = evaluation.load_predictions(path)
+    p = load_predictions(path)
     np.testing.assert_array_equal(p.probs[0, [2, 10]], [0.75, 0.25])
     assert p.predicted.tolist() == [2] and list(p.uncertainty) == ["u"]
 
@@ -233,14 +240,14 @@ def test_a_bad_csv_is_named_with_line_and_reason(tmp_path, case):
     path = tmp_path / "theirs.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=f"theirs.csv: no predictions file: .*{message}"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
 
 
 def test_any_plain_word_may_name_a_column(tmp_path):
     u = predictions().uncertainty["mcp"]
     named = predictions(uncertainty={"file": u, "allow_pickle": u, "0": u})
-    evaluation.save_predictions(tmp_path / "p.npz", named)
-    assert_same(evaluation.load_predictions(tmp_path / "p.npz"), named)
+    save_predictions(tmp_path / "p.npz", named)
+    assert_same(load_predictions(tmp_path / "p.npz"), named)
 
 
 def bad(**changes):
@@ -343,12 +350,12 @@ def test_a_bad_predictions_file_is_named_with_what_is_wrong(tmp_path, case):
     path = tmp_path / "theirs.npz"
     np.savez(path, allow_pickle=True, **content)
     with pytest.raises(ValueError, match=f"theirs.npz: no predictions file: .*{message}"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
 
 
 def test_a_damaged_predictions_file_is_named(tmp_path):
     whole, path = tmp_path / "whole.npz", tmp_path / "theirs.npz"
-    evaluation.save_predictions(whole, predictions())
+    save_predictions(whole, predictions())
     content = bytearray(whole.read_bytes())
     flipped = content.copy()
     flipped[len(content) // 2] ^= 0xFF
@@ -360,9 +367,9 @@ def test_a_damaged_predictions_file_is_named(tmp_path):
     for damaged in (b"", b"words", content[: len(content) // 2], flipped, deflated, single):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="theirs.npz: no predictions file: "):
-            evaluation.load_predictions(path)
+            load_predictions(path)
     with pytest.raises(FileNotFoundError, match=r"absent\.npz"):
-        evaluation.load_predictions(tmp_path / "absent.npz")
+        load_predictions(tmp_path / "absent.npz")
 
 
 @pytest.mark.parametrize("name", ["labels", "probs", "predicted", "accept", "a/b", "x.npy", ""])
@@ -383,7 +390,7 @@ def test_predicted_may_be_any_of_equally_probable_classes():
 
 def test_rows_hold_the_metrics_of_each_method():
     p = predictions()
-    rows = evaluation.rows(p, **ABOUT, **HOW)
+    rows = results.rows(p, **ABOUT, **HOW)
     assert [row["method"] for row in rows] == ["btcp", "mcp", "trust-score"]
     draws = metrics.bootstrap(p.is_error, p.uncertainty, tau=0.5, draws=50, seed=11)
     for row in rows:
@@ -402,7 +409,7 @@ def test_rows_hold_the_metrics_of_each_method():
 def test_differences_to_mcp_are_paired():
     p = predictions()
     twin = p.uncertainty["mcp"] ** 2
-    rows = evaluation.rows(
+    rows = results.rows(
         dataclasses.replace(p, uncertainty=dict(p.uncertainty, twin=twin)), **ABOUT, **HOW
     )
     by_method = {row["method"]: row for row in rows}
@@ -418,7 +425,7 @@ def test_differences_to_mcp_are_paired():
     assert by_method["twin"]["verdict"] == "not distinguishable"
     assert not any("minus" in key for key in by_method["mcp"])
     assert by_method["mcp"]["verdict"] == ""
-    alone = evaluation.rows(predictions(uncertainty={"twin": twin}), **ABOUT, **HOW)
+    alone = results.rows(predictions(uncertainty={"twin": twin}), **ABOUT, **HOW)
     assert not any("minus" in key for key in alone[0])
     assert alone[0]["verdict"] == ""
 
@@ -426,7 +433,7 @@ def test_differences_to_mcp_are_paired():
 def test_rows_without_errors_say_so():
     p = predictions(labels=predictions().predicted)
     with pytest.warns(RuntimeWarning, match="no errors among 60 rows"):
-        row = evaluation.rows(p, **ABOUT, **HOW)[0]
+        row = results.rows(p, **ABOUT, **HOW)[0]
     assert (row["errors"], row["accuracy"], row["aurc"], row["aurc_high"]) == (0, 1, 0, 0)
     for name in ("auroc", "auroc_low", "auroc_high", "auroc_minus_mcp", "auroc_minus_mcp_low"):
         assert math.isnan(row[name])
@@ -434,7 +441,7 @@ def test_rows_without_errors_say_so():
 
 
 def test_a_raw_score_has_no_threshold_or_calibration_cells():
-    row = evaluation.rows(predictions(), **ABOUT, **HOW)[2]
+    row = results.rows(predictions(), **ABOUT, **HOW)[2]
     for name in ("bacc", "fpr", "ece", "brier_low"):
         assert math.isnan(row[name])
     assert 0 < row["auroc_low"] < row["auroc"] < row["auroc_high"] < 1
@@ -442,7 +449,7 @@ def test_a_raw_score_has_no_threshold_or_calibration_cells():
 
 def test_a_score_that_is_said_to_be_raw_has_none_either():
     plain, raw = (
-        {row["method"]: row for row in evaluation.rows(predictions(), **ABOUT, **HOW, raw=names)}
+        {row["method"]: row for row in results.rows(predictions(), **ABOUT, **HOW, raw=names)}
         for names in ([], ["btcp"])
     )
     for name, metric in metrics.METRICS.items():
@@ -458,10 +465,10 @@ def test_a_score_that_is_said_to_be_raw_has_none_either():
 def test_a_method_may_have_a_threshold_of_its_own():
     p = predictions()
     twice = dataclasses.replace(p, uncertainty=dict(p.uncertainty, moved=p.uncertainty["btcp"]))
-    rows = evaluation.rows(twice, **ABOUT, **HOW, taus={"moved": 0.3, "absent": 0.1})
+    rows = results.rows(twice, **ABOUT, **HOW, taus={"moved": 0.3, "absent": 0.1})
     by_method = {row["method"]: row for row in rows}
     assert [by_method[name]["tau"] for name in ("btcp", "moved")] == [0.5, 0.3]
-    alone = evaluation.rows(p, **ABOUT, **HOW | {"tau": 0.3})[0]
+    alone = results.rows(p, **ABOUT, **HOW | {"tau": 0.3})[0]
     np.testing.assert_equal(by_method["moved"] | {"method": "btcp"}, alone)
     assert by_method["moved"]["bacc"] != by_method["btcp"]["bacc"]
 
@@ -472,7 +479,7 @@ def test_the_verdict_follows_the_paired_interval(sign, verdict):
     generator = np.random.default_rng(1)
     u = 0.5 + sign * 0.2 * (p.is_error - 0.5) + 0.01 * generator.random(300)
     mixed = np.where(generator.random(300) < 0.5, u, 0.5)
-    rows = evaluation.rows(
+    rows = results.rows(
         dataclasses.replace(p, uncertainty={"mcp": np.full(300, 0.5), "mine": mixed}),
         **ABOUT,
         **HOW,
@@ -507,7 +514,7 @@ OOD_ABOUT = dict(dataset="digits", seed=3, stage="frozen", classifier_id="digits
 def test_ood_rows_hold_both_tasks_of_the_methods_of_both_sets():
     p, ood = predictions(), elsewhere()
     p = dataclasses.replace(p, uncertainty=dict(p.uncertainty, oracle=p.is_error * 1.0))
-    rows = evaluation.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW, taus={"mcp": 0.4})
+    rows = results.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW, taus={"mcp": 0.4})
     keys = [(row["task"], row["method"]) for row in rows]
     assert keys == [
         (task, name) for task in ("ood", "joint") for name in ("btcp", "mcp", "trust-score")
@@ -548,7 +555,7 @@ def test_ood_rows_hold_both_tasks_of_the_methods_of_both_sets():
 
 def test_ood_intervals_are_paired_and_keep_the_sizes():
     p, ood = predictions(), elsewhere()
-    rows = evaluation.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW)
+    rows = results.ood_rows(p, ood, ood_name="letters", **OOD_ABOUT, **HOW)
     columns = {
         name: np.concatenate([p.uncertainty[name], ood.uncertainty[name]])
         for name in ("btcp", "mcp")
@@ -573,7 +580,7 @@ def test_ood_rows_need_a_common_method():
     with pytest.raises(
         ValueError, match="letters: expected an uncertainty among btcp, mcp.*received mine"
     ):
-        evaluation.ood_rows(predictions(), ood, ood_name="letters", **OOD_ABOUT, **HOW)
+        results.ood_rows(predictions(), ood, ood_name="letters", **OOD_ABOUT, **HOW)
 
 
 # Several seeds.
@@ -600,7 +607,7 @@ def seed_rows(values: dict[int, float], **changes) -> list[dict]:
 
 def test_across_seeds_is_mean_sd_and_the_interval_of_both_sources():
     values = {0: 0.02, 1: 0.05, 4: 0.11}
-    (row,) = evaluation.across_seeds(seed_rows(values))
+    (row,) = across_seeds(seed_rows(values))
     mean, sd = np.mean(list(values.values())), np.std(list(values.values()), ddof=1)
     training = scipy.stats.t.ppf(0.975, 2) * sd / math.sqrt(3)
     expected = dict(
@@ -626,8 +633,8 @@ def test_across_seeds_is_mean_sd_and_the_interval_of_both_sources():
 
 
 def test_one_seed_keeps_its_own_interval():
-    found = evaluation.rows(predictions(), **ABOUT, **HOW)
-    for one, row in zip(found, evaluation.across_seeds(found), strict=True):
+    found = results.rows(predictions(), **ABOUT, **HOW)
+    for one, row in zip(found, across_seeds(found), strict=True):
         assert row["seeds"] == 1
         for name, value in one.items():
             if name not in ("seed", "classifier_id"):
@@ -637,15 +644,11 @@ def test_one_seed_keeps_its_own_interval():
 
 
 def test_the_verdict_over_seeds_is_that_of_their_mean():
-    assert (
-        evaluation.across_seeds(seed_rows({0: 0.5, 1: 0.501, 2: 0.502}))[0]["verdict"] == "better"
-    )
-    assert evaluation.across_seeds(seed_rows({0: -0.5, 1: -0.501, 2: -0.502}))[0]["verdict"] == (
-        "worse"
-    )
+    assert across_seeds(seed_rows({0: 0.5, 1: 0.501, 2: 0.502}))[0]["verdict"] == "better"
+    assert across_seeds(seed_rows({0: -0.5, 1: -0.501, 2: -0.502}))[0]["verdict"] == ("worse")
     # Alike in all seeds, but within what the shared test set's draw can do.
     rows = seed_rows({0: 0.005, 1: 0.005, 2: 0.005})
-    assert evaluation.across_seeds(rows)[0]["verdict"] == "not distinguishable"
+    assert across_seeds(rows)[0]["verdict"] == "not distinguishable"
 
 
 def test_groups_stay_apart_in_order_and_keep_their_names():
@@ -657,13 +660,13 @@ def test_groups_stay_apart_in_order_and_keep_their_names():
         *seed_rows({0: 0.6, 1: 0.8}, answers="tcp", stage="finetuned"),
         *seed_rows({0: 0.7}, answers="btcp", stage="finetuned"),
     ]
-    means = evaluation.across_seeds(rows)
+    means = across_seeds(rows)
     values = [row["auroc_minus_mcp"] for row in means]
     assert values == pytest.approx([0.15, 0.3, 0.4, 0.5, 0.7, 0.7])
     assert [row["seeds"] for row in means] == [2, 1, 1, 1, 2, 1]
     assert (means[1]["ood"], means[1]["n_ood"], means[3]["ablation"]) == ("letters", 40, "gamma=0")
     assert [row.get("answers") for row in means] == [None] * 4 + ["tcp", "btcp"]
-    assert not evaluation.across_seeds([])
+    assert not across_seeds([])
 
 
 def test_an_interval_over_seeds_ends_where_the_values_of_its_metric_do():
@@ -671,7 +674,7 @@ def test_an_interval_over_seeds_ends_where_the_values_of_its_metric_do():
         row | {f"{name}{end}": value for name in ("auroc", "nll") for end in ("", "_low", "_high")}
         for value, row in zip((0.1, 0.9), seed_rows({0: -0.3, 1: 0.5}), strict=True)
     ]
-    (row,) = evaluation.across_seeds(rows)
+    (row,) = across_seeds(rows)
     ends = [
         row[f"{name}_{end}"]
         for name in ("auroc_minus_mcp", "auroc", "nll")
@@ -683,22 +686,22 @@ def test_an_interval_over_seeds_ends_where_the_values_of_its_metric_do():
 
 def test_what_is_undefined_for_one_seed_is_undefined_for_all():
     rows = seed_rows({0: 0.1, 1: math.nan})
-    (row,) = evaluation.across_seeds(rows)
+    (row,) = across_seeds(rows)
     for end in ("", "_sd", "_low", "_high"):
         assert math.isnan(row[f"auroc_minus_mcp{end}"])
     assert (row["verdict"], row["errors"]) == ("", 10.5)
     # One run without mcp beside the method.
     del rows[1]["auroc_minus_mcp"], rows[1]["auroc_minus_mcp_low"], rows[1]["auroc_minus_mcp_high"]
     for order in (rows, rows[::-1]):
-        assert math.isnan(evaluation.across_seeds(order)[0]["auroc_minus_mcp"])
+        assert math.isnan(across_seeds(order)[0]["auroc_minus_mcp"])
 
 
 def test_rows_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match="digits, btcp, frozen.*each seed, received seeds 0, 1, 0"):
-        evaluation.across_seeds([*seed_rows({0: 0.1, 1: 0.2}), *seed_rows({0: 0.3})])
+        across_seeds([*seed_rows({0: 0.1, 1: 0.2}), *seed_rows({0: 0.3})])
     rows = [*seed_rows({0: 0.1}), *seed_rows({1: 0.2}, n=50)]
     with pytest.raises(ValueError, match=r"expected the same n for all seeds, received \[50, 60\]"):
-        evaluation.across_seeds(rows)
+        across_seeds(rows)
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -712,7 +715,7 @@ def test_the_interval_over_seeds_covers_the_truth(seeds, training_sd, test_sd):
     half = scipy.stats.norm.ppf(0.975) * test_sd
     covered = 0
     for found in values:
-        low, high = evaluation._interval_of_mean(found, found - half, found + half)
+        low, high = _interval_of_mean(found, found - half, found + half)
         covered += low <= 0 <= high
     # 95 %, the standard error of 1,000 studies being 0.7 %.
     assert 0.925 < covered / studies < 0.985
@@ -720,7 +723,7 @@ def test_the_interval_over_seeds_covers_the_truth(seeds, training_sd, test_sd):
 
 def test_epoch_metrics():
     is_error, u = [0, 0, 1, 1, 0], np.float32([0.1, 0.5, 0.5, 0.9, 0.2])
-    point = evaluation.epoch_metrics(is_error, u, tau=0.5)
+    point = results.epoch_metrics(is_error, u, tau=0.5)
     expected = metrics.evaluate_all(is_error, u, tau=0.5)
     names = ["fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc"]
     assert list(point) == ["accuracy", "u_mean", "u_std", *names]
@@ -735,13 +738,13 @@ def test_epoch_metrics():
 def test_epoch_metrics_of_one_class_warn_of_nothing(errors):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        point = evaluation.epoch_metrics([errors] * 3, [0.1, 0.2, 0.9], tau=0.5)
+        point = results.epoch_metrics([errors] * 3, [0.1, 0.2, 0.9], tau=0.5)
     assert math.isnan(point["auroc"]) and point["aurc"] == errors
 
 
 def test_rows_come_back_from_the_disk(tmp_path):
     path = tmp_path / "run" / "results.json"
-    rows = evaluation.rows(predictions(), **ABOUT, **HOW)
+    rows = results.rows(predictions(), **ABOUT, **HOW)
     extra = {
         "gamma": {"btcp": np.float32(2.5), "uncapped": math.inf, "below": -math.inf},
         "notes": ("a part of cifar10: 10 000 images — no reproduction",),
@@ -750,8 +753,8 @@ def test_rows_come_back_from_the_disk(tmp_path):
         "done": np.bool_(True),
         7: np.int64(3),
     }
-    evaluation.save_rows(path, rows, extra)
-    loaded, loaded_extra = evaluation.load_rows(path)
+    results.save_rows(path, rows, extra)
+    loaded, loaded_extra = results.load_rows(path)
     np.testing.assert_equal(loaded, rows)
     assert loaded_extra == {
         "gamma": {"btcp": 2.5, "uncapped": "Infinity", "below": "-Infinity"},
@@ -765,9 +768,9 @@ def test_rows_come_back_from_the_disk(tmp_path):
     assert "NaN" not in text and text.endswith("}\n")
     assert json.loads(text)["rows"][2]["bacc"] is None
 
-    again = evaluation.rows(predictions(), **ABOUT, **HOW)
+    again = results.rows(predictions(), **ABOUT, **HOW)
     reordered = [dict(reversed(row.items())) for row in again]
-    evaluation.save_rows(tmp_path / "again.json", reordered, dict(reversed(extra.items())))
+    results.save_rows(tmp_path / "again.json", reordered, dict(reversed(extra.items())))
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
 
 
@@ -788,12 +791,12 @@ def test_a_bad_results_file_is_named(tmp_path, content):
     path = tmp_path / "results.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="results.json: expected JSON with rows and extra"):
-        evaluation.load_rows(path)
+        results.load_rows(path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "p.npz"
-    evaluation.save_predictions(path, predictions())
+    save_predictions(path, predictions())
     before = path.read_bytes()
 
     def full_disk(*_, **__):
@@ -801,7 +804,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np.lib.format, "write_array", full_disk)
     with pytest.raises(OSError, match="no space left"):
-        evaluation.save_predictions(path, predictions(n=30))
+        save_predictions(path, predictions(n=30))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -846,7 +849,7 @@ def scores(ending, path, p, more=()):
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
 def test_scores_are_read_without_rows_that_have_no_answer(tmp_path, ending):
     p = predictions(n=20)
-    found = evaluation.load_predictions(scores(ending, tmp_path / f"s{ending}", p))
+    found = load_predictions(scores(ending, tmp_path / f"s{ending}", p))
     np.testing.assert_array_equal(found.labels, p.labels)
     np.testing.assert_array_equal(found.predicted, p.predicted)
     np.testing.assert_array_equal(found.probs, p.probs)
@@ -864,7 +867,7 @@ def test_a_table_without_problems_is_read_with_all_its_columns(tmp_path):
     table = pyarrow.Table.from_pylist(lines)
     pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "s.parquet")
     for name in ("s.jsonl", "s.parquet"):
-        found = evaluation.load_predictions(tmp_path / name, reverse=["mine"])
+        found = load_predictions(tmp_path / name, reverse=["mine"])
         assert {key: u.tolist() for key, u in found.uncertainty.items()} == {
             "mine": [0.5, 0],
             "input": [3, 4],
@@ -916,7 +919,7 @@ def test_a_bad_jsonl_is_named_with_line_and_reason(tmp_path, content, message):
     path = tmp_path / "theirs.jsonl"
     path.write_text(content)
     with pytest.raises(ValueError, match=f"theirs.jsonl: no predictions file: .*{message}"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
 
 
 def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
@@ -924,7 +927,7 @@ def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "theirs.parquet"
     with pytest.raises(OSError, match="theirs.parquet"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
     for table, message in (
         (None, "expected a Parquet file, received"),
         (
@@ -942,10 +945,10 @@ def test_a_bad_parquet_is_named_with_its_reason(tmp_path, monkeypatch):
         if table:
             parquet.write_table(pyarrow.table(table), path)
         with pytest.raises(ValueError, match=f"theirs.parquet: no predictions file: {message}"):
-            evaluation.load_predictions(path)
+            load_predictions(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match="pip install pyarrow"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])
@@ -962,21 +965,21 @@ def test_answers_are_read_with_the_decisions_and_what_is_left_out(tmp_path, endi
         "problem": None,
     }
     path = scores(ending, tmp_path / f"s{ending}", p, [unlabeled])
-    found = evaluation.load_answers(path)
+    found = load_answers(path)
     np.testing.assert_array_equal(found.predictions.labels, p.labels)
     np.testing.assert_array_equal(found.accept, np.arange(20) % 2 == 1)
     assert found.inputs == list(map(str, range(20)))
     assert (found.unanswered, found.unlabeled) == (1, 1)
     # Who does not ask what is left out is told of it.
     with pytest.raises(ValueError, match="labels: expected a class number, received none in"):
-        evaluation.load_predictions(path)
+        load_predictions(path)
 
 
 def test_a_file_that_decides_nothing_has_no_decisions(tmp_path):
     p = predictions(n=20)
-    evaluation.save_predictions(tmp_path / "p.npz", p)
-    found = evaluation.load_answers(tmp_path / "p.npz")
+    save_predictions(tmp_path / "p.npz", p)
+    found = load_answers(tmp_path / "p.npz")
     assert_same(found.predictions, p)
     assert (found.accept, found.inputs, found.unanswered, found.unlabeled) == (None, None, 0, 0)
     (tmp_path / "p.csv").write_text("labels,predicted,u,accept\n0,0,0.5,\n0,0,0.5,\n")
-    assert evaluation.load_answers(tmp_path / "p.csv").accept is None
+    assert load_answers(tmp_path / "p.csv").accept is None

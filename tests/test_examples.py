@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from btcp_tf import evaluation, metrics
+from btcp_tf import metrics
+from btcp_tf.evaluation import predictions
 
 pytestmark = pytest.mark.examples
 
@@ -51,7 +52,7 @@ def test_readme_from_a_score_to_a_decision(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    scores = evaluation.load_answers(tmp_path / "scores.csv")
+    scores = predictions.load_answers(tmp_path / "scores.csv")
     accepted = scores.accept
     assert 0.3 < accepted.mean() < 1
     rates = [scores.predictions.is_error[rows].mean() for rows in (accepted, ~accepted)]
@@ -72,7 +73,7 @@ def test_chest_xrays(example, arrays_dir, tmp_path, capsys):
 
     with np.load(data) as arrays:
         labels = arrays["y_test"].reshape(-1)
-    saved = evaluation.load_predictions(tmp_path / "predictions.npz")
+    saved = predictions.load_predictions(tmp_path / "predictions.npz")
     np.testing.assert_array_equal(saved.labels, labels)
     assert [row["method"] for row in rows] == list(saved.uncertainty) == ["mcp", "residual"]
     for row in rows:

@@ -11,18 +11,21 @@ import numpy as np
 import pytest
 from keras import layers
 
-from btcp_tf import evaluation, export, exported, saved_model, thresholds
+from btcp_tf import set_threshold, thresholds
+from btcp_tf.decisions import exported
+from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.serving import saved_model
 
 RNG = np.random.default_rng(0)
 U = RNG.random(400).astype(np.float32)
 # Wrong as often as u says, a tenth of the time at most.
 WRONG = RNG.random(400) < 0.1 * U
-ROWS = evaluation.Predictions(
-    np.where(WRONG, 1, 0), None, np.zeros(400, np.int64), {exported.COLUMN: U}
-)
+ROWS = Predictions(np.where(WRONG, 1, 0), None, np.zeros(400, np.int64), {COLUMN: U})
 VALIDATION_U = RNG.random(300).astype(np.float32)
-VALIDATION = evaluation.Predictions(
-    np.zeros(300, np.int64), None, np.zeros(300, np.int64), {exported.COLUMN: VALIDATION_U}
+VALIDATION = Predictions(
+    np.zeros(300, np.int64), None, np.zeros(300, np.int64), {COLUMN: VALIDATION_U}
 )
 
 
@@ -66,7 +69,7 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
     # Of the parent folder, the newest version is taken: the decision of each replaces the last.
     for words, threshold in wanted.items():
         before = exported.versions(source.parent)
-        assert export.main([str(source.parent), *words.split()]) == 0
+        assert set_threshold.main([str(source.parent), *words.split()]) == 0
         [new] = set(exported.versions(source.parent)) - set(before)
         assert threshold_of(source.parent / str(new)) == threshold
         assert capsys.readouterr().out.endswith(f"{source.parent / str(new)}\n")
@@ -75,20 +78,25 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
 
 def test_trials_go_elsewhere(source, tmp_path):
     before = exported.versions(source.parent)
-    assert export.main([str(source), "--threshold=0.2", f"--export_dir={tmp_path}/trials"]) == 0
+    assert (
+        set_threshold.main([str(source), "--threshold=0.2", f"--export_dir={tmp_path}/trials"]) == 0
+    )
     assert exported.versions(source.parent) == before
     assert threshold_of(tmp_path / "trials" / source.parent.name / "1").tau == 0.2
 
 
 def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
-    few = evaluation.Predictions(
+    few = Predictions(
         np.array([0, 0, 1, 1]),
         None,
         np.array([0, 0, 0, 0]),
-        {exported.COLUMN: np.array([0.1, 0.2, 0.6, 0.7], np.float32)},
+        {COLUMN: np.array([0.1, 0.2, 0.6, 0.7], np.float32)},
     )
-    evaluation.save_predictions(tmp_path / "few.npz", few)
-    assert export.main([str(source), "--threshold=best_bacc", f"--scores={tmp_path}/few.npz"]) == 0
+    predictions.save_predictions(tmp_path / "few.npz", few)
+    assert (
+        set_threshold.main([str(source), "--threshold=best_bacc", f"--scores={tmp_path}/few.npz"])
+        == 0
+    )
     newest = exported.newest(source.parent)
     assert threshold_of(newest).tau == pytest.approx(0.4)
     found = exported.read_held_out(newest)
@@ -148,22 +156,20 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     source, tmp_path, capsys, words, status, message
 ):
-    other = evaluation.Predictions(ROWS.labels, None, ROWS.predicted, {"mcp": U})
-    evaluation.save_predictions(tmp_path / "other.npz", other)
-    three = evaluation.Predictions(
-        ROWS.labels, np.full((400, 3), 1 / 3), ROWS.predicted, ROWS.uncertainty
-    )
-    evaluation.save_predictions(tmp_path / "three.npz", three)
+    other = Predictions(ROWS.labels, None, ROWS.predicted, {"mcp": U})
+    predictions.save_predictions(tmp_path / "other.npz", other)
+    three = Predictions(ROWS.labels, np.full((400, 3), 1 / 3), ROWS.predicted, ROWS.uncertainty)
+    predictions.save_predictions(tmp_path / "three.npz", three)
     row = "labels,predicted,class_name,uncertainty\n0,1,maybe,0.5\n"
     (tmp_path / "s.csv").write_text(row)
     before = exported.versions(source.parent)
     words = [word.format(source=source, tmp=tmp_path) for word in words]
     if status == 2:
         with pytest.raises(SystemExit) as stopped:
-            export.main(words)
+            set_threshold.main(words)
         assert stopped.value.code == 2
     else:
-        assert export.main(words) == 1
+        assert set_threshold.main(words) == 1
     [line] = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert re.search(message, line)
@@ -172,16 +178,16 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
 
 def test_no_promise_on_calibration_images_that_were_trained_on(source, tmp_path, capsys):
     copy = shutil.copytree(source, tmp_path / "rows" / "1")
-    about = copy / exported.ABOUT_FILE
+    about = copy / ABOUT_FILE
     content = json.loads(about.read_text()) | {"data": {"no_promise": "9.0% of them are known"}}
     about.write_text(json.dumps(content))
     promise = [str(copy), "--threshold=target_risk", "--risk=0.2"]
-    assert export.main(promise) == 1
+    assert set_threshold.main(promise) == 1
     assert "as 9.0% of them are known; name labeled scores" in capsys.readouterr().err
     assert exported.versions(copy.parent) == [1]
-    evaluation.save_predictions(tmp_path / "new.npz", ROWS)
-    assert export.main([*promise, f"--scores={tmp_path}/new.npz"]) == 0
-    assert export.main([str(copy), "--threshold=best_bacc"]) == 0
+    predictions.save_predictions(tmp_path / "new.npz", ROWS)
+    assert set_threshold.main([*promise, f"--scores={tmp_path}/new.npz"]) == 0
+    assert set_threshold.main([str(copy), "--threshold=best_bacc"]) == 0
 
 
 def test_help_does_not_wait_for_tensorflow():

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from btcp_tf.files import as_path, atomic_path, check_folder, check_place, folder_lock
+from btcp_tf.core import files
 
 
 def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
     path = tmp_path / "sub" / "file.txt"
-    with atomic_path(path) as temporary:
+    with files.atomic_path(path) as temporary:
         temporary.write_text("one")
         assert not path.exists()
     assert path.read_text() == "one"
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+    with pytest.raises(RuntimeError), files.atomic_path(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "one"
@@ -24,7 +24,7 @@ def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
 def test_keeps_the_ending_and_the_usual_permissions(tmp_path):
     plain = tmp_path / "plain.npz"
     plain.touch()
-    with atomic_path(tmp_path / "file.npz") as temporary:
+    with files.atomic_path(tmp_path / "file.npz") as temporary:
         assert temporary.suffix == ".npz"
     assert (tmp_path / "file.npz").stat().st_mode == plain.stat().st_mode
 
@@ -39,11 +39,11 @@ def test_lock_refuses_a_second_process_and_dies_with_the_first(tmp_path):
     )
     holder = subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
-    with pytest.raises(RuntimeError, match="which another run holds"), folder_lock(tmp_path):
+    with pytest.raises(RuntimeError, match="which another run holds"), files.folder_lock(tmp_path):
         pass
     holder.kill()
     holder.wait()
-    with folder_lock(tmp_path):
+    with files.folder_lock(tmp_path):
         pass
 
 
@@ -60,13 +60,13 @@ def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
     mine = [tmp_path / ".notes-20240101.txt", tmp_path / "checkpoints" / ".notes-20240101.txt"]
     for other in mine:
         other.touch()
-    with folder_lock(tmp_path):
+    with files.folder_lock(tmp_path):
         assert os.listdir(path.parent) == [mine[1].name]
     assert all(other.exists() for other in mine)
 
 
 def test_a_place_for_a_folder_is_looked_at_and_not_made(tmp_path):
-    check_place("where", tmp_path / "a" / "b")
+    files.check_place("where", tmp_path / "a" / "b")
     assert not os.listdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
@@ -76,7 +76,7 @@ def test_a_place_for_a_folder_is_looked_at_and_not_made(tmp_path):
         ("nowhere", "it is a file"),
     ):
         with pytest.raises(ValueError) as caught:
-            check_place("where", tmp_path / folder)
+            files.check_place("where", tmp_path / folder)
         wanted = f"where: expected a folder that can be written, received '{tmp_path}/{folder}': "
         assert str(caught.value) == wanted + reason
 
@@ -87,11 +87,11 @@ def test_addresses_of_other_places_become_no_folders(tmp_path, monkeypatch, as_g
     monkeypatch.chdir(tmp_path)
     place = as_given(f"{scheme}://bucket/x.npz")
     openings = [
-        lambda: as_path("output_dir", place),
-        lambda: check_place("output_dir", place),
-        lambda: check_folder("output_dir", place),
-        lambda: folder_lock(place).__enter__(),
-        lambda: atomic_path(place).__enter__(),
+        lambda: files.as_path("output_dir", place),
+        lambda: files.check_place("output_dir", place),
+        lambda: files.check_folder("output_dir", place),
+        lambda: files.folder_lock(place).__enter__(),
+        lambda: files.atomic_path(place).__enter__(),
     ]
     for opening in openings:
         with pytest.raises(ValueError, match=f"expected a path on this machine, .*{scheme}:/"):

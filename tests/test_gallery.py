@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from btcp_tf import evaluation, gallery
-from btcp_tf.evaluation import Explanations, Predictions
+from btcp_tf.evaluation import explanations
+from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.reporting import gallery
 
 
 def make_predictions(n=200, seed=0):
@@ -87,21 +89,21 @@ def test_the_strongest_evidence_is_named_first_and_weak_one_is_not():
 
 
 def test_explanations_are_read_again_or_refused(tmp_path):
-    path = tmp_path / evaluation.EXPLANATIONS_FILE
-    assert evaluation.load_explanations(path, 5) is None
+    path = tmp_path / EXPLANATIONS_FILE
+    assert explanations.load_explanations(path, 5) is None
     values = np.arange(10, dtype=np.float32).reshape(5, 2)
-    evaluation.save_explanations(path, Explanations("residual", ("a", "b"), values))
-    found = evaluation.load_explanations(path, 5)
+    explanations.save_explanations(path, Explanations("residual", ("a", "b"), values))
+    found = explanations.load_explanations(path, 5)
     assert (found.method, found.names) == ("residual", ("a", "b"))
     np.testing.assert_array_equal(found.values, values)
     with pytest.raises(ValueError, match="expected those of 6 answers, received 5"):
-        evaluation.load_explanations(path, 6)
+        explanations.load_explanations(path, 6)
     np.savez(path, names=np.array(["a"]))
     with pytest.raises(ValueError, match="expected method, names and values"):
-        evaluation.load_explanations(path, 5)
+        explanations.load_explanations(path, 5)
     path.write_bytes(b"no npz")
     with pytest.raises(ValueError, match="no explanations"):
-        evaluation.load_explanations(path, 5)
+        explanations.load_explanations(path, 5)
     with pytest.raises(ValueError, match=r"expected floats \[n, 3\]"):
         Explanations("residual", ("a", "b", "c"), values)
     values[2, 1] = np.nan

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from btcp_tf import glance, svg, thresholds
+from btcp_tf import thresholds
+from btcp_tf.reporting import glance, svg
 from btcp_tf.thresholds import DEFAULT
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from btcp_tf.inputs import UNLABELED, as_name, as_text, open_inputs
+from btcp_tf.serving.inputs import UNLABELED, as_name, as_text, open_inputs
 
 CLASSES = ("cat", "dog", "owl")
 IMAGES = np.random.default_rng(0).integers(256, size=(100, 8, 8, 1), dtype=np.uint8)

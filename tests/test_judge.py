@@ -14,8 +14,11 @@ import tensorflow as tf
 from sklearn.linear_model import LogisticRegression
 
 import btcp_tf
-from btcp_tf import estimators, exported, thresholds
 from btcp_tf import judge as module
+from btcp_tf import thresholds
+from btcp_tf.decisions import exported
+from btcp_tf.methods import residual_fit
+from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -363,7 +366,7 @@ def short_sighted():
     return model
 
 
-@pytest.mark.parametrize("evidence", [("answer", "image_neighbors"), estimators.NO_INDEX])
+@pytest.mark.parametrize("evidence", [("answer", "image_neighbors"), NO_INDEX])
 def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, evidence, tmp_path):
     judge = btcp_tf.attach(short_sighted)
     judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, verbose=0)
@@ -376,7 +379,7 @@ def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, ev
     found = judge.predict(x)["uncertainty"]
     np.testing.assert_array_equal(again.predict(x)["uncertainty"], found)
     largest = max(max(weights.shape, default=0) for weights in judge.model.weights)
-    assert (largest < 600) is (evidence == estimators.NO_INDEX)
+    assert (largest < 600) is (evidence == NO_INDEX)
     # Datasets are seen as arrays are.
     batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
     judge.fit(batches, reference=images(600, 0), evidence=evidence, verbose=0)
@@ -455,12 +458,12 @@ def test_classes_are_told_where_errors_are_many():
     x, y = samples(1500, 1)
     features, logits = x, np.random.default_rng(0).normal(size=(1500, CLASSES)).astype(np.float32)
     for n, told in ((120, 0), (1500, 1)):
-        held_out = estimators.HeldOut(estimators.Seen(features[:n], logits[:n]), y[:n])
+        held_out = HeldOut(Seen(features[:n], logits[:n]), y[:n])
         errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
         assert (errors >= 100) == told
-        readers = estimators._readers(held_out, ("answer",), errors >= 100, 50, seed=0)
+        readers = residual_fit._readers(held_out, ("answer",), errors >= 100, 50, seed=0)
         assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
-    fit, readers, *_ = estimators.fit_residual(held_out)
+    fit, readers, *_ = residual_fit.fit_residual(held_out)
     assert fit.errors > 900 and all(reader.classes for reader in readers.values())
 
 

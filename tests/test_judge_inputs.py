@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 import btcp_tf
-from btcp_tf import data, exported, predict
 from btcp_tf import judge as module
+from btcp_tf.decisions import exported
+from btcp_tf.serving.scorer import Scorer
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -300,7 +301,7 @@ def test_a_classifier_of_float_pixels_scores_folders(tmp_path, pixels, told, res
     found = loaded["serving_bytes"](image_bytes=tf.constant(files))
     np.testing.assert_allclose(found["uncertainty"], wanted["uncertainty"], atol=1e-5)
     # The command reads a folder, and an array of pixels, as the judge read the floats.
-    scorer = predict.Scorer(path)
+    scorer = Scorer(path)
     paths = np.array([str(folder / f"{number}.png") for number in range(6)], object)
     for batch in ({"files": paths}, {"images": test}, {"images": scaled(test, pixels)}):
         answers = scorer(batch)
@@ -341,7 +342,7 @@ def test_the_exported_model_refuses_what_the_judge_refuses(tmp_path):
             serve(images=tf.constant(given))
     # The command marks the rows.
     rows = np.concatenate([scaled(x[:2], "0_1"), bad[1:2], x[2:3]])
-    answers = predict.Scorer(path)({"images": rows})
+    answers = Scorer(path)({"images": rows})
     wanted = judge.predict(rows[:2])["uncertainty"]
     np.testing.assert_allclose(answers["uncertainty"][:2], wanted, atol=1e-5)
     assert [bool(problem) for problem in answers["problem"]] == [False, False, True, True]
@@ -374,6 +375,6 @@ def test_a_damaged_memory_is_refused(judge, tmp_path, name, value):
 
 
 def test_pixels_of_the_package_are_those_of_the_command_line():
-    from btcp_tf import networks
+    from btcp_tf.data.images import PIXELS
 
-    assert networks.PIXELS is data.PIXELS and set(SCALES) == set(data.PIXELS)
+    assert PIXELS is PIXELS and set(SCALES) == set(PIXELS)

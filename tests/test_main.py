@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from btcp_tf import evaluation
-from btcp_tf.data import load
+from btcp_tf.data import datasets
+from btcp_tf.evaluation import predictions, results
 from btcp_tf.main import main
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -24,7 +24,7 @@ def test_mirrored_from_the_command_line(tmp_path):
     command += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=0"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]
-    _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    _, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert extra["settings"]["strategy"] == "mirrored"
     assert extra["settings"]["logical_devices"] == "2"
     assert (tmp_path / "models" / "digits-trial" / "1" / "saved_model.pb").exists()
@@ -38,7 +38,7 @@ def test_real_images(undrawn, unchecked, tmp_path, prepared_data_dir, capsys):
     printed = capsys.readouterr().out
     assert "fashion_mnist, seed 0, test: frozen classifier" in printed
     assert "Epoch 4/4" in printed
-    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert rows[0]["accuracy"] > 0.6
     assert rows[0]["auroc"] > 0.6
     assert extra["data"]["train"] == 480
@@ -46,7 +46,7 @@ def test_real_images(undrawn, unchecked, tmp_path, prepared_data_dir, capsys):
 
 
 def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
-    digits = load("digits")
+    digits = datasets.load("digits")
     pixels = digits.train.images / np.float32(127.5) - 1
     keras.utils.set_random_seed(0)
     classifier = keras.Sequential(
@@ -73,12 +73,12 @@ def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
     assert f"the classifier is {file}, not trained here: right on" in printed
     assert "it reads pixels as -1_1 (cross entropy on validation images: " in printed
     assert not (tmp_path / "run" / "checkpoints" / "classifier.npz").exists()
-    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    found = predictions.load_predictions(tmp_path / "run" / "predictions.npz")
     images = digits.test.images / np.float32(127.5) - 1
     expected = keras.ops.softmax(classifier.predict(images, verbose=0))
     np.testing.assert_allclose(found.probs, expected, atol=1e-5)
     assert set(found.uncertainty) == {"mcp", "vim", "residual", "btcp", "mc_dropout"}
-    rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, _ = results.load_rows(tmp_path / "run" / "results.json")
     assert {row["stage"] for row in rows} == {"frozen"} and rows[0]["accuracy"] > 0.85
     assert file.read_bytes() == before
     # Of what a SavedModel can answer, the residual estimator goes before the trained one.
@@ -117,7 +117,7 @@ def test_a_folder_of_ones_own_images(undrawn, unchecked, tmp_path, capsys):
     with pytest.warns(UserWarning, match="were skipped .*: ill/notes.txt"):
         assert main([*words, "--bad_files=skip", f"--ood=digits,{tmp_path}/xrays/healthy"]) == 0
     assert "xrays, seed 0, test: frozen classifier" in capsys.readouterr().out
-    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert {row["dataset"] for row in rows} == {"xrays"}
     assert {row["ood"] for row in rows if row["task"] == "ood"} == {"digits", "healthy"}
     assert extra["data"]["class_names"] == ["healthy", "ill"]

@@ -5,8 +5,13 @@ import numpy as np
 import pytest
 from scipy import special
 
-from btcp_tf import methods, metrics
-from btcp_tf.methods import METHODS, Outputs, Reference
+from btcp_tf import metrics
+from btcp_tf.methods import controls, residual_scores
+from btcp_tf.methods import features as features_
+from btcp_tf.methods.features import _dense, _nearest
+from btcp_tf.methods.outputs import Outputs, Reference
+from btcp_tf.methods.registry import METHODS
+from btcp_tf.networks.mcp import mcp_logit, mcp_of
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -300,7 +305,7 @@ def test_nearest_is_brute_force(k, offset):
     points = (offset + generator.normal(size=(60, 4))).astype(np.float32)
     queries = (offset + generator.normal(size=(25, 4))).astype(np.float32)
     queries[::5] = points[:5]
-    found = methods._nearest(queries, points, k)
+    found = _nearest(queries, points, k)
     np.testing.assert_allclose(found, textbook_distances(queries, points)[:, :k], rtol=1e-12)
     assert (found[::5, 0] == 0).all() and (found[1::5, 0] > 0).all()
 
@@ -311,7 +316,7 @@ def test_a_copy_is_at_distance_zero_beside_near_ones(spread, clusters):
     generator = np.random.default_rng(0)
     points = (10 + spread * generator.normal(size=(200, 64))).astype(np.float32)
     points = np.vstack([points, -points][:clusters])
-    assert (methods._nearest(points, points)[:, 0] == 0).all()
+    assert (_nearest(points, points)[:, 0] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["trust_score", "knn"])
@@ -326,7 +331,7 @@ def test_the_size_of_a_block_changes_nothing(name, cells, monkeypatch):
         largest.append(array.size)
         return argpartition(array, *args, **kwargs)
 
-    monkeypatch.setattr(methods, "_BLOCK_CELLS", cells)
+    monkeypatch.setattr(features_, "_BLOCK_CELLS", cells)
     monkeypatch.setattr(np, "argpartition", watched)
     np.testing.assert_array_equal(score(name, test, reference_of(train, alpha=0.2)), whole)
     # At least one row is taken at once, so memory is bounded by the larger of the two.
@@ -414,11 +419,11 @@ def test_samples_as_sparse_as_one_that_stays_stay():
     points = np.float32([[0], [1], [2], [3]])
     # Two samples in the ball: all radii are 1. One: all are 0.
     for neighbors in (1, 2):
-        assert len(methods._dense(points, 0.5, neighbors)) == 4
-    np.testing.assert_array_equal(methods._dense(points, 0.5, 3), [[1], [2]])
-    np.testing.assert_array_equal(methods._dense(points, 0.99, 3), [[1], [2]])
+        assert len(_dense(points, 0.5, neighbors)) == 4
+    np.testing.assert_array_equal(_dense(points, 0.5, 3), [[1], [2]])
+    np.testing.assert_array_equal(_dense(points, 0.99, 3), [[1], [2]])
     squares = np.float32([[x * x] for x in range(100)])
-    assert len(methods._dense(squares, 0.29, 2)) == 71  # 0.29 * 100 is 28.999... in floats.
+    assert len(_dense(squares, 0.29, 2)) == 71  # 0.29 * 100 is 28.999... in floats.
 
 
 def test_knn_is_brute_force_on_lengths_of_one():
@@ -566,13 +571,13 @@ def test_residual_nears_the_chance_of_error_of_known_gaussians():
 def test_residual_without_errors_is_mcp():
     perfect = draw(200, seed=0)
     perfect = outputs_of(perfect.features, perfect.predicted)
-    u = methods.residual(reference_of(perfect, perfect))(draw(50, seed=2))
-    np.testing.assert_allclose(u, methods.mcp_of(draw(50, seed=2).logits), atol=1e-6)
+    u = residual_scores.residual(reference_of(perfect, perfect))(draw(50, seed=2))
+    np.testing.assert_allclose(u, mcp_of(draw(50, seed=2).logits), atol=1e-6)
 
 
 def test_squash_by_hand():
     validation = [0.0, 1.0, 2.0, 3.0, 4.0]  # Median 2, IQR 2.
-    u = methods.squash([2.0, 4.0, 0.0], validation)
+    u = controls.squash([2.0, 4.0, 0.0], validation)
     np.testing.assert_allclose(u, [0.5, 1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])
 
 
@@ -580,16 +585,16 @@ def test_squash_by_hand():
 def test_squash_survives_scores_without_spread_and_far_out(validation):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        u = methods.squash([-1e308, 2.5, 3.0, 3.5, 1e308], validation)
+        u = controls.squash([-1e308, 2.5, 3.0, 3.5, 1e308], validation)
     assert u[0] == 0 and u[2] == 0.5 and u[4] == 1
     assert u[1] < 0.5 < u[3] and u[1] > 0 and u[3] < 1
 
 
 def test_squash_names_the_first_bad_row():
     with pytest.raises(ValueError, match="^score: expected finite numbers, received nan in row 1"):
-        methods.squash([0.0, np.nan], [0.0])
+        controls.squash([0.0, np.nan], [0.0])
     with pytest.raises(ValueError, match=r"validation_score: expected shape \[n\], n > 0"):
-        methods.squash([0.0], [])
+        controls.squash([0.0], [])
 
 
 # What goes in.
@@ -663,11 +668,11 @@ def test_a_reference_fits_together(change, message):
 
 
 def test_residual_with_and_without_an_index_train_one_head(monkeypatch):
-    from btcp_tf import estimators
+    from btcp_tf.methods import residual_fit
 
     trained = []
-    train_head = estimators.train_head
-    monkeypatch.setattr(estimators, "train_head", lambda *a: trained.append(a) or train_head(*a))
+    train_head = residual_fit.train_head
+    monkeypatch.setattr(residual_fit, "train_head", lambda *a: trained.append(a) or train_head(*a))
     reference = reference_of(draw(300, 0), draw(200, 1))
     for name in ("residual", "residual_no_index"):
         METHODS[name].prepare(reference)
@@ -679,14 +684,14 @@ def test_mcp_holds_apart_what_single_precision_does_not(size):
     logits = np.random.default_rng(size).uniform(-size, size, (500, 5)).astype(np.float32)
     logits[::7] = logits[0]
     logits[1, :2] = logits[1].max() + 1  # Two largest ones.
-    u = methods.mcp_of(logits)
+    u = mcp_of(logits)
     assert u.dtype == np.float64
     ordered = np.sort(logits.astype(np.float64), axis=1)
     exact = special.expit(special.logsumexp(ordered[:, :-1], axis=1) - ordered[:, -1])
     np.testing.assert_allclose(u, exact, rtol=1e-6 * (1 + 10 * size))
     # But for what is a tie in float32 logits, too.
     assert 420 < len(np.unique(u)) <= 500 - 71
-    from btcp_tf import estimators
+    from btcp_tf.networks.evidence_layers import McpLogit
 
-    z = np.asarray(estimators.McpLogit()(logits))[:, 0]
-    np.testing.assert_allclose(methods.mcp_logit(logits), z, rtol=1e-5, atol=1e-6)
+    z = np.asarray(McpLogit()(logits))[:, 0]
+    np.testing.assert_allclose(mcp_logit(logits), z, rtol=1e-5, atol=1e-6)

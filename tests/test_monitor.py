@@ -22,9 +22,14 @@ from production import (
 )
 from scipy import stats
 
-from btcp_tf import drift, evaluation, monitor, thresholds
-from btcp_tf.evaluation import Predictions
-from btcp_tf.scores import Baseline, Scores, load_baseline, load_scores
+from btcp_tf import monitor, thresholds
+from btcp_tf.decisions import assumptions, drift, monitoring
+from btcp_tf.decisions.monitoring import Figures
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL
+from btcp_tf.decisions.scores import Baseline, Scores, load_baseline, load_scores
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.reporting import monitor_page
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -61,7 +66,7 @@ def moved(p):
 
 
 def test_the_same_distribution_is_no_finding():
-    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(answers(600, 1)))
+    found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(answers(600, 1)))
     assert found.assumption.verdict == "holds" and found.status == 0
     assert [check.found for check in found.assumption.checks] == [False] * 4
     assert "400 rows then, 600 now" in found.assumption.words
@@ -71,7 +76,7 @@ def test_the_same_distribution_is_no_finding():
 
 def test_a_change_is_found_by_checks_that_equal_those_of_scipy():
     then, now = answers(400, 0), moved(answers(600, 1))
-    found = monitor.monitor(baseline_of(then, RULE), scores_of(now))
+    found = monitoring.monitor(baseline_of(then, RULE), scores_of(now))
     assert found.assumption.verdict == "changed" and found.status == 3
     u, v = (p.uncertainty["uncertainty"].astype(np.float64) for p in (then, now))
     p = {check.name: check.p_value for check in found.assumption.checks}
@@ -91,7 +96,7 @@ def test_false_alarms_of_all_checks_together():
     for seed in range(300):
         p = answers(450, seed)
         u = p.uncertainty["uncertainty"].astype(np.float64)
-        judged = monitor.judge_assumption(
+        judged = assumptions.judge_assumption(
             (u[:200], p.predicted[:200]), (u[200:], p.predicted[200:]), TAU, 0.1
         )
         alarms += judged.verdict == "changed"
@@ -111,7 +116,7 @@ def test_a_threshold_that_was_chosen_on_the_baseline_makes_no_more_false_alarms(
 
 @pytest.mark.parametrize(("n", "m"), [(99, 500), (500, 99), (500, 1)])
 def test_too_few_rows_are_no_verdict(n, m):
-    found = monitor.monitor(baseline_of(answers(n, 0), RULE), scores_of(moved(answers(m, 1))))
+    found = monitoring.monitor(baseline_of(answers(n, 0), RULE), scores_of(moved(answers(m, 1))))
     assert found.assumption.verdict == "too few rows" and found.status == 0
     assert f"there are {n} of the calibration set and {m} now" in found.assumption.words
 
@@ -121,16 +126,16 @@ def test_a_number_that_was_rounded_on_its_way_is_no_change():
     p = answers(200, 0)
     tied = dataclasses.replace(p, uncertainty={"uncertainty": np.full(200, 0.1, np.float32)})
     now = Scores("s.csv", np.full(200, 0.1), p.predicted, "uncertainty")
-    found = monitor.monitor(baseline_of(tied, RULE), now)
+    found = monitoring.monitor(baseline_of(tied, RULE), now)
     assert found.assumption.ks.distance == 0 and found.assumption.verdict == "holds"
 
 
 def test_one_class_and_constant_scores_are_compared():
     zeros = np.zeros(150, np.int64)
     then = Baseline("base", np.full(150, 0.2), zeros, "u", None, None, RULE)
-    same = monitor.monitor(then, Scores("s", np.full(120, 0.2), zeros[:120], "u"))
+    same = monitoring.monitor(then, Scores("s", np.full(120, 0.2), zeros[:120], "u"))
     assert same.assumption.verdict == "holds" and same.assumption.psi.value == 0
-    other = monitor.monitor(then, Scores("s", np.full(120, 0.1), zeros[:120], "u"))
+    other = monitoring.monitor(then, Scores("s", np.full(120, 0.1), zeros[:120], "u"))
     assert other.assumption.verdict == "changed"
 
 
@@ -147,7 +152,7 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     )
     inputs = tuple(f"img{n}.png" for n in range(1200))
     scores = scores_of(joined, inputs=inputs)
-    found = monitor.monitor(
+    found = monitoring.monitor(
         baseline_of(answers(400, 0), RULE),
         scores,
         labels=all_labels(joined),
@@ -174,7 +179,7 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
 def test_labels_count_in_the_order_in_which_they_came():
     p = answers(800, 3, harder=0.2)
     rows = np.random.default_rng(0).permutation(800)
-    found = monitor.monitor(
+    found = monitoring.monitor(
         baseline_of(answers(400, 0), RULE),
         scores_of(p),
         labels=(rows, p.labels[rows]),
@@ -191,7 +196,7 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     reviewed = np.flatnonzero(u >= TAU)
     # All of them wrong, which says nothing of accepted answers.
     labels = reviewed, (p.predicted[reviewed] + 1) % 3
-    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=labels)
+    found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=labels)
     assert found.promise.verdict == "none" and found.status == 0
     assert f"None of the {len(reviewed)} answers with a label was accepted" in found.promise.words
     assert any(f"{len(reviewed)} labels belong to answers" in note for note in found.notes)
@@ -202,9 +207,11 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
 def test_where_nothing_is_accepted_the_notes_say_so_in_words():
     p = answers(400, 4)
     p.uncertainty["uncertainty"][:] = 0.9
-    found = monitor.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=all_labels(p))
+    found = monitoring.monitor(
+        baseline_of(answers(400, 0), RULE), scores_of(p), labels=all_labels(p)
+    )
     assert any("No answer was accepted" in note for note in found.notes)
-    words = monitor.terminal_text(found) + json.dumps(monitor.to_json(found, {}))
+    words = monitor_page.terminal_text(found) + json.dumps(monitoring.to_json(found, {}))
     assert "0 of 0" not in words and not re.search(r"\b0 of", words)
 
 
@@ -212,7 +219,7 @@ def test_rows_without_a_label_are_not_taken_for_wrong_ones():
     p = answers(500, 5)
     some = np.where(np.arange(500) % 2, p.predicted, -1)
     base = baseline_of(answers(400, 0), RULE)
-    found = monitor.monitor(base, scores_of(p, labels=some)).promise
+    found = monitoring.monitor(base, scores_of(p, labels=some)).promise
     assert (found.labeled, found.errors) == (250, 0) and found.accepted < 250
 
 
@@ -220,12 +227,12 @@ def test_kept_and_open():
     p = answers(3000, 5)
     right = dataclasses.replace(p, labels=p.predicted)
     base = baseline_of(answers(400, 0), RULE)
-    found = monitor.monitor(base, scores_of(right), labels=all_labels(right), order="rows")
+    found = monitoring.monitor(base, scores_of(right), labels=all_labels(right), order="rows")
     assert found.promise.verdict == "kept" and found.promise.curve["high"][-1] <= 0.05
     assert found.state == "holds"
     few = tuple(column[:20] for column in all_labels(right))
     for order in ("", "rows"):
-        found = monitor.monitor(base, scores_of(right), labels=few, order=order)
+        found = monitoring.monitor(base, scores_of(right), labels=few, order=order)
         assert found.promise.verdict == "open" and found.status == 0
         assert found.state == "cannot tell"
     accepted = p.uncertainty["uncertainty"].astype(np.float64) < TAU
@@ -244,20 +251,20 @@ def test_kept_and_open():
 )
 def test_without_a_promise_nothing_is_tested(rule, risk, words):
     p = answers(500, 5, harder=0.5)
-    found = monitor.monitor(
+    found = monitoring.monitor(
         baseline_of(answers(400, 0), rule), scores_of(p), labels=all_labels(p), risk=risk
     )
     assert found.promise.verdict == "none" and words in found.promise.words
     assert found.status == 0
     assert len(found.assumption.checks) == (4 if rule and rule.tau else 3)
-    assert json.dumps(monitor.to_json(found, {}), allow_nan=False)
-    assert words in " ".join(monitor.terminal_text(found).split())
+    assert json.dumps(monitoring.to_json(found, {}), allow_nan=False)
+    assert words in " ".join(monitor_page.terminal_text(found).split())
 
 
 def test_a_limit_of_ones_own():
     p = answers(500, 5, harder=0.3)
     base = baseline_of(answers(400, 0), promising(TAU, None, None))
-    found = monitor.monitor(base, scores_of(p), labels=all_labels(p), risk=0.1)
+    found = monitoring.monitor(base, scores_of(p), labels=all_labels(p), risk=0.1)
     assert found.promise.verdict == "broken" and found.promise.limit == 0.1
 
 
@@ -265,12 +272,12 @@ def test_accept_of_another_threshold_is_noted():
     p = answers(200, 6)
     u = p.uncertainty["uncertainty"].astype(np.float64)
     base = baseline_of(answers(400, 0), RULE)
-    own = monitor.monitor(base, scores_of(p, accept=u < TAU))
+    own = monitoring.monitor(base, scores_of(p, accept=u < TAU))
     assert not any("column accept" in note for note in own.notes)
-    other = monitor.monitor(base, scores_of(p, accept=u < 0.2))
+    other = monitoring.monitor(base, scores_of(p, accept=u < 0.2))
     count = int(np.sum((u >= 0.2) & (u < TAU)))
     assert any(f"in {count} of 200 rows" in note for note in other.notes)
-    nothing = monitor.monitor(
+    nothing = monitoring.monitor(
         baseline_of(answers(400, 0), promising(None)), scores_of(p, accept=u < TAU)
     )
     assert any("(tau none)" in note for note in nothing.notes)
@@ -285,16 +292,16 @@ def test_accept_of_another_threshold_is_noted():
 )
 def test_scores_of_another_model_are_refused(more, message):
     with pytest.raises(ValueError, match=message):
-        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1), **more))
+        monitoring.monitor(baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1), **more))
 
 
 def test_classes_that_the_baseline_does_not_know_are_refused():
     p = answers(200, 1)
     unknown = dataclasses.replace(p, labels=None, probs=None, predicted=p.predicted + 1)
     with pytest.raises(ValueError, match="expected predicted classes 0 to 2 .* received 3"):
-        monitor.monitor(baseline_of(answers(200, 0), RULE), scores_of(unknown))
+        monitoring.monitor(baseline_of(answers(200, 0), RULE), scores_of(unknown))
     with pytest.raises(ValueError, match=r"labels: expected classes 0 to 2, received 7 for row 4"):
-        monitor.monitor(
+        monitoring.monitor(
             baseline_of(answers(200, 0), RULE), scores_of(p), labels=(np.array([4]), np.array([7]))
         )
 
@@ -302,14 +309,14 @@ def test_classes_that_the_baseline_does_not_know_are_refused():
 @pytest.mark.parametrize("tau", [float("nan"), float("inf"), "0.5", True, 10**400])
 def test_a_threshold_of_ones_own_is_a_number(tau):
     with pytest.raises(ValueError, match="tau: expected a finite number, received"):
-        monitor.monitor(baseline_of(answers(200, 0)), scores_of(answers(200, 1)), tau=tau)
+        monitoring.monitor(baseline_of(answers(200, 0)), scores_of(answers(200, 1)), tau=tau)
 
 
 @pytest.mark.parametrize("value", [1, "0.1", True, [0.1], np.array([0.1, 0.2]), float("nan")])
 @pytest.mark.parametrize("name", ["alpha", "delta", "risk"])
 def test_probabilities_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name}: expected a number between 0 and 1"):
-        monitor.monitor(
+        monitoring.monitor(
             baseline_of(answers(200, 0), RULE), scores_of(answers(200, 1)), **{name: value}
         )
 
@@ -335,7 +342,7 @@ NUMBERS = np.array([0, 1])
 def test_arguments_of_another_kind_are_refused(name, value, message):
     given = {"baseline": baseline_of(answers(200, 0), RULE), "scores": scores_of(answers(200, 1))}
     with pytest.raises(ValueError, match=message):
-        monitor.monitor(**given | {name: value})
+        monitoring.monitor(**given | {name: value})
 
 
 # Order -----------------------------------------------------------------------------------------
@@ -373,11 +380,13 @@ def orders(p):
 def test_without_an_order_no_order_of_the_rows_changes_anything(harder):
     p = hard_class() if not harder else answers(900, 3, harder=harder)
     base = baseline_of(answers(400, 0), RULE)
-    contents = [monitor.to_json(monitor.monitor(base, shuffled(p, one)), {}) for one in orders(p)]
+    contents = [
+        monitoring.to_json(monitoring.monitor(base, shuffled(p, one)), {}) for one in orders(p)
+    ]
     assert all(content == contents[0] for content in contents)
     expected = {0.0: "kept", 0.03: "open", 0.2: "broken"}[harder]
     assert contents[0]["promise"]["verdict"] == expected
-    assert contents[0]["promise"]["test"] == monitor.FIXED_SAMPLE
+    assert contents[0]["promise"]["test"] == FIXED_SAMPLE
     # Of the same rows the test in their order would have said something else.
     if not harder:
         wrong = next(iter(orders(p)))
@@ -387,7 +396,7 @@ def test_without_an_order_no_order_of_the_rows_changes_anything(harder):
 def test_the_verdict_on_a_fixed_sample_is_that_of_binomial_tests():
     for harder in (0.0, 0.01, 0.02, 0.03, 0.05):
         p = answers(900, 3, harder=harder)
-        found = monitor.monitor(
+        found = monitoring.monitor(
             baseline_of(answers(400, 0), RULE), scores_of(p, labels=p.labels), delta=0.02
         ).promise
         high, low = (
@@ -407,11 +416,11 @@ def test_a_sorted_file_is_no_order_of_arrival(by):
     scores = shuffled(p, np.argsort(keys[by], kind="stable"))
     base = baseline_of(answers(400, 0), RULE)
     with pytest.raises(ValueError, match=f"sorted by .*{by.split()[-1]}: .*leave out --ordered"):
-        monitor.monitor(base, scores, order="rows")
-    assert monitor.monitor(base, scores).promise.test == monitor.FIXED_SAMPLE
+        monitoring.monitor(base, scores, order="rows")
+    assert monitoring.monitor(base, scores).promise.test == FIXED_SAMPLE
     # Times are evidence of an order, so there it is said alone.
-    found = monitor.monitor(base, scores, order="time")
-    assert found.promise.test == monitor.SEQUENTIAL
+    found = monitoring.monitor(base, scores, order="time")
+    assert found.promise.test == SEQUENTIAL
     assert any("sorted by" in note for note in found.notes)
 
 
@@ -419,7 +428,7 @@ def test_bunches_that_a_stream_makes_are_no_sorted_file():
     p = answers(600, 3)
     # Three of a kind at a time, and the classes drift.
     order = np.argsort(np.arange(600) // 150 * 10 + np.random.default_rng(0).random(600))
-    found = monitor.monitor(baseline_of(p, RULE), shuffled(p, order), order="rows")
+    found = monitoring.monitor(baseline_of(p, RULE), shuffled(p, order), order="rows")
     assert not any("sorted" in note for note in found.notes)
 
 
@@ -427,7 +436,7 @@ def test_figures_are_shares_of_what_they_say():
     p = answers(900, 3, harder=0.1)
     accepted = p.uncertainty["uncertainty"].astype(np.float64) < TAU
     base = baseline_of(answers(400, 0), RULE)
-    found = monitor.monitor(base, scores_of(p, labels=p.labels)).figures
+    found = monitoring.monitor(base, scores_of(p, labels=p.labels)).figures
     wrong = p.labels != p.predicted
     counts = [(one.count, one.rows) for one in vars(found).values()]
     assert counts == [
@@ -437,16 +446,16 @@ def test_figures_are_shares_of_what_they_say():
     ]
     exact = stats.binomtest(*counts[2]).proportion_ci(0.95, "exact")
     assert found.handed_over.interval == pytest.approx((exact.low, exact.high))
-    none = monitor.monitor(base, scores_of(p)).figures
+    none = monitoring.monitor(base, scores_of(p)).figures
     assert none.accepted == found.accepted and none.wrong is None and none.handed_over is None
-    assert monitor.monitor(baseline_of(p), scores_of(p)).figures == monitor.Figures()
+    assert monitoring.monitor(baseline_of(p), scores_of(p)).figures == Figures()
 
 
 def test_an_input_that_is_answered_twice_is_noted():
     p = answers(300, 3)
     names = tuple(f"{row % 200}.png" for row in range(300))
     base = baseline_of(answers(400, 0), RULE)
-    found = monitor.monitor(base, scores_of(p, labels=p.labels, inputs=names))
+    found = monitoring.monitor(base, scores_of(p, labels=p.labels, inputs=names))
     assert any("answer an input once more" in note for note in found.notes)
 
 
@@ -464,9 +473,9 @@ def test_an_input_that_is_answered_twice_is_noted():
 def test_a_state_and_what_to_do_next(rule, harder, labeled, state, step):
     p = answers(900, 3, harder=harder)
     scores = scores_of(p, labels=p.labels if labeled else None)
-    found = monitor.monitor(baseline_of(answers(400, 0), rule), scores)
+    found = monitoring.monitor(baseline_of(answers(400, 0), rule), scores)
     assert found.state == state and step in " ".join(found.next_steps)
-    words = " ".join(monitor.terminal_text(found).split())
+    words = " ".join(monitor_page.terminal_text(found).split())
     assert f"state {state}." in words and found.next_steps[0] in words
 
 
@@ -570,7 +579,7 @@ def test_a_stream_goes_on_where_it_ended_and_nowhere_else(run, tmp_path, capsys)
     rows = rows_of(answers(600, 3), labels=True)
     path = tmp_path / "s.csv"
     status, first = judged(run, write_csv(path, rows[:300]), "--ordered")
-    assert status == 0 and first["promise"]["test"] == monitor.SEQUENTIAL
+    assert status == 0 and first["promise"]["test"] == SEQUENTIAL
     assert judged(run, path, "--ordered") == (0, first)
     status, second = judged(run, write_csv(path, rows), "--ordered")
     assert status == 0 and second["promise"]["accepted"] == second["history"]["stream"]["rows"]
@@ -668,7 +677,7 @@ def test_rows_of_one_time_have_one_order(run, tmp_path):
         path = write_jsonl(tmp_path / "t.jsonl", [timed[row] for row in order])
         found.append(judged(run, path, "--time_column=when"))
     assert [status for status, _ in found] == [0, 0, 0]
-    assert found[0][1]["promise"]["test"] == monitor.SEQUENTIAL
+    assert found[0][1]["promise"]["test"] == SEQUENTIAL
     assert all(content["history"] == found[0][1]["history"] for _, content in found)
 
 
@@ -715,7 +724,7 @@ def test_models_and_files_as_baselines(tmp_path, capsys):
     write_model(tmp_path / "models" / "1", answers(400, 0))
     assert monitor.main([f"--baseline={tmp_path}/models", f"--scores={path}"]) == 0
     file = tmp_path / "cal.npz"
-    evaluation.save_predictions(file, answers(400, 0))
+    predictions.save_predictions(file, answers(400, 0))
     assert monitor.main([f"--baseline={file}", f"--scores={path}"]) == 0
     assert "no threshold" in capsys.readouterr().out
     assert monitor.main([f"--baseline={file}", f"--scores={path}", "--tau=0.3", "--risk=.1"]) == 0
@@ -726,7 +735,7 @@ def test_models_and_files_as_baselines(tmp_path, capsys):
 def test_a_column_in_the_scores_alone(run, tmp_path):
     p = answers(400, 1)
     u = p.uncertainty["uncertainty"]
-    evaluation.save_predictions(
+    predictions.save_predictions(
         tmp_path / "s.npz", dataclasses.replace(p, uncertainty={"a": u, "b": 1 - u})
     )
     words = [f"--baseline={run}", f"--scores={tmp_path}/s.npz"]
@@ -809,7 +818,7 @@ def test_half_a_report_is_never_left(run, tmp_path, monkeypatch, capsys):
     def fail(*arguments, **named):
         raise ValueError("expected what can be drawn, received this")
 
-    monkeypatch.setattr(monitor, "to_report", fail)
+    monkeypatch.setattr(monitor_page, "to_report", fail)
     assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 1
     assert not (tmp_path / "s.csv-monitor").exists()
 
@@ -855,9 +864,9 @@ def test_many_classes_leave_room_for_the_ones_that_changed():
     )
     predicted = np.where(now.predicted < 6, 59, now.predicted)
     base = Baseline("base", then.uncertainty["u"], then.predicted, "u", 60)
-    found = monitor.monitor(base, Scores("s", now.uncertainty["u"], predicted, "u"))
+    found = monitoring.monitor(base, Scores("s", now.uncertainty["u"], predicted, "u"))
     assert found.assumption.verdict == "changed" and found.assumption.checks[2].found
-    shares, names, words = monitor._class_shares(found)
+    shares, names, words = monitor_page._class_shares(found)
     assert len(names) == 20 and "59" in names and "20 predicted classes" in words
     assert shares[1][names.index("59")] == pytest.approx(np.mean(predicted == 59))
 
@@ -867,18 +876,18 @@ def test_numbers_of_classes_may_be_anything():
     names = np.array([7, 10**15, 2])
     base = Baseline("base", p.uncertainty["uncertainty"], names[p.predicted], "u")
     other = np.where(p.predicted == 1, 10**17, names[p.predicted])
-    found = monitor.monitor(base, Scores("s", p.uncertainty["uncertainty"], other, "u"))
+    found = monitoring.monitor(base, Scores("s", p.uncertainty["uncertainty"], other, "u"))
     assert found.assumption.checks[2].found
-    _, shown, _ = monitor._class_shares(found)
+    _, shown, _ = monitor_page._class_shares(found)
     assert shown == ["2", "7", str(10**15), str(10**17)]
 
 
 def test_json_keeps_its_names(run, tmp_path):
-    found = monitor.monitor(
+    found = monitoring.monitor(
         load_baseline(run),
         load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(150, 1), labels=True))),
     )
-    content = monitor.to_json(found, {"alpha": 0.01})
+    content = monitoring.to_json(found, {"alpha": 0.01})
     assert set(content) == set(
         "status state figures next assumption promise baseline scores threshold settings notes "
         "history versions".split()

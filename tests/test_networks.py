@@ -2,8 +2,11 @@ import keras
 import numpy as np
 import pytest
 
-from btcp_tf import classifiers, estimators, networks
-from btcp_tf.config import Config
+from btcp_tf.core.config import Config
+from btcp_tf.methods import residual_fit
+from btcp_tf.methods.residual_choice import MCP
+from btcp_tf.networks import classifiers, models
+from btcp_tf.networks.encoders import ENCODERS
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ from btcp_tf.config import Config
     ],
 )
 def test_golden_parameter_counts(encoder, image_shape, classes, feature_dim, counts):
-    model = networks.build_model(encoder, image_shape, classes, feature_dim=feature_dim)
+    model = models.build_model(encoder, image_shape, classes, feature_dim=feature_dim)
     parts = [model.get_layer(name) for name in ("encoder", "classifier", "estimator")]
     assert tuple(part.count_params() for part in parts) == counts
     assert model.count_params() == sum(counts)
@@ -33,7 +36,7 @@ def test_parameter_counts_of_batchnorm_networks_by_formula():
 
 
 def test_answers_by_name_from_uint8_images():
-    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    model = models.build_model("small", (8, 8, 1), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
     answers = model(images)
     assert set(answers) == {"probs", "uncertainty"}
@@ -46,7 +49,7 @@ def test_answers_by_name_from_uint8_images():
 
 
 def test_heads_share_the_encoder():
-    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    model = models.build_model("small", (8, 8, 1), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
     features = model.get_layer("encoder")(images)
     assert features.shape == (5, 4)
@@ -56,16 +59,16 @@ def test_heads_share_the_encoder():
 
 
 def test_pixels_are_scaled_in_the_graph():
-    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    model = models.build_model("small", (8, 8, 1), 3, feature_dim=4)
     scale = model.get_layer("encoder").get_layer("scale")
     np.testing.assert_allclose(scale(np.uint8([0, 51, 255])), [0, 0.2, 1], rtol=1e-6)
 
 
 def test_residual_model_without_evidence_is_mcp_with_its_logit():
-    model = networks.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    model = models.build_model("small", (8, 8, 1), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
-    of_mcp = networks.residual_model(model, {}, estimators.MCP)
-    answers = networks.with_logit(of_mcp)(images)
+    of_mcp = residual_fit.residual_model(model, {}, MCP)
+    answers = models.with_logit(of_mcp)(images)
     probs = model(images)["probs"].numpy()
     np.testing.assert_array_equal(answers["probs"], probs)
     u = 1 - probs.max(1, keepdims=True)
@@ -73,14 +76,14 @@ def test_residual_model_without_evidence_is_mcp_with_its_logit():
     np.testing.assert_array_equal(answers["uncertainty"], of_mcp(images)["uncertainty"])
     np.testing.assert_allclose(answers["logit"], np.log(u / (1 - u)), rtol=1e-4)
     # A trained estimator's u is its own.
-    assert networks.with_logit(model) is model
+    assert models.with_logit(model) is model
 
 
 @pytest.mark.parametrize("encoder", ["small", "svhn", "vgg16"])
 def test_outputs_model_shows_what_methods_read(encoder):
-    model = networks.build_model(encoder, (32, 32, 3), 3, feature_dim=4)
+    model = models.build_model(encoder, (32, 32, 3), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
-    found = networks.outputs_model(model)(images, training=False)
+    found = models.outputs_model(model)(images, training=False)
     np.testing.assert_array_equal(found["features"], model.get_layer("encoder")(images))
     np.testing.assert_array_equal(found["probs"], model(images)["probs"])
     logits = model.get_layer("classifier").get_layer("logits")
@@ -89,9 +92,9 @@ def test_outputs_model_shows_what_methods_read(encoder):
 
 
 def test_dropout_models_draw_masks_of_every_dropout_layer_and_of_nothing_else():
-    model = networks.build_model("svhn", (8, 8, 3), 3, feature_dim=6)
+    model = models.build_model("svhn", (8, 8, 3), 3, feature_dim=6)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
-    before, after = networks.dropout_models(model, seed=1)
+    before, after = models.dropout_models(model, seed=1)
     encoder = model.get_layer("encoder")
     # Up to the first dropout layer all is as in the encoder, BatchNorm in inference mode.
     first = keras.Model(encoder.input, encoder.get_layer("block1_dropout").input)
@@ -110,17 +113,17 @@ def test_dropout_models_draw_masks_of_every_dropout_layer_and_of_nothing_else():
 def test_dropout_models_refuse_a_network_without_dropout():
     image = keras.Input((4, 4, 1), dtype="uint8", name="image")
     features = keras.layers.Flatten(name="flat")(keras.layers.Rescaling(1.0, name="scale")(image))
-    model = networks.assemble(
+    model = models.assemble(
         keras.Model(image, features, name="encoder"),
-        networks.build_classifier(16, 3),
-        networks.build_estimator(16),
+        models.build_classifier(16, 3),
+        models.build_estimator(16),
     )
     with pytest.raises(ValueError, match="with dropout for mc_dropout, received encoder of layers"):
-        networks.dropout_models(model, seed=0)
+        models.dropout_models(model, seed=0)
 
 
 def test_saves_and_loads_as_keras_file(tmp_path):
-    model = networks.build_model("svhn", (8, 8, 3), 3, feature_dim=4)
+    model = models.build_model("svhn", (8, 8, 3), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
@@ -167,26 +170,26 @@ def test_adopts_a_classifier_that_answers_as_before(tmp_path, kind, pixels):
     classifier, read = given(kind)
     classifier.save(tmp_path / "my.keras")
     classes = max(2, classifier.output_shape[1])
-    model = networks.adopt(tmp_path / "my.keras", (8, 8, 1), classes, pixels=pixels)
+    model = models.adopt(tmp_path / "my.keras", (8, 8, 1), classes, pixels=pixels)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
     answers = np.asarray(classifier(read(images)))
     if kind == "any size":
         answers = np.hstack([1 - answers, answers])
-    found = networks.outputs_model(model)(images)
+    found = models.outputs_model(model)(images)
     logits = kind == "no channel"
     np.testing.assert_allclose(found["logits" if logits else "probs"], answers, atol=1e-5)
     np.testing.assert_array_equal(found["probs"], model(images)["probs"])
     kernel, bias = classifiers.last_dense(model.get_layer("classifier"))
     np.testing.assert_allclose(found["features"] @ kernel + bias, found["logits"], atol=1e-5)
-    assert networks.reads_whole_numbers(model) == (kind in ("bytes", "whole numbers"))
+    assert models.reads_whole_numbers(model) == (kind in ("bytes", "whole numbers"))
 
 
 def test_dropout_inside_of_an_adopted_classifier_is_drawn(tmp_path):
     classifier, _ = given("any size")
     classifier.save(tmp_path / "my.keras")
-    model = networks.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
+    model = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
-    before, after = networks.dropout_models(model, seed=1)
+    before, after = models.dropout_models(model, seed=1)
     first, second = np.asarray(after(before(images))), np.asarray(after(before(images)))
     assert (first != second).any()
     np.testing.assert_array_equal(model(images)["probs"], model(images)["probs"])
@@ -202,12 +205,12 @@ def test_dropout_inside_of_an_adopted_classifier_is_drawn(tmp_path):
 def test_adopts_no_classifier_of_something_else(tmp_path, shape, classes, message):
     given("flat")[0].save(tmp_path / "my.keras")
     with pytest.raises(ValueError, match=message):
-        networks.adopt(tmp_path / "my.keras", shape, classes)
+        models.adopt(tmp_path / "my.keras", shape, classes)
 
 
 def test_encoders_are_those_that_the_command_line_accepts():
     (field,) = [field for field in Config.__dataclass_fields__.values() if field.name == "encoder"]
-    assert tuple(networks.ENCODERS) == field.metadata["choices"]
+    assert tuple(ENCODERS) == field.metadata["choices"]
 
 
 @pytest.mark.parametrize(
@@ -221,4 +224,4 @@ def test_encoders_are_those_that_the_command_line_accepts():
 def test_refuses(change, message):
     arguments = dict(encoder="small", image_shape=(8, 8, 1), num_classes=3, feature_dim=4) | change
     with pytest.raises(ValueError, match=message):
-        networks.build_model(**arguments)
+        models.build_model(**arguments)

@@ -20,8 +20,12 @@ import tensorflow as tf
 from fixtures import make_0_1_0 as made
 
 import btcp_tf
-from btcp_tf import evaluation, export, exported, monitor, predict, report, study
+from btcp_tf import monitor, predict, report, set_threshold, study
+from btcp_tf.decisions import exported
+from btcp_tf.evaluation import predictions, results
+from btcp_tf.experiment import studies
 from btcp_tf.main import main
+from btcp_tf.serving.scorer import Scorer
 
 pytestmark = pytest.mark.usefixtures("undrawn", "unchecked", "quick_heads")
 
@@ -112,7 +116,7 @@ def test_a_judge_is_exported_with_the_threshold_that_it_had(old, tmp_path):
     wanted = arrays(old / "judges" / "rows_with_threshold.npz")
     judge = btcp_tf.load(old / "judges" / "rows_with_threshold.keras")
     path = judge.export(tmp_path, "rows", wanted["x"][:4])
-    found = predict.Scorer(path)({"images": wanted.pop("x")})
+    found = Scorer(path)({"images": wanted.pop("x")})
     assert_same(found, {name: wanted[name] for name in ("probs", "uncertainty", "accept")})
 
 
@@ -130,7 +134,7 @@ def test_a_saved_model_answers_as_it_did(old, name):
     wanted = arrays(old / "models" / name / "answers.npz")
     images = wanted.pop("images")
     try:
-        scorer = predict.Scorer(old / "models" / name)
+        scorer = Scorer(old / "models" / name)
     except ValueError as error:
         assert refused(f"model {name}", str(error)), error
         return
@@ -154,7 +158,7 @@ def test_a_saved_model_gets_another_threshold(here, name):
     wanted = arrays(root / "answers.npz")
     tau = float(np.median(wanted["uncertainty"])) + 1e-7
     for words in ([f"--threshold={tau!r}"], ["--threshold=target_coverage", "--coverage=0.5"]):
-        assert export.main([str(root / "1"), *words, "--verbose=0"]) == 0
+        assert set_threshold.main([str(root / "1"), *words, "--verbose=0"]) == 0
     about = {number: exported.read_about(root / number) for number in ("1", "2", "3")}
     assert about["2"]["threshold"]["tau"] == tau
     assert about["3"]["threshold"]["accepted"] >= about["3"]["threshold"]["n"] / 2
@@ -162,7 +166,7 @@ def test_a_saved_model_gets_another_threshold(here, name):
     assert all(about["1"][key] == about["3"][key] for key in same)
     for number in ("2", "3"):
         wanted["accept"] = wanted["uncertainty"] < about[number]["threshold"]["tau"]
-        found = predict.Scorer(root / number)({"images": wanted["images"]})
+        found = Scorer(root / number)({"images": wanted["images"]})
         assert_same(found, {key: wanted[key] for key in wanted if key != "images"})
 
 
@@ -227,7 +231,7 @@ def test_scores_are_reported(here, ending):
     # Both are of the same classifier.
     assert str(errors.sum()) in text and f"{100 * (1 - errors.mean()):.2f}" in text
     column = "residual" if ending == "npz" else "uncertainty"
-    found = evaluation.load_predictions(path)
+    found = predictions.load_predictions(path)
     np.testing.assert_allclose(found.uncertainty[column], wanted["uncertainty"], rtol=0, atol=1e-5)
     assert found.predicted.tolist() == wanted["predicted"].tolist()
 
@@ -263,12 +267,12 @@ def test_a_finished_run_stays_as_it_is(here, name):
 
 def test_a_finished_study_stays_as_it_is(here):
     kept = {path: digest for path, digest in hashes(here).items() if "/npz-digits" in path}
-    rows, _ = evaluation.load_rows("runs/study/results.json")
+    rows, _ = results.load_rows("runs/study/results.json")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "ABLATION", ({"gamma": "0"},))
+        patch.setattr(studies, "ABLATION", ({"gamma": "0"},))
         assert study.main(made.STUDY) == 0
     assert kept and kept.items() <= hashes(here).items()
-    assert evaluation.load_rows("runs/study/results.json")[0] == rows
+    assert results.load_rows("runs/study/results.json")[0] == rows
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,7 @@ def test_reports_are_drawn_again(here, folder, methods):
     text = Path(f"runs/{folder}/report.html").read_text(encoding="utf-8")
     for method in methods:
         assert re.search(rf"\b{method}\b", text)
-    rows, _ = evaluation.load_rows(f"runs/{folder}/results.json")
+    rows, _ = results.load_rows(f"runs/{folder}/results.json")
     if folder != "study":
         row = next(row for row in rows if (row["method"], row["split"]) == ("mcp", "test"))
         assert f"{100 * row['accuracy']:.2f}" in text and f"{100 * row['auroc']:.2f}" in text
@@ -307,8 +311,8 @@ def test_a_run_that_was_killed_ends_with_the_same_command(here, name, capsys):
     after = hashes(folder / "checkpoints")
     for path, digest in checkpoints.items():
         assert (after[path] == digest) == (half is None or not path.endswith(half))
-    found = evaluation.load_predictions(folder / "predictions.npz")
-    wanted = evaluation.load_predictions(f"ends/{name}.npz")
+    found = predictions.load_predictions(folder / "predictions.npz")
+    wanted = predictions.load_predictions(f"ends/{name}.npz")
     assert found.labels.tolist() == wanted.labels.tolist()
     if name == "killed_in_folds":
         # Its classifier is trained here, and what rounding makes of it grows with every step.
@@ -317,5 +321,5 @@ def test_a_run_that_was_killed_ends_with_the_same_command(here, name, capsys):
         np.testing.assert_allclose(found.probs, wanted.probs, rtol=0, atol=1e-4)
         for column, u in wanted.uncertainty.items():
             np.testing.assert_allclose(found.uncertainty[column], u, rtol=0, atol=1e-3)
-    rows, _ = evaluation.load_rows(folder / "results.json")
+    rows, _ = results.load_rows(folder / "results.json")
     assert {row["method"] for row in rows} == set(wanted.uncertainty)

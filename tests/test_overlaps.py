@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from btcp_tf import overlaps
-from btcp_tf.data import Dataset, Split
+from btcp_tf.data import overlaps
+from btcp_tf.data.overlaps import PARTS
+from btcp_tf.data.splits import Dataset, Split
 
 
 def test_hashes_are_of_the_values_whatever_their_type():
@@ -55,7 +56,7 @@ def test_zero_has_no_sign_and_text_no_type():
 def dataset(**changes):
     """100 training, 40 validation, 40 calibration and 200 test images, none of them twice."""
     rng = np.random.default_rng(0)
-    sizes = dict(zip(overlaps.PARTS, (100, 40, 40, 200), strict=True))
+    sizes = dict(zip(PARTS, (100, 40, 40, 200), strict=True))
     parts = {
         part: Split(rng.integers(0, 256, (n, 3, 3, 1), np.uint8), np.arange(n) % 2)
         for part, n in sizes.items()
@@ -66,7 +67,7 @@ def dataset(**changes):
 
 
 def found_in(data):
-    return overlaps.between({part: getattr(data, part) for part in overlaps.PARTS})
+    return overlaps.between({part: getattr(data, part) for part in PARTS})
 
 
 def test_nothing_is_said_of_parts_that_are_apart():
@@ -76,7 +77,7 @@ def test_nothing_is_said_of_parts_that_are_apart():
     assert found.as_json() == {"shared": {}, "repeats": {}, "two_labels": 0, "left_out": {}}
     assert overlaps.notes(found, data.class_names) == [] and found.no_promise == ""
     kept = overlaps.leave_out(data, found)
-    assert all(getattr(kept, part) is getattr(data, part) for part in overlaps.PARTS)
+    assert all(getattr(kept, part) is getattr(data, part) for part in PARTS)
 
 
 def test_one_known_image_is_counted_and_left_out_of_calibration():

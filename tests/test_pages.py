@@ -9,10 +9,12 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from btcp_tf import pages, plots, svg
-from btcp_tf.glance import Figure, Glance, State, Step
-from btcp_tf.pages import Definitions, Details, Heading, Notes, Report, text
-from btcp_tf.tables import Cell, Table
+from btcp_tf.reporting import drawing, pages
+from btcp_tf.reporting.cells import Cell, Table
+from btcp_tf.reporting.drawing import Drawing
+from btcp_tf.reporting.glance import Figure, Glance, State, Step
+from btcp_tf.reporting.pages import Definitions, Details, Heading, Notes, Report
+from btcp_tf.reporting.svg import Axis, Chart, Line, Point
 
 ODD = "<b> & 100 % of a_b | $x^2$ \\ *"
 
@@ -35,9 +37,9 @@ def make_table(name="numbers"):
 
 
 def make_drawing():
-    figure, (ax,), _ = plots.panels(1)
+    figure, (ax,), _ = drawing.panels(1)
     ax.plot([0, 1])
-    return plots.Drawing("line", f"title {ODD}", f"about {ODD}", figure)
+    return Drawing("line", f"title {ODD}", f"about {ODD}", figure)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def report():
         f"Title {ODD}",
         [f"note {ODD}"],
         [
-            ("First", [text("It is ", Cell("91 %", 0.91), f" of {ODD}."), Heading("Inside")]),
+            ("First", [pages.text("It is ", Cell("91 %", 0.91), f" of {ODD}."), Heading("Inside")]),
             ("Empty", []),
             ("Second", [make_table(), Details("more", [make_drawing(), make_table("folded")])]),
             ("Third", [Definitions([("Term", "name", ODD)]), Notes([f"late note {ODD}"])]),
@@ -106,12 +108,12 @@ GLANCE = Glance(
     [Figure("89.9 %", f"figure {ODD}"), Figure("2.87 %", "wrong"), Figure("67 %", "caught")],
     [Step(f"step {ODD}", f"command {ODD}"), Step("look", link="#first")],
     "chart",
-    svg.Chart(
+    Chart(
         f"alt {ODD}",
-        [svg.Line(f"name {ODD}", np.array([0.0, 1.0]), np.array([0.0, 0.2]), "ours")],
-        svg.Axis("x"),
-        svg.Axis("y"),
-        [svg.Point(0.5, 0.1, (ODD, ODD))],
+        [Line(f"name {ODD}", np.array([0.0, 1.0]), np.array([0.0, 0.2]), "ours")],
+        Axis("x"),
+        Axis("y"),
+        [Point(0.5, 0.1, (ODD, ODD))],
     ),
 )
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from btcp_tf import plausibility
+from btcp_tf.networks import plausibility
+from btcp_tf.networks.plausibility import LEAST_GAIN
 
 
 def answers(n=600, classes=10, noise=1.0, seed=0, weights=None):
@@ -51,7 +52,7 @@ def test_noise_and_inverted_answers_cannot_be_right(classes):
     for poor in (noise, np.zeros_like(logits), -logits if classes > 2 else noise):
         found = plausibility.examine(poor, labels)
         assert "not clearly lower than" in found.words
-        assert found.low <= plausibility.LEAST_GAIN * found.entropy
+        assert found.low <= LEAST_GAIN * found.entropy
 
 
 @pytest.mark.parametrize("shift", [1, -1, 4])

@@ -8,9 +8,10 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from btcp_tf import plots, thresholds
-from btcp_tf.evaluation import Predictions
-from btcp_tf.tables import label
+from btcp_tf import thresholds
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.reporting import cells, figures, monitor_plots, plots
+from btcp_tf.reporting.drawing import Drawing, _render, panels, save_figures
 
 OKABE_ITO = {"#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"}
 
@@ -130,7 +131,7 @@ def test_epoch_axis_has_whole_numbers(epochs):
 def test_lines_differ_in_color_dashes_and_marker_and_keep_them_between_figures():
     rng = np.random.default_rng(0)
     known = ["mcp", "tcp", "btcp", "ohem", "trust_score", "foreign"]
-    shown = [label(name) for name in known]
+    shown = [cells.label(name) for name in known]
     is_error = rng.random(30) < 0.5
     ax = make_ax()
     plots.plot_roc(ax, is_error, {name: rng.random(30) for name in known})
@@ -192,11 +193,11 @@ def test_thresholding_is_the_tcp_row_at_its_best_tau():
         (2, 0.3, 0.2),
     ]
     assert plots.with_thresholding(make_history()) == make_history()
-    drawing = plots.draw_rates_per_epoch(history, "digits", 0.5)
+    drawing = figures.draw_rates_per_epoch(history, "digits", 0.5)
     for ax, value in zip(drawing.figure.axes, (0.3, 0.2), strict=True):
         assert set(lines(ax)) == {"TCP", "BTCP", "Thresholding"}
         np.testing.assert_allclose(lines(ax)["Thresholding"].get_ydata(), value)
-    assert plots.draw_rates_per_epoch(make_history(("classifier",)), "digits", 0.5) is None
+    assert figures.draw_rates_per_epoch(make_history(("classifier",)), "digits", 0.5) is None
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -277,7 +278,7 @@ def test_ranks_are_drawn_best_first():
     np.testing.assert_allclose(means, [[1.75, 0], [2, 1], [2.25, 2]])
     low, high = ax.get_ylim()
     assert low > high
-    assert plots.draw_ranks(rank_rows()[:1]) is None
+    assert figures.draw_ranks(rank_rows()[:1]) is None
 
 
 def test_ablation_shows_settings_with_intervals_and_mcp_as_a_line():
@@ -316,8 +317,8 @@ def test_errors_that_every_method_trusts():
 
 def test_a_method_that_moves_tau_alone_has_no_curve_of_its_own():
     u = np.zeros(3)
-    assert list(plots.curves({"tcp": u, "thresholding": u})) == ["tcp"]
-    assert list(plots.curves({"thresholding": u})) == ["thresholding"]
+    assert list(figures.curves({"tcp": u, "thresholding": u})) == ["tcp"]
+    assert list(figures.curves({"thresholding": u})) == ["thresholding"]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -344,7 +345,7 @@ def test_figures_survive_any_words(recwarn, ending):
         np.zeros((1, 3, 2, 1), np.uint8), np.array([0]), np.array([1]), [strange], [strange, "b"]
     )
     figure.text(0.1, 0.1, strange)
-    assert plots._render(figure, ending)
+    assert _render(figure, ending)
     assert not recwarn.list
 
 
@@ -352,7 +353,7 @@ def test_a_run_with_many_methods_has_few_histograms():
     rng = np.random.default_rng(0)
     columns = {name: rng.random(20) for name in ("mcp", "btcp", *(f"m{k}" for k in range(12)))}
     predictions = Predictions(np.zeros(20, int), None, rng.integers(0, 2, 20), columns)
-    histogram, *others = plots.draw_run({"btcp_finetuned": predictions})
+    histogram, *others = figures.draw_run({"btcp_finetuned": predictions})
     titles = [ax.get_title() for ax in histogram.figure.axes]
     assert titles == ["MCP, BTCP fine-tuned classifier", "BTCP, BTCP fine-tuned classifier"]
     assert {ax.get_title() for d in others for ax in d.figure.axes} == {
@@ -362,9 +363,9 @@ def test_a_run_with_many_methods_has_few_histograms():
 
 def test_files_of_equal_drawings_are_equal(tmp_path):
     def save(folder):
-        figure, (ax,), _ = plots.panels(1)
+        figure, (ax,), _ = panels(1)
         plots.plot_ranks(ax, rank_rows())
-        return plots.save_figures(tmp_path / folder, [plots.Drawing("r", "t", "c", figure)])
+        return save_figures(tmp_path / folder, [Drawing("r", "t", "c", figure)])
 
     first, second = save("a"), save("b")
     assert [path.name for path in first] == ["r.png", "r.pdf"]
@@ -387,7 +388,7 @@ def test_figures_of_all_methods_have_one_legend_that_covers_nothing():
             *(f"test:{c}{s}" for c in ("noise", "blur", "rotation") for s in "123"),
         )
     ]
-    for drawing in (plots.draw_risk_coverage(p, "x"), plots.draw_shift(rows, "x")):
+    for drawing in (figures.draw_risk_coverage(p, "x"), figures.draw_shift(rows, "x")):
         drawing.figure.canvas.draw()
         (legend,) = drawing.figure.legends
         shown = [text.get_text() for text in legend.get_texts()]
@@ -409,7 +410,7 @@ def test_thresholds_lie_on_the_curve_of_the_test_set():
         rows[split] = Predictions(wrong.astype(np.int64), None, zeros, {"btcp": u})
     chosen = thresholds.given(rows["test"].is_error, rows["test"].uncertainty["btcp"], tau=0.6)
     promises = [{"target": 0.05, "tau": 0.3}, {"target": 0.01, "tau": None}]
-    drawing = plots.draw_thresholds(rows["calibration"], rows["test"], "btcp", chosen, promises)
+    drawing = figures.draw_thresholds(rows["calibration"], rows["test"], "btcp", chosen, promises)
     coverage, risk = drawing.figure.axes
     u, wrong = rows["test"].uncertainty["btcp"], rows["test"].is_error
     for ax, values in (
@@ -425,7 +426,7 @@ def test_thresholds_lie_on_the_curve_of_the_test_set():
 def test_two_samples_are_drawn_as_shares_of_each():
     then, now = np.array([0.0, 0.1, 0.9, 0.9]), np.array([0.05, 1.0])
     ax = make_ax()
-    plots.plot_two_samples(ax, then, now, bins=10, tau=0.3)
+    monitor_plots.plot_two_samples(ax, then, now, bins=10, tau=0.3)
     first, second = (patch.get_data() for patch in ax.patches)
     assert first.values[[0, 1, 9]].tolist() == [0.25, 0.25, 0.5]
     assert second.values[[0, 9]].tolist() == [0.5, 0.5]
@@ -438,7 +439,7 @@ def test_two_samples_are_drawn_as_shares_of_each():
 def test_distribution_functions_hold_every_value_and_mark_the_distance():
     then, now = np.array([0.2, 0.2, 0.6]), np.array([0.4, 0.8])
     ax = make_ax()
-    plots.plot_distribution_functions(ax, then, now, at=0.2)
+    monitor_plots.plot_distribution_functions(ax, then, now, at=0.2)
     drawn = lines(ax)
     x, y = drawn["calibration (3)"].get_data()
     assert list(x) == [0, 0.2, 0.6, 1] and list(y) == pytest.approx([0, 2 / 3, 1, 1])
@@ -447,7 +448,7 @@ def test_distribution_functions_hold_every_value_and_mark_the_distance():
 
 def test_class_shares_are_pairs_of_bars_from_top_to_bottom():
     ax = make_ax()
-    plots.plot_class_shares(ax, np.array([0.7, 0.3]), np.array([0.2, 0.8]), ["$a", "b"])
+    monitor_plots.plot_class_shares(ax, np.array([0.7, 0.3]), np.array([0.2, 0.8]), ["$a", "b"])
     assert [bar.get_width() for bar in ax.patches] == [0.7, 0.3, 0.2, 0.8]
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["$a", "b"]
     bottom, top = ax.get_ylim()
@@ -458,7 +459,7 @@ def test_class_shares_are_pairs_of_bars_from_top_to_bottom():
 def test_rates_by_block_stand_beside_the_band_of_the_baseline():
     ax = make_ax()
     rows, rates = np.array([50, 150]), np.array([0.1, 0.3])
-    plots.plot_rate_by_block(
+    monitor_plots.plot_rate_by_block(
         ax, rows, rates, rates - 0.05, rates + 0.05, baseline=(0.12, 0.1, 0.15), ylabel="rate"
     )
     assert list(lines(ax)["now, in blocks"].get_ydata()) == [0.1, 0.3]
@@ -470,11 +471,11 @@ def test_the_promise_is_drawn_with_its_limit_and_its_break():
     rows = np.arange(1, 101)
     risk = np.full(100, 0.04)
     ax = make_ax()
-    plots.plot_risk_over_rows(ax, rows, risk, risk / 2, risk * 2, limit=0.05, broken=70)
+    monitor_plots.plot_risk_over_rows(ax, rows, risk, risk / 2, risk * 2, limit=0.05, broken=70)
     assert list(lines(ax)["limit 0.05"].get_ydata()) == [0.05, 0.05]
     assert list(lines(ax)["broken at 70"].get_xdata()) == [70, 70]
     assert ax.get_ylim()[1] >= 0.08
     ax = make_ax()
-    plots.plot_evidence(ax, rows, 1.05**rows, enough=100, broken=95)
+    monitor_plots.plot_evidence(ax, rows, 1.05**rows, enough=100, broken=95)
     assert ax.get_yscale() == "log" and list(lines(ax)["enough: 100"].get_ydata()) == [100, 100]
     assert lines(ax)["evidence"].get_ydata()[-1] == pytest.approx(1.05**100)

@@ -23,7 +23,15 @@ import tiny_model
 from PIL import Image
 from scipy import stats
 
-from btcp_tf import data, evaluation, predict, report, thresholds
+from btcp_tf import predict, report, thresholds
+from btcp_tf.data.images import convert
+from btcp_tf.evaluation import predictions
+from btcp_tf.predict import USAGE
+from btcp_tf.serving import batch_scoring, records
+from btcp_tf.serving import scorer as scorer_
+from btcp_tf.serving.batch_scoring import SOME_PROBLEMS, _Rows
+from btcp_tf.serving.records import _FORMATS
+from btcp_tf.serving.scorer import Scorer
 
 CLASSES = ("cat", "dog", "owl")
 RANDOM = np.random.default_rng(0)
@@ -160,7 +168,7 @@ def photos(tmp_path):
 
     def save(name, pixels):
         Image.fromarray(pixels.squeeze()).save(os.fsencode(str(root / name)), "PNG")
-        good[name] = data.convert(pixels[None], (8, 8, 1))[0]
+        good[name] = convert(pixels[None], (8, 8, 1))[0]
 
     save("b.png", some_images(1)[0])
     save("sub/deep/c.png", some_images(1, (20, 10, 3))[0])
@@ -196,7 +204,7 @@ def photos(tmp_path):
 def test_a_folder_of_good_and_bad_files(tiny, tmp_path, photos, ending, capsys):
     root, good, bad = photos
     output = run(
-        tiny[0], root, tmp_path / f"scores{ending}", "--batch_size=3", status=predict.SOME_PROBLEMS
+        tiny[0], root, tmp_path / f"scores{ending}", "--batch_size=3", status=SOME_PROBLEMS
     )
     rows = read(output)
     names = sorted([*good, *bad], key=lambda name: name.split("/"))
@@ -216,7 +224,7 @@ def test_a_folder_of_good_and_bad_files(tiny, tmp_path, photos, ending, capsys):
     assert printed.err.endswith(" and 2 more\n") and printed.err.count("\n") == 1
     assert f"{len(good)} scored" in printed.out
     # Rows with a problem are no predictions.
-    found = evaluation.load_predictions(output)
+    found = predictions.load_predictions(output)
     assert found.predicted.tolist() == [row["predicted"] for row in kept]
     assert list(found.uncertainty) == ["uncertainty"]
 
@@ -229,7 +237,7 @@ def test_a_folder_of_broken_files_only(tiny, tmp_path, capsys):
     assert "s.csv: 0 scored, 0 accepted, u < 0.55; 2 without an answer" in capsys.readouterr().out
     assert len(read(output)) == 2
     with pytest.raises(ValueError, match="expected a row with an answer, received"):
-        evaluation.load_predictions(output)
+        predictions.load_predictions(output)
 
 
 def test_arrays_of_images_are_converted(tiny, tmp_path, capsys):
@@ -238,7 +246,7 @@ def test_arrays_of_images_are_converted(tiny, tmp_path, capsys):
     np.save(tmp_path / "flat.npy", color[..., 0])
     for name, images in (("color.npz", color), ("flat.npy", color[..., 0])):
         output = run(tiny[0], tmp_path / name, tmp_path / f"{name}.csv", "--batch_size=4")
-        check_answers(read(output), data.convert(images, (8, 8, 1)), tiny[1])
+        check_answers(read(output), convert(images, (8, 8, 1)), tiny[1])
         assert capsys.readouterr().out.count("are converted to [8, 8, 1]") == 1
 
 
@@ -259,7 +267,7 @@ def test_rows_of_numbers(rows_model, tmp_path, capsys):
     check_answers([rows[number] for number in kept], x[kept], answer, names=("0", "1"))
     assert "converted" not in capsys.readouterr().out
     # Class names that are numbers are no uncertainty.
-    assert list(evaluation.load_predictions(output).uncertainty) == ["uncertainty"]
+    assert list(predictions.load_predictions(output).uncertainty) == ["uncertainty"]
 
 
 def test_big_endian_and_whole_numbers_are_taken_as_floats(rows_model, tmp_path):
@@ -285,7 +293,7 @@ def test_labels_of_folders_and_arrays(tiny, tmp_path, ending, undrawn, capsys):
         run(tiny[0], tmp_path / source, output, "--labels", "--verbose=0")
         order = np.argsort(labels, kind="stable") if source == "in" else np.arange(30)
         assert [row["labels"] for row in read(output)] == labels[order].tolist()
-        found = evaluation.load_predictions(output)
+        found = predictions.load_predictions(output)
         np.testing.assert_array_equal(found.labels, labels[order])
         probs, u = tiny[1](images[order])
         np.testing.assert_allclose(found.probs, probs, atol=1e-5)
@@ -309,7 +317,7 @@ def test_a_file_beside_the_folders_of_classes_has_no_label(tiny, tmp_path, endin
     labels = {row["input"]: row["labels"] for row in read(output)}
     assert labels.pop("0.png") is None and labels.pop("README") is None
     assert labels == {f"{CLASSES[row % 3]}/{row}.png": row % 3 for row in range(1, 9)}
-    found = evaluation.load_answers(output)
+    found = predictions.load_answers(output)
     assert (len(found.predictions.labels), found.unanswered, found.unlabeled) == (8, 1, 1)
 
 
@@ -378,7 +386,7 @@ def test_with_labels_it_says_how_many_are_wrong(tiny, tmp_path, monkeypatch, cap
     np.savez(tmp_path / "x.npz", x=images, y=y)
     model, _ = tiny_model.save(tmp_path / "m", tau=float(np.median(u[:30])))
     words = [model, tmp_path / "x.npz", tmp_path / "s.csv", "--labels", "--batch_size=20"]
-    answer, asked = predict.Scorer.answer, []
+    answer, asked = Scorer.answer, []
 
     def stopping(self, batch):
         asked.append(1)
@@ -387,7 +395,7 @@ def test_with_labels_it_says_how_many_are_wrong(tiny, tmp_path, monkeypatch, cap
         return answer(self, batch)
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(predict.Scorer, "answer", stopping)
+        patch.setattr(Scorer, "answer", stopping)
         run(*words)
     capsys.readouterr()
     # Of all rows, whoever has scored them; and of a finished file again.
@@ -435,7 +443,7 @@ def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending,
     whole = run(tiny[0], source, tmp_path / f"whole{ending}", "--batch_size=10", "--verbose=0")
     stopped = tmp_path / f"stopped{ending}"
     asked = []
-    answer = predict.Scorer.answer
+    answer = Scorer.answer
 
     def stopping(self, batch):
         if len(asked) == 2:
@@ -444,12 +452,12 @@ def test_goes_on_after_its_last_whole_batch(tiny, tmp_path, monkeypatch, ending,
         return answer(self, batch)
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(predict.Scorer, "answer", stopping)
-        predict.score(tiny[0], source, stopped, batch_size=10, verbose=0)
+        patch.setattr(Scorer, "answer", stopping)
+        batch_scoring.score(tiny[0], source, stopped, batch_size=10, verbose=0)
     with open(tmp_path / f"{stopped.name}.partial" / "rows.jsonl", "ab") as rows:
         rows.write(torn)
     monkeypatch.setattr(
-        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+        Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
     )
     run(tiny[0], source, stopped, "--batch_size=10", "--verbose=0")
     # Batches of 20 to 30, 30 to 40, and the last 5: none of the first 20 again.
@@ -530,9 +538,9 @@ def test_damaged_rows_are_scored_again(tiny, done, tmp_path, monkeypatch, damage
     rows = tmp_path / "s.csv.partial" / "rows.jsonl"
     rows.parent.mkdir()
     rows.write_bytes(content)
-    asked, answer = [], predict.Scorer.answer
+    asked, answer = [], Scorer.answer
     monkeypatch.setattr(
-        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+        Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
     )
     run(tiny[0], source, tmp_path / "s.csv", "--batch_size=3", "--verbose=0")
     told = capfd.readouterr().err
@@ -550,8 +558,8 @@ def done(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
     np.save(folder / "x.npy", some_images(12))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stop):
-        patch.setitem(predict._FORMATS, ".csv", raising(Stop))
-        predict.score(tiny[0], folder / "x.npy", folder / "s.csv", batch_size=3, verbose=0)
+        patch.setitem(_FORMATS, ".csv", raising(Stop))
+        batch_scoring.score(tiny[0], folder / "x.npy", folder / "s.csv", batch_size=3, verbose=0)
     rows = (folder / "s.csv.partial" / "rows.jsonl").read_bytes()
     run(tiny[0], folder / "x.npy", folder / "s.csv", "--batch_size=3", "--verbose=0")
     lines = rows.splitlines(keepends=True)
@@ -570,7 +578,7 @@ def raising(error):
 def test_whatever_the_damage_what_is_kept_was_written(tmp_path):
     random = np.random.default_rng(0)
     settings = {"batch_size": 2, "versions": {"a": "1"}}
-    whole = predict._Rows(tmp_path / "rows", settings)
+    whole = _Rows(tmp_path / "rows", settings)
     ends = [0]
     for batch in range(5):
         whole.append([{"input": f"{batch}-{row}", "problem": "é" * row} for row in range(2)])
@@ -584,7 +592,7 @@ def test_whatever_the_damage_what_is_kept_was_written(tmp_path):
             random.integers(4)
         )
         whole.path.write_bytes(damaged)
-        rows = predict._Rows(whole.path, settings)
+        rows = _Rows(whole.path, settings)
         kept = whole.path.read_bytes()
         assert content.startswith(kept)
         assert rows.done == (0 if len(kept) == head else 2 * ends.index(len(kept)))
@@ -616,26 +624,26 @@ def test_a_full_disk_loses_nothing(tiny, tmp_path, monkeypatch, ending, rows, ca
     words = [f"--model={tiny[0]}", f"--input={tmp_path / 'x.npy'}", "--batch_size=50"]
     words += ["--verbose=0", f"--output={tmp_path / f's{ending}'}"]
     if rows == 100:  # In the file of scores; else in that of what is done.
-        writer = predict._FORMATS[ending]
+        writer = _FORMATS[ending]
 
         def full(*arguments):
             with room(100):
                 writer(*arguments)
 
-        monkeypatch.setitem(predict._FORMATS, ending, full)
+        monkeypatch.setitem(_FORMATS, ending, full)
         told = refused(capfd, *words)
-        monkeypatch.setitem(predict._FORMATS, ending, writer)
+        monkeypatch.setitem(_FORMATS, ending, writer)
     else:
-        predict.Scorer(tiny[0])  # TensorFlow writes files of its own where it is new.
+        Scorer(tiny[0])  # TensorFlow writes files of its own where it is new.
         with room(60_000):
             told = refused(capfd, *words)
     assert told.startswith(f"error: output: expected room on the disk for {tmp_path}/s{ending}, ")
     assert "goes on from there" in told
     assert left(tmp_path) == [f"s{ending}.partial", "x.npy"]
     assert left(tmp_path / f"s{ending}.partial") == [".lock", "rows.jsonl"]
-    asked, answer = [], predict.Scorer.answer
+    asked, answer = [], Scorer.answer
     monkeypatch.setattr(
-        predict.Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
+        Scorer, "answer", lambda self, batch: asked.append(1) or answer(self, batch)
     )
     assert predict.main(words) == 0
     assert len(asked) < rows / 50 and capfd.readouterr().err == ""
@@ -653,11 +661,11 @@ def test_stopped_while_the_file_is_written(tiny, tmp_path, monkeypatch):
         raise Stop
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setitem(predict._FORMATS, ".parquet", torn)
-        predict.score(tiny[0], tmp_path / "x.npy", output, verbose=0)
+        patch.setitem(_FORMATS, ".parquet", torn)
+        batch_scoring.score(tiny[0], tmp_path / "x.npy", output, verbose=0)
     assert not output.exists() and (tmp_path / "s.parquet.partial" / "rows.jsonl").exists()
     # All rows are there: no model is needed any more.
-    monkeypatch.setattr(predict, "Scorer", None)
+    monkeypatch.setattr(scorer_, "Scorer", None)
     run(tiny[0], tmp_path / "x.npy", output, "--verbose=0")
     assert len(read(output)) == 7 and not (tmp_path / "s.parquet.partial").exists()
 
@@ -676,7 +684,7 @@ def test_ctrl_c(tiny, tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(predict.Scorer, "answer", interrupted)
+        patch.setattr(Scorer, "answer", interrupted)
         run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv", status=130)
     assert "goes on from here" in capsys.readouterr().err
     run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv")
@@ -687,7 +695,7 @@ def begun(tiny, tmp_path, monkeypatch):
     """A model, an input and an output of which one batch of two is done."""
     shutil.copytree(tiny[0] / "10", tmp_path / "m")
     np.savez(tmp_path / "x.npz", x=some_images(6), y=np.arange(6) % 3)
-    answer, asked = predict.Scorer.answer, []
+    answer, asked = Scorer.answer, []
 
     def stopping(self, batch):
         if asked:
@@ -696,8 +704,8 @@ def begun(tiny, tmp_path, monkeypatch):
         return answer(self, batch)
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(predict.Scorer, "answer", stopping)
-        predict.score(
+        patch.setattr(Scorer, "answer", stopping)
+        batch_scoring.score(
             tmp_path / "m", tmp_path / "x.npz", tmp_path / "s.csv", batch_size=3, verbose=0
         )
     return (
@@ -790,13 +798,13 @@ def test_an_input_that_changes_meanwhile(tiny, tmp_path, monkeypatch, capfd):
     (tmp_path / "in").mkdir()
     for name in "ab":
         Image.fromarray(some_images(1)[0, ..., 0]).save(tmp_path / "in" / f"{name}.png")
-    answer = predict.Scorer.answer
+    answer = Scorer.answer
 
     def adding(self, batch):
         Image.fromarray(some_images(1)[0, ..., 0]).save(tmp_path / "in" / "c.png")
         return answer(self, batch)
 
-    monkeypatch.setattr(predict.Scorer, "answer", adding)
+    monkeypatch.setattr(Scorer, "answer", adding)
     predict.main(
         [
             f"--model={tiny[0]}",
@@ -1057,7 +1065,7 @@ def test_help_does_not_wait_for_tensorflow():
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "--batch_size=256" in done.stdout and predict.USAGE in done.stdout
+    assert "--batch_size=256" in done.stdout and USAGE in done.stdout
 
 
 # For other programs ----------------------------------------------------------------------------
@@ -1079,16 +1087,16 @@ def test_arguments_of_another_kind_are_refused(tiny, tmp_path, settings, message
     np.save(tmp_path / "x.npy", some_images(1))
     given = {"model": tiny[0], "input": tmp_path / "x.npy", "output": tmp_path / "s.csv"}
     with pytest.raises(ValueError, match=message):
-        predict.score(**given | settings)
+        batch_scoring.score(**given | settings)
     assert left(tmp_path) == ["x.npy"]
 
 
 def test_what_is_no_batch_is_refused(tiny):
     with pytest.raises(ValueError, match="model: expected a path, received NoneType"):
-        predict.Scorer(None)
+        Scorer(None)
     with pytest.raises(ValueError, match="path: expected a path, received NoneType"):
-        predict.write(None, [])
-    scorer = predict.Scorer(tiny[0])
+        records.write(None, [])
+    scorer = Scorer(tiny[0])
     for batch, message in (
         (None, "batch: expected arrays by name, received NoneType"),
         ({}, "batch: expected images or files, received none"),
@@ -1100,7 +1108,7 @@ def test_what_is_no_batch_is_refused(tiny):
 
 
 def test_scorer_is_its_model_when_pickled(tiny, tmp_path):
-    scorer = predict.Scorer(tiny[0])
+    scorer = Scorer(tiny[0])
     # The version is fixed: a newer one must not answer for a part of the rows.
     again = pickle.loads(pickle.dumps(scorer))
     assert again.directory == scorer.directory == tiny[0] / "10"
@@ -1119,7 +1127,7 @@ def test_scorer_is_its_model_when_pickled(tiny, tmp_path):
 
 
 def test_answers_that_are_not_finite(rows_model):
-    scorer = predict.Scorer(rows_model[0])
+    scorer = Scorer(rows_model[0])
     # Finite numbers whose sums, for some of the signs, are not.
     signs = np.array(list(itertools.product((-1, 1), repeat=5)), np.float32)
     found = scorer({"images": np.concatenate([signs, 3e38 * signs])})
@@ -1132,7 +1140,7 @@ def test_answers_that_are_not_finite(rows_model):
 
 
 def test_write_is_for_answers_from_anywhere(tiny, tmp_path):
-    scorer = predict.Scorer(tiny[0])
+    scorer = Scorer(tiny[0])
     images = some_images(7)
     np.save(tmp_path / "x.npy", images)
     batches = [
@@ -1140,13 +1148,13 @@ def test_write_is_for_answers_from_anywhere(tiny, tmp_path):
         for rows in (range(4), range(4, 7))
     ]
     for ending in FORMATS:
-        predict.write(tmp_path / f"w{ending}", batches)
+        records.write(tmp_path / f"w{ending}", batches)
         run(tiny[0], tmp_path / "x.npy", tmp_path / f"s{ending}", "--batch_size=4", "--verbose=0")
         assert (tmp_path / f"w{ending}").read_bytes() == (tmp_path / f"s{ending}").read_bytes()
         with pytest.raises(FileExistsError, match="expected a new file"):
-            predict.write(tmp_path / f"w{ending}", batches)
+            records.write(tmp_path / f"w{ending}", batches)
     with pytest.raises(ValueError, match="batches: expected at least one"):
-        predict.write(tmp_path / "none.csv", [])
+        records.write(tmp_path / "none.csv", [])
     assert not (tmp_path / "none.csv").exists()
 
 
@@ -1164,7 +1172,7 @@ def test_row_groups_of_parquet_are_larger_than_batches_and_bounded(tiny, tmp_pat
 @pytest.mark.servers
 @pytest.mark.parametrize(
     ("source", "ending", "status"),
-    [("x.npz", ".csv", 0), ("photos", ".parquet", predict.SOME_PROBLEMS)],
+    [("x.npz", ".csv", 0), ("photos", ".parquet", SOME_PROBLEMS)],
 )
 def test_ray_workers_answer_row_by_row_alike(tiny, tmp_path, photos, source, ending, status):
     pytest.importorskip("ray.data")

@@ -1,7 +1,7 @@
 import io
 import sys
 
-from btcp_tf import progress
+from btcp_tf.core.progress import Bar
 
 
 class Terminal(io.StringIO):
@@ -25,7 +25,7 @@ def test_a_bar_is_one_line_within_the_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
-    bar = progress.Bar("Epoch 12/20", 3)
+    bar = Bar("Epoch 12/20", 3)
     for step, words in enumerate(("a long one " * 20, "cross_entropy 0.5534", "loss 1.0"), 1):
         bar._drawn = 0.0  # As if it had been drawn long ago.
         bar.update(step, words)
@@ -36,9 +36,9 @@ def test_a_bar_is_one_line_within_the_terminal(monkeypatch):
 
 
 def test_a_log_has_a_line_and_no_marks_of_a_terminal(capsys):
-    bar = progress.Bar("photos: 3 images", 3)
+    bar = Bar("photos: 3 images", 3)
     for _ in range(3):
         bar.add(1)
-    progress.Bar("nothing", 1, shown=False).update(1)
-    progress.Bar("nothing", 1, still=False).update(1)
+    Bar("nothing", 1, shown=False).update(1)
+    Bar("nothing", 1, still=False).update(1)
     assert capsys.readouterr().out == "photos: 3 images\n"

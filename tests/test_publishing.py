@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from btcp_tf import data, exported, publishing, thresholds
-from btcp_tf.config import Config
+from btcp_tf import thresholds
+from btcp_tf.core.config import Config
+from btcp_tf.data import datasets
+from btcp_tf.decisions.exported import ABOUT_FILE
+from btcp_tf.serving import publishing
 
 THRESHOLD = dataclasses.asdict(thresholds.DEFAULT)
 
 
 def write(folder, number, **about):
     """What is read of a version: none of these tests loads its graph."""
-    path = folder / str(number) / exported.ABOUT_FILE
+    path = folder / str(number) / ABOUT_FILE
     path.parent.mkdir(parents=True)
     content = {"class_names": ["a"], "image_shape": [8, 8, 1], "threshold": THRESHOLD}
     path.write_text(json.dumps({**content, **about}))
@@ -72,7 +75,7 @@ def test_two_classifiers_are_compared_exactly_and_in_pairs(only_new, only_old, b
 
 @pytest.fixture(scope="module")
 def digits():
-    return data.load("digits")
+    return datasets.load("digits")
 
 
 def about_of(dataset, **settings):
@@ -98,7 +101,7 @@ def compared(version, dataset, monkeypatch, **config):
     config = Config(dataset="digits", **config)
     predicted = dataset.validation.labels.copy()
     predicted[::2] = (predicted[::2] + 1) % 10
-    found = publishing.compare_with(version, predicted, dataset, config, data.load)
+    found = publishing.compare_with(version, predicted, dataset, config, datasets.load)
     return found, asked[0]
 
 
@@ -110,7 +113,7 @@ def test_the_same_split_is_compared_on_all_of_its_validation_images(digits, tmp_
 
 
 def test_another_split_is_compared_where_neither_was_trained(digits, tmp_path, monkeypatch):
-    other = data.load("digits", seed=1)
+    other = datasets.load("digits", seed=1)
     assert other.fingerprint != digits.fingerprint
     version = write(tmp_path, 1, **about_of(other, seed="1"))
     found, images = compared(version, digits, monkeypatch)

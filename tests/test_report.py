@@ -15,10 +15,20 @@ import production
 import pytest
 from scipy.stats import binomtest
 
-from btcp_tf import evaluation, report, thresholds
-from btcp_tf.evaluation import Predictions
-from btcp_tf.methods import METHODS
+from btcp_tf import report, thresholds
+from btcp_tf.decisions.decision_file import Decision
+from btcp_tf.evaluation import results, seeds
+from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.evaluation.predictions import (
+    Predictions,
+    about_file,
+    load_predictions,
+    save_predictions,
+)
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS
+from btcp_tf.reporting import page_parts, run_page, scores_page, study_page, terminal
+from btcp_tf.reporting import tables as tables_
 
 CLASSES = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
 SETTINGS = {"gamma": "auto", "max_train_images": "0", "max_test_images": "0", "data_dir": "<here>"}
@@ -51,7 +61,7 @@ def make_rows(predictions, stage="frozen", dataset="fashion_mnist", **changes):
         bootstrap_draws=20,
         bootstrap_seed=0,
     )
-    return evaluation.rows(predictions, **(about | changes))
+    return results.rows(predictions, **(about | changes))
 
 
 def make_history(stages=("tcp", "btcp", "btcp_finetuned"), epochs=3):
@@ -118,7 +128,7 @@ def run(tmp_path_factory):
     history = make_history()
     notes = ["part: 60 of <10,000> images", "tcp: few errors", "btcp: few errors"]
     images = np.random.default_rng(0).integers(0, 256, (60, 5, 6, 3), dtype=np.uint8)
-    path = report.write_run_report(
+    path = run_page.write_run_report(
         folder,
         rows,
         predictions,
@@ -131,7 +141,7 @@ def run(tmp_path_factory):
         saved_model="models/x/1",
     )
     # What a run leaves besides.
-    evaluation.save_rows(
+    results.save_rows(
         folder / "results.json",
         rows,
         {
@@ -141,10 +151,8 @@ def run(tmp_path_factory):
             "environment": {"python": "3.11"},
         },
     )
-    evaluation.save_predictions(folder / "predictions.npz", predictions["frozen"])
-    evaluation.save_predictions(
-        folder / "predictions_btcp_finetuned.npz", predictions["btcp_finetuned"]
-    )
+    save_predictions(folder / "predictions.npz", predictions["frozen"])
+    save_predictions(folder / "predictions_btcp_finetuned.npz", predictions["btcp_finetuned"])
     save_history(folder / "history.csv", history)
     (folder / "finished.json").write_text(json.dumps({"saved_model": "models/x/1"}))
     return folder, rows, predictions, path.read_text(encoding="utf-8")
@@ -259,7 +267,7 @@ def test_paper_cells_are_left_out_where_they_do_not_belong(
 ):
     predictions = {"frozen": make_predictions(("mcp",))}
     rows = make_rows(predictions["frozen"], dataset=dataset)
-    page = report.write_run_report(tmp_path, rows, predictions, settings=settings)
+    page = run_page.write_run_report(tmp_path, rows, predictions, settings=settings)
     tree = parse(page.read_text(encoding="utf-8"))
     assert not [caption for caption in tables(tree) if "Beside the paper" in caption]
     assert (words_ or "What the metrics mean") in body(tree)
@@ -306,17 +314,17 @@ def test_a_run_is_drawn_again_elsewhere(undrawn, run, tmp_path):
 
 def test_what_becomes_of_the_export_is_written_into_the_page(undrawn, run, tmp_path):
     folder = shutil.copytree(run[0], tmp_path / "run")
-    assert report.replace_saved_model(folder, "not exported: <no> room")
+    assert run_page.replace_saved_model(folder, "not exported: <no> room")
     said = body(parse((folder / "report.html").read_text(encoding="utf-8")))
     assert "There is no SavedModel to serve: not exported: <no> room." in said
     assert "models/x/1" not in said
-    assert report.replace_saved_model(folder, "models/x/1")
+    assert run_page.replace_saved_model(folder, "models/x/1")
     assert (folder / "report.html").read_text(encoding="utf-8") == run[3]
 
 
 def test_the_closing_screen_says_what_the_page_says(run):
     folder, _, _, text = run
-    told = report.closing_screen(folder, "models/x/1")
+    told = run_page.closing_screen(folder, "models/x/1")
     tree = parse(text)
     for value in tree.find(".//ul[@class='figures']").iter("b"):
         assert value.text in told
@@ -366,10 +374,10 @@ def test_why_an_answer_has_its_u_and_where_its_file_is(undrawn, tmp_path):
     about = dict(
         images=np.zeros((60, 3, 3, 1), np.uint8),
         files=np.array([str(tmp_path / "a" / f"{row} &.png") for row in range(60)]),
-        explanations=evaluation.Explanations("residual", ("neighbors", "answer"), values),
-        decision=evaluation.Decision(thresholds.DEFAULT, "frozen", "residual", p),
+        explanations=Explanations("residual", ("neighbors", "answer"), values),
+        decision=Decision(thresholds.DEFAULT, "frozen", "residual", p),
     )
-    page = report.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
     tree = parse(page.read_text(encoding="utf-8"))
     card = next(c for c in tree.iter("li") if (c.get("class") or "").startswith("card"))
     row = card.get("id").removeprefix("answer-")
@@ -379,7 +387,7 @@ def test_why_an_answer_has_its_u_and_where_its_file_is(undrawn, tmp_path):
     assert len(why) == 2 and why[0].endswith("disagree: +2.5") and why[1].endswith("-0.4")
     # Of another method's u they say nothing.
     about["explanations"] = dataclasses.replace(about["explanations"], method="mcp")
-    page = report.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
     assert 'class="why"' not in page.read_text(encoding="utf-8")
 
 
@@ -387,8 +395,8 @@ def test_images_of_other_errors_are_not_shown(tmp_path):
     path = tmp_path / "kept.npz"
     images = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1)
     np.savez(path, rows=np.array([2, 0]), images=images)
-    np.testing.assert_array_equal(report._pixels(path, np.array([2, 0])), images)
-    assert report._pixels(path, np.array([0, 2])) is None
+    np.testing.assert_array_equal(page_parts._pixels(path, np.array([2, 0])), images)
+    assert page_parts._pixels(path, np.array([0, 2])) is None
 
 
 @pytest.mark.parametrize(
@@ -403,7 +411,7 @@ def test_runs_without_errors_or_with_nothing_else_are_drawn(undrawn, tmp_path, e
     predictions = make_predictions(("mcp", "btcp"), errors=errors)
     rows = make_rows(predictions, dataset="digits")
     images = np.zeros((60, 3, 3, 1), np.uint8)
-    path = report.write_run_report(
+    path = run_page.write_run_report(
         tmp_path, rows, {"frozen": predictions}, make_history(("btcp",), epochs=1), images=images
     )
     tree = parse(path.read_text(encoding="utf-8"))
@@ -411,12 +419,12 @@ def test_runs_without_errors_or_with_nothing_else_are_drawn(undrawn, tmp_path, e
     who = "digits, seed 3, test: frozen classifier id"
     _, *lines = tables(tree)[f"{who}, 95 % intervals in brackets"]
     assert [cells[1] for cells in lines] == ["n/a", "n/a"]
-    assert "nan" not in report.terminal_table(rows)
+    assert "nan" not in terminal.terminal_table(rows)
 
 
 def test_notes_that_say_the_same_become_one():
     notes = ["tcp: few", "a part of: x", "btcp: few", "btcp: other", "tcp: few"]
-    assert report.merge_notes(notes) == ["tcp, btcp: few", "a part of: x", "btcp: other"]
+    assert page_parts.merge_notes(notes) == ["tcp, btcp: few", "a part of: x", "btcp: other"]
 
 
 # A study.
@@ -455,7 +463,7 @@ def make_study(folder, dataset="fashion_mnist", best="doctor", limit="0"):
         ood = Predictions(
             None, None, np.zeros(50, int), {name: u[:50] ** 0.5 for name, u in columns.items()}
         )
-        found += evaluation.ood_rows(
+        found += results.ood_rows(
             p,
             ood,
             ood_name="mnist",
@@ -469,9 +477,9 @@ def make_study(folder, dataset="fashion_mnist", best="doctor", limit="0"):
         rows += [row | {"ablation": "", "cell": cell} for row in found]
         settings[cell] = {"gamma": "auto", "seed": str(seed), "max_train_images": limit}
         (folder / cell).mkdir()
-        evaluation.save_predictions(folder / cell / "predictions.npz", p)
-        evaluation.save_predictions(folder / cell / "predictions_btcp_finetuned.npz", tuned)
-        evaluation.save_predictions(folder / cell / "predictions_ood_mnist.npz", ood)
+        save_predictions(folder / cell / "predictions.npz", p)
+        save_predictions(folder / cell / "predictions_btcp_finetuned.npz", tuned)
+        save_predictions(folder / cell / "predictions_ood_mnist.npz", ood)
         save_history(folder / cell / "history.csv", make_history())
     changed = make_rows(make_predictions(("btcp",), 40, 400), **place | {"classifier_id": "c0"})
     rows += [row | {"ablation": "gamma=0", "cell": f"ablation/{dataset}"} for row in changed]
@@ -489,7 +497,7 @@ def make_study(folder, dataset="fashion_mnist", best="doctor", limit="0"):
         "failed": {"mnist-seed0": "no data"},
         "command": ["python -m btcp_tf.study", f"--dataset={dataset}"],
     }
-    evaluation.save_rows(folder / "results.json", rows, extra)
+    results.save_rows(folder / "results.json", rows, extra)
     return rows
 
 
@@ -498,9 +506,9 @@ def study(tmp_path_factory):
     """A study's folder, its rows over seeds, and its page."""
     folder = tmp_path_factory.mktemp("study")
     rows = make_study(folder)
-    page = report.write_study_report(folder)
+    page = study_page.write_study_report(folder)
     plain = [row for row in rows if not row["ablation"]]
-    over = evaluation.across_seeds(report.tables.with_answers(plain))
+    over = seeds.across_seeds(tables_.with_answers(plain))
     return folder, over, page.read_text(encoding="utf-8")
 
 
@@ -550,11 +558,11 @@ def test_study_says_first_which_method_to_use_and_how_sure_it_is(study):
 
 def test_study_recommends_mcp_where_nothing_is_better(undrawn, tmp_path):
     make_study(tmp_path, best="")
-    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    rows, extra = results.load_rows(tmp_path / "results.json")
     for row in rows:
         if row["method"] != "btcp" and row["task"] == "failure":
             row |= {f"auroc_minus_mcp{end}": x for end, x in (("_low", -0.1), ("_high", 0.1))}
-    page = report.write_study_report(tmp_path, rows, extra)
+    page = study_page.write_study_report(tmp_path, rows, extra)
     said = body(parse(page.read_text(encoding="utf-8")))
     assert "Use MCP. No other method is shown to rank the errors better. Methods" in said
     assert "intervals: 0 better, 3 not distinguishable, 1 worse." in said
@@ -562,10 +570,10 @@ def test_study_recommends_mcp_where_nothing_is_better(undrawn, tmp_path):
 
 def test_study_recommends_no_method_by_few_errors(undrawn, tmp_path):
     make_study(tmp_path)
-    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    rows, extra = results.load_rows(tmp_path / "results.json")
     for row in rows:
         row["errors"] = 29 + (row["seed"] == 1)  # The seed with the fewest counts.
-    page = report.write_study_report(tmp_path, rows, extra)
+    page = study_page.write_study_report(tmp_path, rows, extra)
     said = body(parse(page.read_text(encoding="utf-8")))
     assert "Fewer than 30 errors cannot choose a method. Without more data take MCP" in said
     assert "worse. With so few errors these intervals are uncertain themselves." in said
@@ -574,7 +582,7 @@ def test_study_recommends_no_method_by_few_errors(undrawn, tmp_path):
 
 def test_study_says_what_many_passes_cost_and_what_is_best_without(undrawn, tmp_path):
     make_study(tmp_path, best="mc_dropout")
-    said = body(parse(report.write_study_report(tmp_path).read_text(encoding="utf-8")))
+    said = body(parse(study_page.write_study_report(tmp_path).read_text(encoding="utf-8")))
     assert f"Use {METHODS['mc_dropout'].title}." in said
     assert (
         "It takes many passes or classifiers for each answer; of those that take one, none" in said
@@ -658,8 +666,7 @@ def test_study_draws_the_papers_figures(study):
 def test_study_shows_in_how_many_seeds_an_error_is_made(study):
     folder, _, text = study
     first, second = (
-        evaluation.load_predictions(folder / f"fashion_mnist-seed{k}" / "predictions.npz")
-        for k in (0, 1)
+        load_predictions(folder / f"fashion_mnist-seed{k}" / "predictions.npz") for k in (0, 1)
     )
     _, *lines = tables(parse(text))["Errors that every method trusts: fashion_mnist"]
     for line in lines:
@@ -669,8 +676,8 @@ def test_study_shows_in_how_many_seeds_an_error_is_made(study):
 
 
 def test_study_without_files_of_its_runs_still_has_its_tables(undrawn, study, tmp_path):
-    rows, extra = evaluation.load_rows(study[0] / "results.json")
-    page = report.write_study_report(tmp_path, rows, extra)
+    rows, extra = results.load_rows(study[0] / "results.json")
+    page = study_page.write_study_report(tmp_path, rows, extra)
     found = tables(parse(page.read_text(encoding="utf-8")))
     assert any(caption.startswith("Failure prediction") for caption in found)
     assert not any(caption.startswith("Failures per class") for caption in found)
@@ -678,7 +685,7 @@ def test_study_without_files_of_its_runs_still_has_its_tables(undrawn, study, tm
 
 def test_study_of_a_part_of_the_data_has_no_paper_cells(undrawn, tmp_path):
     make_study(tmp_path, limit="200")
-    report.write_study_report(tmp_path)
+    study_page.write_study_report(tmp_path)
     assert "paper" not in (tmp_path / "tables" / "failure_fashion_mnist.tex").read_text()
     assert "The paper's cells are left out" in (tmp_path / "report.md").read_text()
 
@@ -716,11 +723,11 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     if ending == "csv":
         write_csv(path, given)
     else:
-        evaluation.save_predictions(path, given)
+        save_predictions(path, given)
     options = ["--reverse=confidence", "--tau=0.4", "--bootstrap_draws=30", "--seed=5"]
     assert report.main([str(path), *options]) == 0
     folder = tmp_path / f"scores.{ending}-report"
-    rows, extra = evaluation.load_rows(folder / "results.json")
+    rows, extra = results.load_rows(folder / "results.json")
     assert [row["method"] for row in rows] == ["theirs", "mcp", "confidence"]
     assert rows[1]["auroc"] == pytest.approx(rows[2]["auroc"])
     assert rows[0]["tau"] == 0.4 and extra["settings"]["bootstrap_draws"] == 30
@@ -744,7 +751,7 @@ def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     ]
     path = tmp_path / "scores.csv"
     path.write_text("\n".join(lines) + "\n")
-    about = evaluation.about_file(path)
+    about = about_file(path)
     about.write_text(json.dumps({"paths": {"input": str(tmp_path / "images")}}))
     (tmp_path / "images" / "a").mkdir(parents=True)
     suspect = int(p.uncertainty["mcp"].argmax())
@@ -752,7 +759,7 @@ def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     file.touch()
 
     def links():
-        page, _ = report.write_predictions_report(path, bootstrap_draws=5)
+        page, _ = scores_page.write_predictions_report(path, bootstrap_draws=5)
         tree = parse(page.read_text(encoding="utf-8"))
         return [
             a.get("href") for li in tree.iter("li") if li.get("data-kind") for a in li.iter("a")
@@ -776,7 +783,7 @@ def reported(path, capfd, *more):
     assert printed.err == ""
     folder = path.with_name(f"{path.name}-report")
     tree = parse((folder / "report.html").read_text(encoding="utf-8"))
-    return tree, " ".join(printed.out.split()), *evaluation.load_rows(folder / "results.json")
+    return tree, " ".join(printed.out.split()), *results.load_rows(folder / "results.json")
 
 
 def decisions(tree):
@@ -926,7 +933,7 @@ def test_a_file_that_accepts_nothing_or_everything(undrawn, answers, tmp_path, c
 def test_the_tau_of_a_decision_decides_alike(accepted, rejected, tau):
     u = np.array([*accepted, *rejected], np.float64)
     accept = np.repeat([True, False], [len(accepted), len(rejected)])
-    found = report._tau_of(accept, u, None)
+    found = scores_page._tau_of(accept, u, None)
     if tau is None:
         assert found is None
     else:
@@ -985,16 +992,14 @@ def test_errors_are_one_clear_line(run, tmp_path, capsys, words_, status, messag
     predictions = make_predictions(("theirs",))
     write_csv(tmp_path / "scores.csv", predictions)
     (tmp_path / "broken.npz").write_bytes(b"PK broken")
-    evaluation.save_predictions(
-        tmp_path / "unlabeled.npz", dataclasses.replace(predictions, labels=None)
-    )
+    save_predictions(tmp_path / "unlabeled.npz", dataclasses.replace(predictions, labels=None))
     (tmp_path / "decided.csv").write_text(
         "labels,predicted,u,accept\n0,0,0.5,True\n0,0,0.5,maybe\n"
     )
     labels, u = predictions.labels, np.linspace(0, 1, 60)
     np.savez(tmp_path / "decided.npz", labels=labels, predicted=labels, u=u, accept=u)
     (tmp_path / "odd").mkdir()
-    evaluation.save_rows(tmp_path / "odd" / "results.json", make_rows(predictions), {})
+    results.save_rows(tmp_path / "odd" / "results.json", make_rows(predictions), {})
     arguments = [word.format(folder=tmp_path, run=run[0]) for word in words_]
     try:
         found = report.main(arguments)
@@ -1026,15 +1031,15 @@ def test_import_waits_for_neither_tensorflow_nor_matplotlib():
 
 def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path, monkeypatch):
     path = tmp_path / "scores.npz"
-    evaluation.save_predictions(path, make_predictions())
+    save_predictions(path, make_predictions())
     assert report.main([str(path), "--bootstrap_draws=5"]) == 0
     before = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
-    evaluation.save_predictions(path, make_predictions(seed=1))
+    save_predictions(path, make_predictions(seed=1))
 
     def fail(*arguments, **named):
         raise ValueError("expected what can be drawn, received this")
 
-    monkeypatch.setattr(report, "write_report", fail)
+    monkeypatch.setattr(run_page, "write_report", fail)
     assert report.main([str(path), "--bootstrap_draws=5"]) == 1
     after = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
     assert after == before
@@ -1061,7 +1066,7 @@ def test_a_damaged_folder_is_one_clear_error(
 
 def test_predictions_of_other_data_are_refused(undrawn, run, tmp_path, capsys):
     shutil.copytree(run[0], tmp_path / "run")
-    evaluation.save_predictions(tmp_path / "run" / "predictions.npz", make_predictions(n=70))
+    save_predictions(tmp_path / "run" / "predictions.npz", make_predictions(n=70))
     assert report.main([str(tmp_path / "run")]) == 1
     assert "expected the 60 answers of results.json, received 70" in capsys.readouterr().err
 
@@ -1079,8 +1084,8 @@ def test_the_method_of_least_aurc_is_what_the_first_sentence_is_about(undrawn, t
     noise = np.random.default_rng(0).random(60)
     columns = {"good": 0.5 * noise + 0.4 * p.is_error, "bad": noise}
     path = tmp_path / "scores.npz"
-    evaluation.save_predictions(path, dataclasses.replace(p, uncertainty=columns))
-    page, _ = report.write_predictions_report(path, bootstrap_draws=5)
+    save_predictions(path, dataclasses.replace(p, uncertainty=columns))
+    page, _ = scores_page.write_predictions_report(path, bootstrap_draws=5)
     shown = body(parse(page.read_text(encoding="utf-8")))
     assert "90 % that good trusts most" in shown and "bad trusts most" not in shown
     assert "u (good" in shown and "u (bad" not in shown
@@ -1096,8 +1101,8 @@ def test_review_table_checks_what_was_expected_of_the_test_set():
         rows.append(Predictions(wrong.astype(np.int64), None, zeros, {"btcp": u}))
     calibration, test = rows
     threshold = thresholds.best_bacc(calibration.is_error, calibration.uncertainty["btcp"])
-    decision = report.Decision(threshold, "frozen", "btcp", calibration)
-    table = report._review_table(decision, test)
+    decision = Decision(threshold, "frozen", "btcp", calibration)
+    table = run_page._review_table(decision, test)
     assert [int(line[0].value) for line in table.lines] == [10, 50, 100, 200]
     for checked, expected, _, found, share in table.lines:
         k = int(checked.value)

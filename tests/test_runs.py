@@ -18,23 +18,24 @@ from scipy import special
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from btcp_tf import (
-    command,
-    evaluation,
-    export,
-    exported,
-    metrics,
-    plots,
-    publishing,
-    runs,
-    saved_model,
-    thresholds,
-    training,
-)
-from btcp_tf.config import Config
-from btcp_tf.data import load
-from btcp_tf.files import folder_lock
+from btcp_tf import metrics, set_threshold, thresholds
+from btcp_tf.core import files
+from btcp_tf.core.config import Config
+from btcp_tf.data import datasets
+from btcp_tf.decisions import decision_file, exported
+from btcp_tf.decisions.exported import ABOUT_FILE
+from btcp_tf.evaluation import results
+from btcp_tf.evaluation.predictions import Predictions, load_predictions
+from btcp_tf.experiment import decide, prepare, publish, run
+from btcp_tf.experiment import train as train_
+from btcp_tf.experiment.settings import parse
+from btcp_tf.experiment.train import train_folds
 from btcp_tf.main import main
+from btcp_tf.reporting import drawing
+from btcp_tf.serving import export_check, publishing
+from btcp_tf.serving.publishing import Comparison
+from btcp_tf.training import diagnosis
+from btcp_tf.training.inference import Inference
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -66,7 +67,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         # Others draw them; here their files are enough.
-        patch.setattr(plots, "_render", lambda figure, ending: b"")
+        patch.setattr(drawing, "_render", lambda figure, ending: b"")
         assert main(words(folder, "--verbose=0")) == 0
     return folder
 
@@ -91,7 +92,7 @@ def test_leaves_the_files_of_a_run(whole):
 
 
 def test_rows_are_of_two_classifiers(whole):
-    rows, extra = evaluation.load_rows(whole / "run" / "results.json")
+    rows, extra = results.load_rows(whole / "run" / "results.json")
     assert [(row["stage"], row["method"]) for row in rows] == [
         ("frozen", "mcp"),
         ("frozen", "tcp"),
@@ -109,9 +110,9 @@ def test_rows_are_of_two_classifiers(whole):
 
 
 def test_results_follow_from_the_predictions(whole):
-    rows, _ = evaluation.load_rows(whole / "run" / "results.json")
+    rows, _ = results.load_rows(whole / "run" / "results.json")
     for stage, name in (("frozen", "predictions"), ("finetuned", "predictions_btcp_finetuned")):
-        found = evaluation.load_predictions(whole / "run" / f"{name}.npz")
+        found = load_predictions(whole / "run" / f"{name}.npz")
         wrong = found.probs.argmax(axis=1) != found.labels
         for row in rows:
             if row["stage"] == stage:
@@ -128,7 +129,7 @@ def test_history_has_every_epoch_on_validation_data(whole):
     assert stages == [
         stage for stage in ("classifier", "tcp", "btcp", "btcp_finetuned") for _ in range(6)
     ]
-    validation = evaluation.load_predictions(whole / "run" / "predictions_validation.npz")
+    validation = load_predictions(whole / "run" / "predictions_validation.npz")
     last = [row for row in history if row["stage"] == "btcp"][-1]
     u = validation.uncertainty["btcp"].astype(np.float64)
     assert float(last["u_mean"]) == pytest.approx(u.mean(), rel=1e-5)
@@ -141,12 +142,12 @@ def test_saved_model_answers_what_the_run_scored(whole):
 
     path = json.loads((whole / "run" / "finished.json").read_text())["saved_model"]
     assert path == str(whole / "models" / "digits-trial" / "1")
-    images = load("digits", max_train_images=500).test.images
+    images = datasets.load("digits", max_train_images=500).test.images
     answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
-    decision = evaluation.load_decision(whole / "run")
+    decision = decision_file.load_decision(whole / "run")
     method, tuned = decision.method, decision.stage == "finetuned"
     ending = f"_{decision.predictor}" * tuned
-    found = evaluation.load_predictions(whole / "run" / f"predictions{ending}.npz")
+    found = load_predictions(whole / "run" / f"predictions{ending}.npz")
     np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
     np.testing.assert_allclose(answers["uncertainty"], found.uncertainty[method], atol=1e-5)
     rows = decision.calibration
@@ -162,11 +163,11 @@ def test_saved_model_answers_what_the_run_scored(whole):
 
 
 def test_what_is_exported_ranks_the_validation_errors_best(whole):
-    decision = evaluation.load_decision(whole / "run")
+    decision = decision_file.load_decision(whole / "run")
     aurc = {}
     for predictor in ("frozen", "btcp_finetuned"):
         ending = "" if predictor == "frozen" else f"_{predictor}"
-        rows = evaluation.load_predictions(whole / "run" / f"predictions_validation{ending}.npz")
+        rows = load_predictions(whole / "run" / f"predictions_validation{ending}.npz")
         for name, u in rows.uncertainty.items():
             # Of `residual` the file has u by the fit that has seen these rows.
             if name != "residual":
@@ -179,7 +180,7 @@ def test_what_is_exported_ranks_the_validation_errors_best(whole):
 
 
 def test_promises_are_made_on_calibration_and_told_of_the_test_set(whole):
-    _, extra = evaluation.load_rows(whole / "run" / "results.json")
+    _, extra = results.load_rows(whole / "run" / "results.json")
     promises = extra["promises"]
     assert [(row["method"], row["stage"]) for row in promises[::3]] == [
         ("mcp", "frozen"),
@@ -190,7 +191,7 @@ def test_promises_are_made_on_calibration_and_told_of_the_test_set(whole):
         ("btcp", "finetuned"),
     ]
     validation, calibration, test = (
-        evaluation.load_predictions(whole / "run" / f"predictions{split}.npz")
+        load_predictions(whole / "run" / f"predictions{split}.npz")
         for split in ("_validation", "_calibration", "")
     )
     for row in promises[:9]:
@@ -274,9 +275,9 @@ def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, c
     shutil.copytree(whole / "run", tmp_path / "run")
     (tmp_path / "run" / "finished.json").unlink()
     monkeypatch.setattr(
-        runs,
+        run,
         "load",
-        lambda *a, load=runs.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
+        lambda *a, load=datasets.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
     )
     assert main(words(tmp_path)) == 1
     assert "expected a checkpoint that started from other, received" in capsys.readouterr().err
@@ -292,11 +293,11 @@ def test_a_run_of_an_earlier_version_goes_on(whole, tmp_path, monkeypatch):
     checkpoint = tmp_path / "run" / "checkpoints" / "classifier.npz"
     arrays = dict(np.load(checkpoint))
     about = json.loads(str(arrays["about"]))
-    [about["basis"]] = load("digits", max_train_images=500).former_fingerprints
+    [about["basis"]] = datasets.load("digits", max_train_images=500).former_fingerprints
     np.savez(checkpoint, **arrays | {"about": np.array(json.dumps(about))})
     before = hashes(tmp_path / "run" / "checkpoints")
-    monkeypatch.setattr(plots, "_render", lambda figure, ending: b"")
-    monkeypatch.setattr(saved_model, "_check", lambda *arguments: None)
+    monkeypatch.setattr(drawing, "_render", lambda figure, ending: b"")
+    monkeypatch.setattr(export_check, "check", lambda *arguments: None)
     assert main(words(tmp_path, "--verbose=0")) == 0
     assert hashes(tmp_path / "run" / "checkpoints") == before
     scored = [folder / "run" / "predictions.npz" for folder in (tmp_path, whole)]
@@ -304,9 +305,9 @@ def test_a_run_of_an_earlier_version_goes_on(whole, tmp_path, monkeypatch):
 
 
 def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch):
-    from btcp_tf import data
+    from btcp_tf.data import prepared
 
-    monkeypatch.setattr(data, "_answers", lambda url: False)
+    monkeypatch.setattr(prepared, "_answers", lambda url: False)
     folders = [f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/none"]
     assert main(["--dataset=mnist", *folders]) == 1
     assert main(["--dataset=mnist", *folders, "--seed=1"]) == 1
@@ -316,25 +317,25 @@ def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch
 @pytest.mark.parametrize("further", ["fold1", "member2"])
 def test_what_was_trained_of_further_classifiers_holds_the_folder(tmp_path, further):
     config = Config(dataset="digits")
-    runs._claim(tmp_path, config)
+    prepare.claim_folder(tmp_path, config)
     # These are trained first: nothing else is there yet.
     (tmp_path / "checkpoints" / further).mkdir(parents=True)
     (tmp_path / "checkpoints" / further / "classifier.npz").touch()
-    runs._claim(tmp_path, config)
+    prepare.claim_folder(tmp_path, config)
     before = (tmp_path / "flags.cfg").read_bytes()
     with pytest.raises(
         ValueError, match="expected learning_rate=0.001, received learning_rate=0.1"
     ):
-        runs._claim(tmp_path, dataclasses.replace(config, learning_rate=0.1))
+        prepare.claim_folder(tmp_path, dataclasses.replace(config, learning_rate=0.1))
     assert (tmp_path / "flags.cfg").read_bytes() == before
 
 
 @pytest.mark.parametrize("pixels", ["0_255", "0_1", "-1_1"])
 def test_a_given_classifier_reads_pixels_as_it_is_surest_of_the_truth(tmp_path, pixels):
-    from btcp_tf import networks
+    from btcp_tf.data.images import PIXELS
 
-    digits = load("digits")
-    scale, offset = networks.PIXELS[pixels]
+    digits = datasets.load("digits")
+    scale, offset = PIXELS[pixels]
     flat = digits.train.images.reshape(len(digits.train), -1) * scale + offset
     # The class of the largest logit does not depend on the scale.
     regression = LogisticRegression(C=1 / scale**2, fit_intercept=pixels == "-1_1", max_iter=30)
@@ -344,15 +345,15 @@ def test_a_given_classifier_reads_pixels_as_it_is_surest_of_the_truth(tmp_path, 
     last.set_weights([regression.coef_.T, regression.intercept_ * np.ones(10)])
     model.save(tmp_path / "my.keras")
     config = Config(dataset="digits", classifier=str(tmp_path / "my.keras"))
-    found, words = runs.choose_pixels(config, digits)
+    found, words = prepare.choose_pixels(config, digits)
     assert found == pixels
     assert f"it reads pixels as {pixels} (cross entropy on validation images: " in words
     given = dataclasses.replace(config, classifier_pixels="0_1")
-    assert runs.choose_pixels(given, digits) == ("0_1", "; it reads pixels as 0_1")
+    assert prepare.choose_pixels(given, digits) == ("0_1", "; it reads pixels as 0_1")
 
 
 def test_a_second_process_is_refused(tmp_path, capsys):
-    with folder_lock(tmp_path / "run"):
+    with files.folder_lock(tmp_path / "run"):
         assert main(words(tmp_path)) == 1
     assert "which another run holds" in capsys.readouterr().err
     assert os.listdir(tmp_path / "run") == [".lock"]
@@ -380,22 +381,22 @@ def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, ca
 
 
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
-    answer = training.Inference.__call__
+    answer = Inference.__call__
 
     def diverged(*arguments):
         found = answer(*arguments)
         return keras.tree.map_structure(lambda output: output * np.float32(np.nan), found)
 
-    monkeypatch.setattr(training.Inference, "__call__", diverged)
+    monkeypatch.setattr(Inference, "__call__", diverged)
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 1
     message = capsys.readouterr().err
     assert "it diverged" in message and message.count("\n") == 1
 
 
 def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
-    from btcp_tf import data
+    from btcp_tf.data import prepared
 
-    monkeypatch.setattr(data, "_answers", lambda url: False)
+    monkeypatch.setattr(prepared, "_answers", lambda url: False)
     found = main(["--dataset=mnist", f"--data_dir={tmp_path}/none", f"--output_dir={tmp_path}/run"])
     assert found == 1
     message = capsys.readouterr().err
@@ -429,13 +430,13 @@ def test_a_killed_run_ends_like_one_that_was_not(whole, tmp_path):
 def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     undrawn, unchecked, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(training, "collapse", lambda *_: "the estimator collapsed to a constant")
+    monkeypatch.setattr(diagnosis, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
     short += ["--method=mcp,btcp", "--export_method=btcp"]
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
     assert not list((tmp_path / "models").iterdir())
-    _, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    _, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
     assert main([*short, "--export_collapsed"]) == 0
@@ -497,7 +498,7 @@ def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp
             def killed(*arguments):
                 raise KeyboardInterrupt
 
-            patch.setattr(runs, "_finish", killed)
+            patch.setattr(publish, "finish_run", killed)
             assert main(words(tmp_path)) == 130
         assert not (folder / "finished.json").exists()
         assert (folder / "report.html").exists()
@@ -506,7 +507,7 @@ def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp
     assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
     # Another threshold of it is not the run's own.
     path = tmp_path / "models" / "digits-trial" / "1"
-    assert export.main([str(path), "--threshold=0.25"]) == 0
+    assert set_threshold.main([str(path), "--threshold=0.25"]) == 0
     assert "publication" in exported.read_about(path)
     assert "publication" not in exported.read_about(path.with_name("2"))
 
@@ -517,7 +518,7 @@ def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
     folder = unfinished(whole, tmp_path)
     shutil.copytree(whole / "models", tmp_path / "models")
     first = tmp_path / "models" / "digits-trial" / "1"
-    found = publishing.Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
+    found = Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
     with monkeypatch.context() as patch:
         patch.setattr(publishing, "compare_with", lambda *arguments: found)
         for _ in range(2):
@@ -534,7 +535,7 @@ def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
 def test_a_version_that_cannot_be_compared_is_told(undrawn, unchecked, whole, tmp_path, capsys):
     unfinished(whole, tmp_path)
     shutil.copytree(whole / "models", tmp_path / "models")
-    about = tmp_path / "models" / "digits-trial" / "1" / exported.ABOUT_FILE
+    about = tmp_path / "models" / "digits-trial" / "1" / ABOUT_FILE
     content = json.loads(about.read_text())
     about.write_text(json.dumps({**content, "data": {"fingerprint": "other"}}))
     assert main(words(tmp_path)) == 0
@@ -563,8 +564,8 @@ def test_the_same_model_again_is_compared_and_published(undrawn, unchecked, whol
     ],
 )
 def test_trials_are_exported_beside_what_is_served(settings, name):
-    config = command.parse([*settings, "--export_dir=models"])
-    assert runs.export_folder(config, load("digits")) == pathlib.Path("models") / name
+    config = parse([*settings, "--export_dir=models"])
+    assert publish.export_folder(config, datasets.load("digits")) == pathlib.Path("models") / name
 
 
 def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to_be(
@@ -572,7 +573,7 @@ def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to
 ):
     import tensorflow as tf
 
-    digits = load("digits")
+    digits = datasets.load("digits")
     flat = digits.train.images.reshape(len(digits.train), -1) / 255
     regression = LogisticRegression(max_iter=300).fit(flat, digits.train.labels)
     last = keras.layers.Dense(10)
@@ -585,9 +586,9 @@ def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to
     same += ["--method=mcp", "--threshold=target_coverage", "--coverage=0.5", "--verbose=0"]
     same += ["--bootstrap_draws=20", f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/m"]
     assert main(same) == 0
-    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    found = load_predictions(tmp_path / "run" / "predictions.npz")
     assert (found.probs.max(axis=1) == 1).mean() > 0.5
-    tau = evaluation.load_decision(tmp_path / "run").threshold.tau
+    tau = decision_file.load_decision(tmp_path / "run").threshold.tau
     accept = found.uncertainty["mcp"] < tau
     served = tf.saved_model.load(str(tmp_path / "m" / "digits" / "1")).signatures
     answers = served["serving_default"](images=tf.constant(digits.test.images))
@@ -598,7 +599,7 @@ def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to
     u = calibration.uncertainty["uncertainty"]
     answers = served["serving_default"](images=tf.constant(digits.calibration.images))
     np.testing.assert_array_equal(answers["accept"], u < tau)
-    assert export.main([str(tmp_path / "m" / "digits"), "--threshold=target_coverage"]) == 0
+    assert set_threshold.main([str(tmp_path / "m" / "digits"), "--threshold=target_coverage"]) == 0
     path = tmp_path / "m" / "digits" / "2"
     answers = tf.saved_model.load(str(path)).signatures["serving_default"](
         images=tf.constant(digits.calibration.images)
@@ -614,12 +615,12 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
         trained.append((dataset, number, folder.name))
         return [number]
 
-    monkeypatch.setattr(runs, "_train_further", train)
+    monkeypatch.setattr(train_, "_train_further", train)
     config = Config(
         dataset="digits", method=("mcp", "residual"), residual_folds=3, verbose=0, finetune_epochs=0
     )
-    dataset = load("digits")
-    folds = runs.train_folds(None, dataset, config, tmp_path, None)
+    dataset = datasets.load("digits")
+    folds = train_folds(None, dataset, config, tmp_path, None)
     assert (sum(unseen.astype(int) for _, unseen in folds) == 1).all()
     for (values, unseen), (part, number, name) in zip(folds, trained, strict=True):
         assert values == [number] and name == f"fold{-number}"
@@ -631,7 +632,7 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
         (f"{dataset.former_fingerprints[0]} without {number} of 3",) for number in (1, 2, 3)
     ]
     without = dataclasses.replace(config, residual_folds=0)
-    assert runs.train_folds(None, dataset, without, tmp_path, None) == []
+    assert train_folds(None, dataset, without, tmp_path, None) == []
 
 
 class Fitted:
@@ -653,7 +654,7 @@ def test_whose_u_is_exported():
 
     def rows(**columns):
         columns = {name: (u + 1) / 3 for name, u in columns.items()}
-        return evaluation.Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
+        return Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
 
     def chosen(scorer=None, tuned=None, **columns):
         names = tuple(columns)
@@ -663,7 +664,7 @@ def test_whose_u_is_exported():
             predictions["validation", "btcp_finetuned"] = rows(**tuned)
             settings = {"finetune_method": ("btcp",)}
         config = Config(dataset="digits", method=names, **settings)
-        return runs.choose_export(scorer or Fitted(), predictions, config)
+        return decide.choose_export(scorer or Fitted(), predictions, config)
 
     assert chosen(mcp=fair, tcp=good, btcp=bad)[:2] == ("frozen", "tcp")
     # Of equal ones the one that costs nothing, wherever it stands.
@@ -691,7 +692,7 @@ def test_whose_u_is_exported():
 def test_a_method_that_is_asked_for_is_exported(name):
     config = Config(dataset="digits", method=("mcp", "btcp", "residual"), export_method=name)
     predictor = "btcp_finetuned" if name == "btcp" else "frozen"
-    found = runs.choose_export(Fitted(), {}, config)
+    found = decide.choose_export(Fitted(), {}, config)
     assert found == (predictor, name, f"--export_method={name}")
 
 
@@ -704,7 +705,7 @@ def test_an_export_that_ranks_worse_than_mcp_is_told():
         "btcp": np.where(is_error, 0.4, 0.5) + random.normal(0, 0.2, 400),
     }
     probs = np.stack([probs, 1 - probs], axis=1)
-    rows = evaluation.Predictions(is_error.astype(int), probs, np.zeros(400, int), columns)
+    rows = Predictions(is_error.astype(int), probs, np.zeros(400, int), columns)
 
     def notes(method, mcp=True):
         column = {name: u for name, u in columns.items() if mcp or name != "mcp"}
@@ -713,8 +714,8 @@ def test_an_export_that_ranks_worse_than_mcp_is_told():
             dataset="digits", method=("mcp", "btcp"), finetune_method=(), export_method=method
         )
         found = {(split, "frozen"): part for split in ("validation", "calibration")}
-        choice = runs.choose_export(Fitted(), found, config)
-        decision = runs.decide(found, choice, config, None if mcp else columns["mcp"])
+        choice = decide.choose_export(Fitted(), found, config)
+        decision = decide.decide(found, choice, config, None if mcp else columns["mcp"])
         assert (decision.method, decision.predictor, decision.stage) == (method, "frozen", "frozen")
         return decision.notes
 
@@ -731,9 +732,9 @@ def test_residual_alone_is_exported(undrawn, tmp_path):
     short = words(tmp_path, "--method=residual", "--export_collapsed", "--threshold=0.25")
     assert main([*short, "--classifier_epochs=2", "--finetune_epochs=0"]) == 0
     folder = tmp_path / "run"
-    rows, _ = evaluation.load_rows(folder / "results.json")
+    rows, _ = results.load_rows(folder / "results.json")
     assert [row["method"] for row in rows] == ["residual"]
-    decision = evaluation.load_decision(folder)
+    decision = decision_file.load_decision(folder)
     assert (decision.method, decision.threshold.tau) == ("residual", 0.25)
     about = tmp_path / "models" / "digits-trial" / "1" / "assets.extra" / "btcp_tf.json"
     assert json.loads(about.read_text())["uncertainty"]["method"] == "residual"
@@ -746,13 +747,13 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     checkpoints = tmp_path / "run" / "checkpoints"
     assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
     assert "residual: fold 2 of 2" in capsys.readouterr().out
-    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp", "residual"]
     [note] = [note for note in extra["notes"] if note.startswith("residual: ")]
     assert "held-out samples of 3 classifiers, and 2 copies of each" in note
     assert "the estimator is used" in note or "u is MCP" in note
     # The classifier itself comes last, whatever weights the network had for the folds.
-    saved = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    saved = load_predictions(tmp_path / "run" / "predictions.npz")
     np.testing.assert_allclose(saved.uncertainty["mcp"], 1 - saved.probs.max(axis=1), atol=1e-6)
     assert len(learned) == 3
     for held_out in learned:
@@ -811,7 +812,7 @@ def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
     import tensorflow as tf
 
     assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0
-    rows, _ = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, _ = results.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp"]
     model = tf.saved_model.load(str(tmp_path / "models" / "digits-trial" / "1"))
     answers = model.signatures["serving_default"](images=np.zeros((2, 8, 8, 1), np.uint8))
@@ -821,7 +822,7 @@ def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
 
 
 def test_known_images_are_left_out_and_said(undrawn, unchecked, tmp_path, capsys):
-    digits = load("digits")
+    digits = datasets.load("digits")
     x_val = np.concatenate([digits.validation.images, digits.calibration.images])
     y_val = np.concatenate([digits.validation.labels, digits.calibration.labels])
     x_val[:4], y_val[:4] = digits.train.images[:4], digits.train.labels[:4]
@@ -834,18 +835,18 @@ def test_known_images_are_left_out_and_said(undrawn, unchecked, tmp_path, capsys
     short += ["--dataset=npz", f"--data_dir={tmp_path}/mine.npz", "--method=mcp,residual"]
     short += ["--finetune_epochs=0", "--classifier_epochs=2", "--shift", "--verbose=0"]
     assert main([*short, f"--ood={tmp_path}/mine.npz"]) == 0
-    rows, extra = evaluation.load_rows(tmp_path / "run" / "results.json")
+    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     about = extra["data"]["overlaps"]
     assert about["shared"]["test"]["train"] == 100
     assert about["left_out"]["test"] == list(range(355, 455))
     # Of the four some are among the validation images and some among the calibration images.
     held_out = [len(about["left_out"].get(part, [])) for part in ("validation", "calibration")]
     assert sum(held_out) == 4 and extra["data"]["validation"] == 144 - held_out[0]
-    found = evaluation.load_predictions(tmp_path / "run" / "predictions.npz")
+    found = load_predictions(tmp_path / "run" / "predictions.npz")
     np.testing.assert_array_equal(found.labels, digits.test.labels)
     assert {row["n"] for row in rows if row["task"] == "failure"} == {355}
     for part, count in zip(("validation", "calibration"), held_out, strict=True):
-        found = evaluation.load_predictions(tmp_path / "run" / f"predictions_{part}.npz")
+        found = load_predictions(tmp_path / "run" / f"predictions_{part}.npz")
         assert len(found.labels) == 144 - count
     notes = "\n".join(extra["notes"])
     assert "100 of 455 test images, such as number 355, also stand in other parts" in notes
@@ -854,7 +855,7 @@ def test_known_images_are_left_out_and_said(undrawn, unchecked, tmp_path, capsys
 
 
 def test_a_promise_on_known_images_is_refused_before_training(tmp_path, capsys):
-    digits = load("digits")
+    digits = datasets.load("digits")
     arrays = {"x_train": digits.train.images, "y_train": digits.train.labels}
     # Every fifth validation image is a training image.
     x_val, y_val = digits.validation.images.copy(), digits.validation.labels.copy()

@@ -26,7 +26,19 @@ from tensorflow.python.tools import saved_model_cli
 from tensorflow_serving.apis import prediction_log_pb2
 
 import btcp_tf
-from btcp_tf import data, estimators, evaluation, exported, saved_model, thresholds
+from btcp_tf import thresholds
+from btcp_tf.data import folders
+from btcp_tf.decisions import exported
+from btcp_tf.decisions.exported import ABOUT_FILE
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods import residual_fit
+from btcp_tf.methods.residual_choice import MCP
+from btcp_tf.networks import models
+from btcp_tf.networks.evidence_layers import McpLogit
+from btcp_tf.serving import export_check, saved_model
+from btcp_tf.serving.export_check import WARMUP_FILE
+from btcp_tf.serving.signatures import _decoded, served
 
 CLASSES = ("circle", "square", "Dreieck äöü")
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), dtype=np.uint8)
@@ -63,7 +75,7 @@ def files_below(folder):
 
 
 # One of the two is wrong, and accepted.
-HELD_OUT = evaluation.Predictions(
+HELD_OUT = Predictions(
     np.array([0, 2]), None, np.array([0, 1]), {"uncertainty": np.array([0.1, 0.2], np.float32)}
 )
 # Half-way between what the model says of two of the images.
@@ -160,13 +172,13 @@ def test_files_are_answered_like_the_pixels_that_data_makes_of_them(written, tmp
         files.append(tmp_path / f"{len(files)}.{ending}")
         opened = PIL.Image.fromarray(image[..., :3])
         opened.convert(mode.strip()).save(files[-1])
-    pixels, *_ = data._decode_all(tmp_path, files, (8, 6), 3, "fail", 0)
+    pixels, *_ = folders.decode_all(tmp_path, files, (8, 6), 3, "fail", 0)
     image_bytes = tf.constant([file.read_bytes() for file in files])
-    decoded = saved_model._decoded((8, 6, 3), image_bytes).numpy().astype(int)
+    decoded = _decoded((8, 6, 3), image_bytes).numpy().astype(int)
     # Decoded alike; the two libraries round halves of a level their own ways afterwards.
     assert (np.abs(decoded - pixels) <= 1).all()
-    gray, *_ = data._decode_all(tmp_path, files, (8, 6), 1, "fail", 0)
-    decoded = saved_model._decoded((8, 6, 1), image_bytes).numpy().astype(int)
+    gray, *_ = folders.decode_all(tmp_path, files, (8, 6), 1, "fail", 0)
+    decoded = _decoded((8, 6, 1), image_bytes).numpy().astype(int)
     assert (np.abs(decoded - gray) <= 1).all()
     found = answers(written[1], "serving_bytes", image_bytes=image_bytes)
     wanted = answers(written[1], images=tf.constant(pixels))
@@ -236,13 +248,13 @@ def test_files_are_read_as_pillow_does(tmp_path):
     # is high.
     for name, content in LIKE_PILLOW.items():
         (tmp_path / "file").write_bytes(content)
-        wanted, reason = data.read_image(tmp_path / "file", (1, 1, 3))
+        wanted, reason = folders.read_image(tmp_path / "file", (1, 1, 3))
         assert not reason
         with PIL.Image.open(tmp_path / "file") as image:
             upright = PIL.ImageOps.exif_transpose(image)
             shape = (upright.height, upright.width, 3)
-        wanted, _ = data.read_image(tmp_path / "file", shape)
-        found = saved_model._decoded(shape, tf.constant([content])).numpy()[0]
+        wanted, _ = folders.read_image(tmp_path / "file", shape)
+        found = _decoded(shape, tf.constant([content])).numpy()[0]
         np.testing.assert_array_equal(found, wanted, err_msg=name)
 
 
@@ -327,7 +339,7 @@ def test_what_is_known_of_it_lies_beside_the_model_and_in_it(written):
 
 
 def test_warm_up_requests_are_answered(written):
-    records = tf.data.TFRecordDataset(str(written[1] / saved_model.WARMUP_FILE))
+    records = tf.data.TFRecordDataset(str(written[1] / WARMUP_FILE))
     logs = [
         prediction_log_pb2.PredictionLog.FromString(record)
         for record in records.as_numpy_iterator()
@@ -410,7 +422,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_versions_as_they_were(
     for place, name, fault, words in (
         (shutil, "copyfile", full, f"room for a copy of {source} in {source.parent}, received for"),
         (tf.raw_ops, "SaveV2", full_in_the_graph, "room for variables in .*, received: No space"),
-        (evaluation, "save_predictions", full, "No space left"),
+        (predictions, "save_predictions", full, "No space left"),
         (os, "fsync", full, "No space left"),
     ):
         with monkeypatch.context() as patch:
@@ -427,7 +439,7 @@ def test_what_is_no_version_of_ours_is_refused(written, tmp_path):
     with pytest.raises(FileNotFoundError, match="SavedModel that btcp_tf exported, received"):
         saved_model.with_threshold(tmp_path, TAU)
     (tmp_path / "assets.extra").mkdir()
-    (tmp_path / exported.ABOUT_FILE).write_text('{"threshold": 3}')
+    (tmp_path / ABOUT_FILE).write_text('{"threshold": 3}')
     with pytest.raises(ValueError, match="btcp_tf.json: expected what btcp_tf writes about"):
         exported.read_about(tmp_path)
     assert exported.newest(written[1]) == written[1]
@@ -534,13 +546,13 @@ def test_differences_are_found_in_each_answer():
         "2/s/predicted": np.array([0, 1]),
         "2/s/probs": np.array([[0.75, 0.25], [0.25, 0.75]], np.float32),
     }
-    assert saved_model._differences(good, good) == []
+    assert export_check._differences(good, good) == []
     # Logits 5e-4 apart: at 3/4, that is 1e-4 of p.
     close = {**good, "2/s/probs": good["2/s/probs"] + np.float32(9e-5)}
-    assert saved_model._differences(close, good) == []
+    assert export_check._differences(close, good) == []
 
     def only(**changed):
-        [line] = saved_model._differences(
+        [line] = export_check._differences(
             {**good, **{f"2/s/{k}": v for k, v in changed.items()}}, good
         )
         return line
@@ -553,16 +565,16 @@ def test_differences_are_found_in_each_answer():
     assert "the first nan in place of 0.25" in only(probs=far)
     assert "float32 (1, 2) in place of float32 (2, 2)" in only(probs=far[:1])
     assert "int32 (2,) in place of int64 (2,)" in only(predicted=np.array([0, 1], np.int32))
-    assert "['2/s/probs'] in place of" in saved_model._differences({"2/s/probs": far}, good)[0]
+    assert "['2/s/probs'] in place of" in export_check._differences({"2/s/probs": far}, good)[0]
 
 
 @pytest.mark.parametrize("z", [-80.0, -20.0, -1.0, 0.0, 3.0])
 def test_u_of_logits_a_thousandth_apart_are_close_and_others_are_not(z):
     want, near, far = (special.expit(np.array([x])) for x in (z, z + 9e-4, z + 2e-2))
     want, near, far = (x.astype(np.float32) for x in (want, near, far))
-    assert saved_model._close(near, want, True).all()
-    assert not saved_model._close(far, want, True).any()
-    assert not saved_model._close(np.array([np.nan], np.float32), want, True).any()
+    assert export_check._close(near, want, True).all()
+    assert not export_check._close(far, want, True).any()
+    assert not export_check._close(np.array([np.nan], np.float32), want, True).any()
 
 
 def saturated(logits):
@@ -577,7 +589,7 @@ def saturated(logits):
         keras.ops.cast(image[:, 0, 0, 0], "int32")
         + 256 * keras.ops.cast(image[:, 0, 1, 0], "int32")
     )
-    u = estimators.residual_of({}, estimators.MCP, image, None, rows, estimators.McpLogit()(rows))
+    u = residual_fit.residual_of({}, MCP, image, None, rows, McpLogit()(rows))
     model = keras.Model(image, {"probs": layers.Softmax()(rows), "uncertainty": u})
     model.get_layer("table").set_weights([np.asarray(logits, np.float32)])
     return codes, model
@@ -589,7 +601,7 @@ def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, size)
     logits = np.round(random.uniform(-size, size, (400, 3)), 3).astype(np.float32)
     logits[:40] = logits[40:80]  # Ties.
     codes, model = saturated(logits)
-    probs, u = saved_model.served(model, codes)
+    probs, u = served(model, codes)
     ordered = np.sort(logits.astype(np.float64), axis=1)
     # An oracle of its own: 1 / (1 + exp(largest) / (sum of the others)).
     np.testing.assert_allclose(
@@ -600,7 +612,7 @@ def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, size)
     # float32 has fewer values of u than there are.
     assert len(np.unique(u)) == 360 > len(np.unique(u.astype(np.float32))) or size == 30
     predicted = probs.argmax(axis=1)
-    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    rows = Predictions(predicted, None, predicted, {"uncertainty": u})
     half = thresholds.target_coverage(u, coverage=0.5)
     path = saved_model.export(
         model,
@@ -631,11 +643,11 @@ def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, size)
 
 def test_a_decision_that_is_not_u_below_tau_is_not_published(tmp_path):
     codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (20, 3)))
-    probs, u = saved_model.served(model, codes)
+    probs, u = served(model, codes)
     predicted = probs.argmax(axis=1)
     threshold = thresholds.target_coverage(u, coverage=0.5)
     u[np.argmin(u)] = 0.9  # What was written down is not what is served.
-    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    rows = Predictions(predicted, None, predicted, {"uncertainty": u})
     same = dict(threshold=threshold, held_out={"calibration": rows})
     with pytest.raises(RuntimeError) as caught:
         saved_model.export(
@@ -655,11 +667,11 @@ def test_a_model_that_compares_u_in_single_precision_refuses_what_it_cannot_hold
 ):
     """As 0.1.0 exported MCP."""
     codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (20, 3)))
-    probs, u = saved_model.served(model, codes)
+    probs, u = served(model, codes)
     predicted = probs.argmax(axis=1)
-    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": u})
+    rows = Predictions(predicted, None, predicted, {"uncertainty": u})
     with monkeypatch.context() as patch:
-        patch.setattr(saved_model.networks, "with_logit", lambda model: model)
+        patch.setattr(models, "with_logit", lambda model: model)
         source = saved_model.export(
             model,
             tmp_path,
@@ -678,11 +690,11 @@ def test_a_model_that_compares_u_in_single_precision_refuses_what_it_cannot_hold
 
 def test_scores_in_single_precision_do_not_decide_where_it_tells_nothing_apart(unchecked, tmp_path):
     codes, model = saturated(np.random.default_rng(0).uniform(-300, 300, (40, 3)))
-    probs, u = saved_model.served(model, codes)
+    probs, u = served(model, codes)
     predicted = probs.argmax(axis=1)
     path = write_small(model, tmp_path, codes[:2])
     coarse = u.astype(np.float32)
-    rows = evaluation.Predictions(predicted, None, predicted, {"uncertainty": coarse})
+    rows = Predictions(predicted, None, predicted, {"uncertainty": coarse})
     assert (coarse == 0).sum() > 2
     low = thresholds.target_coverage(coarse, coverage=0.01)
     with pytest.raises(ValueError, match="received u in single precision, .* have all digits"):

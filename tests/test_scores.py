@@ -19,10 +19,10 @@ from production import (
     write_run,
 )
 
-from btcp_tf import evaluation, exported
-from btcp_tf.evaluation import Predictions
-from btcp_tf.scores import Scores, join_labels, load_baseline, load_scores
-from btcp_tf.tabular import shown
+from btcp_tf.decisions import decision_file, exported, scores
+from btcp_tf.decisions.scores import Scores
+from btcp_tf.evaluation import predictions, results, tabular
+from btcp_tf.evaluation.predictions import ENDINGS, Predictions
 from btcp_tf.thresholds import Threshold
 
 
@@ -37,11 +37,11 @@ def calibration():
 def test_a_run_a_model_and_a_file_are_the_same_baseline(tmp_path, calibration):
     write_model(tmp_path / "models" / "9", answers(50, 1))
     write_model(tmp_path / "models" / "10", calibration)
-    evaluation.save_predictions(tmp_path / "some.npz", calibration)
-    run = load_baseline(write_run(tmp_path / "run", calibration))
-    model = load_baseline(tmp_path / "models" / "10")
-    newest = load_baseline(tmp_path / "models")
-    file = load_baseline(tmp_path / "some.npz")
+    predictions.save_predictions(tmp_path / "some.npz", calibration)
+    run = scores.load_baseline(write_run(tmp_path / "run", calibration))
+    model = scores.load_baseline(tmp_path / "models" / "10")
+    newest = scores.load_baseline(tmp_path / "models")
+    file = scores.load_baseline(tmp_path / "some.npz")
     for found in (run, model, newest, file):
         np.testing.assert_array_equal(found.uncertainty, calibration.uncertainty["uncertainty"])
         np.testing.assert_array_equal(found.predicted, calibration.predicted)
@@ -53,8 +53,8 @@ def test_a_run_a_model_and_a_file_are_the_same_baseline(tmp_path, calibration):
 
 
 def test_a_threshold_that_accepts_nothing_and_one_that_promises_nothing(tmp_path, calibration):
-    none = load_baseline(write_run(tmp_path / "none", calibration, tau=None))
-    best = load_baseline(write_run(tmp_path / "best", calibration, target=None, delta=None))
+    none = scores.load_baseline(write_run(tmp_path / "none", calibration, tau=None))
+    best = scores.load_baseline(write_run(tmp_path / "best", calibration, target=None, delta=None))
     assert none.threshold.tau is None and none.threshold.target == 0.05
     assert best.threshold.tau == TAU and best.threshold.target is None
 
@@ -62,13 +62,13 @@ def test_a_threshold_that_accepts_nothing_and_one_that_promises_nothing(tmp_path
 def test_a_column_is_chosen_by_name_where_there_are_several(tmp_path, calibration):
     u = calibration.uncertainty["uncertainty"]
     many = Predictions(calibration.labels, None, calibration.predicted, {"mcp": u, "btcp": u / 2})
-    evaluation.save_predictions(tmp_path / "many.npz", many)
-    found = load_baseline(tmp_path / "many.npz", column="btcp")
+    predictions.save_predictions(tmp_path / "many.npz", many)
+    found = scores.load_baseline(tmp_path / "many.npz", column="btcp")
     np.testing.assert_array_equal(found.uncertainty, u / 2)
     with pytest.raises(ValueError, match="expected one uncertainty column, or --column, received"):
-        load_baseline(tmp_path / "many.npz")
+        scores.load_baseline(tmp_path / "many.npz")
     with pytest.raises(ValueError, match="expected an uncertainty column tcp, received mcp, btcp"):
-        load_baseline(tmp_path / "many.npz", column="tcp")
+        scores.load_baseline(tmp_path / "many.npz", column="tcp")
 
 
 def change_decision(folder, **changes):
@@ -101,7 +101,7 @@ def change_decision(folder, **changes):
         (lambda run: change_decision(run, column="gone"), "expected the names predictions and"),
         (lambda run: change_decision(run, column="tcp"), "expected an uncertainty column tcp"),
         (
-            lambda run: evaluation.save_rows(
+            lambda run: results.save_rows(
                 run / "results.json", [], {"data": {"class_names": ["cat", "dog"]}}
             ),
             "expected answers of 2 classes, as many as have names, received 3",
@@ -112,7 +112,7 @@ def test_a_run_that_is_not_whole_says_what_is_missing(tmp_path, calibration, dam
     run = write_run(tmp_path / "run", calibration)
     damage(run)
     with pytest.raises(ValueError, match=message):
-        load_baseline(run)
+        scores.load_baseline(run)
 
 
 def test_a_model_without_calibration_rows_says_so(tmp_path):
@@ -120,7 +120,7 @@ def test_a_model_without_calibration_rows_says_so(tmp_path):
     with pytest.raises(
         ValueError, match="expected the calibration set's answers in .*name the run"
     ):
-        load_baseline(tmp_path)
+        scores.load_baseline(tmp_path)
 
 
 # Scores ----------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_scores_of_every_form_are_the_same(tmp_path, ending, labels):
         pytest.importorskip("pyarrow")
     given = answers(30, 2)
     path = WRITERS[ending](tmp_path / f"s{ending}", rows_of(given, labels=labels, broken=(0, 7)))
-    found = load_scores(path)
+    found = scores.load_scores(path)
     kept = np.delete(np.arange(30), [0, 7])
     np.testing.assert_array_equal(found.uncertainty, given.uncertainty["uncertainty"][kept])
     np.testing.assert_array_equal(found.predicted, given.predicted[kept])
@@ -146,7 +146,7 @@ def test_scores_of_every_form_are_the_same(tmp_path, ending, labels):
     else:
         assert found.labels is None
     # The package's own reader of such files agrees.
-    same = evaluation.load_predictions(path)
+    same = predictions.load_predictions(path)
     np.testing.assert_array_equal(same.predicted, found.predicted)
     np.testing.assert_array_equal(same.uncertainty["uncertainty"], found.uncertainty)
 
@@ -155,12 +155,12 @@ def test_a_predictions_file_of_another_program_is_read(tmp_path):
     given = answers(30, 2)
     u = given.uncertainty["uncertainty"]
     many = Predictions(None, None, given.predicted, {"mcp": u, "btcp": u / 2})
-    evaluation.save_predictions(tmp_path / "s.npz", many)
-    found = load_scores(tmp_path / "s.npz", ["uncertainty", "btcp"])
+    predictions.save_predictions(tmp_path / "s.npz", many)
+    found = scores.load_scores(tmp_path / "s.npz", ["uncertainty", "btcp"])
     assert found.column == "btcp" and found.labels is None and found.inputs is None
     lines = ["name,probs_0,probs_1,score", "a,0.2,0.8,0.5", "b,0.6,0.4,0.1"]
     (tmp_path / "s.csv").write_text("\n".join(lines))
-    found = load_scores(tmp_path / "s.csv", ["uncertainty", "btcp"])
+    found = scores.load_scores(tmp_path / "s.csv", ["uncertainty", "btcp"])
     assert found.predicted.tolist() == [1, 0] and found.column == "score"
 
 
@@ -168,21 +168,21 @@ def test_labels_may_be_known_for_some_rows(tmp_path):
     rows = rows_of(answers(5, 3), labels=True)
     rows[1]["labels"] = rows[4]["labels"] = None
     for writer, name in ((write_csv, "s.csv"), (write_jsonl, "s.jsonl")):
-        found = load_scores(writer(tmp_path / name, rows))
+        found = scores.load_scores(writer(tmp_path / name, rows))
         assert (found.labels == -1).tolist() == [False, True, False, False, True]
 
 
 def test_names_that_are_not_utf8_survive(tmp_path):
     rows = rows_of(answers(2, 3))
     rows[0]["input"] = b"caf\xe9,\n.png".decode("utf-8", "surrogateescape")
-    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    found = scores.load_scores(write_csv(tmp_path / "s.csv", rows))
     assert found.inputs[0] == rows[0]["input"]
-    assert shown(found.inputs[0]) == "caf\\udce9,\n.png"
+    assert tabular.shown(found.inputs[0]) == "caf\\udce9,\n.png"
 
 
 def test_class_names_are_compared_without_white_space_at_their_ends(tmp_path):
     rows = [row | {"class_name": f"c{row['predicted']}\r"} for row in rows_of(answers(6, 3))]
-    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    found = scores.load_scores(write_csv(tmp_path / "s.csv", rows))
     assert set(found.class_names.values()) == {f"c{number}" for number in found.class_names}
 
 
@@ -214,7 +214,7 @@ def csv_of(tmp_path, *lines):
 )
 def test_scores_that_are_none_are_refused_in_words(tmp_path, lines, message):
     with pytest.raises(ValueError, match=message):
-        load_scores(csv_of(tmp_path, *lines))
+        scores.load_scores(csv_of(tmp_path, *lines))
 
 
 def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
@@ -222,14 +222,14 @@ def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
     with pytest.raises(
         ValueError, match="expected a JSON object, received Unterminated .* in line 2"
     ):
-        load_scores(tmp_path / "s.jsonl")
+        scores.load_scores(tmp_path / "s.jsonl")
     (tmp_path / "s.jsonl").write_text('{"predicted": true, "uncertainty": 0.5}\n')
     with pytest.raises(ValueError, match="predicted: expected a class number, received True"):
-        load_scores(tmp_path / "s.jsonl")
+        scores.load_scores(tmp_path / "s.jsonl")
     pytest.importorskip("pyarrow")
     (tmp_path / "s.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(ValueError, match="expected a Parquet file"):
-        load_scores(tmp_path / "s.parquet")
+        scores.load_scores(tmp_path / "s.parquet")
 
 
 # Times -----------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_damaged_jsonl_and_parquet_are_refused_in_words(tmp_path):
 
 def times_of(tmp_path, *times):
     lines = ["when,predicted,uncertainty", *(f"{time},1,0.5" for time in times)]
-    return load_scores(csv_of(tmp_path, *lines), time_column="when").times
+    return scores.load_scores(csv_of(tmp_path, *lines), time_column="when").times
 
 
 @pytest.mark.parametrize(
@@ -279,23 +279,25 @@ def test_times_of_parquet_and_of_files_with_probabilities_alone(tmp_path):
     for column in (moments, [moment.date() for moment in moments]):
         table = {"when": column, "predicted": [0, 1, 1], "uncertainty": [0.1, 0.2, 0.3]}
         parquet.write_table(pyarrow.table(table), tmp_path / "s.parquet")
-        found = load_scores(tmp_path / "s.parquet", time_column="when").times
+        found = scores.load_scores(tmp_path / "s.parquet", time_column="when").times
         assert np.argsort(found).tolist() == [1, 2, 0]
     lines = ["when,probs_0,probs_1,score,problem", "2024-05-31,,,,broken", "x,.2,.8,.5,"]
     with pytest.raises(ValueError, match="when: .*'x' in line 3"):
-        load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when")
+        scores.load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when")
     lines[2] = "2024-05-31,.2,.8,.5,"
-    assert len(load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when").times) == 1
-    assert load_scores(csv_of(tmp_path, *lines), ["score"], time_column="t").times is None
+    assert (
+        len(scores.load_scores(csv_of(tmp_path, *lines), ["score"], time_column="when").times) == 1
+    )
+    assert scores.load_scores(csv_of(tmp_path, *lines), ["score"], time_column="t").times is None
 
 
 # Labels ----------------------------------------------------------------------------------------
 
 
 def test_labels_are_joined_in_the_order_in_which_they_came(tmp_path):
-    found = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), broken=(2,))))
+    found = scores.load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), broken=(2,))))
     pairs = [("x_test[7]", 1), ("x_test[0]", 0), ("x_test[2]", 2), ("x_test[3]", 1)]
-    rows, labels = join_labels(found, write_labels(tmp_path / "l.csv", pairs))
+    rows, labels = scores.join_labels(found, write_labels(tmp_path / "l.csv", pairs))
     # Row 2 has no answer, so the rows behind it move up.
     assert rows.tolist() == [6, 0, 2] and labels.tolist() == [1, 0, 1]
     assert [found.inputs[row] for row in rows] == ["x_test[7]", "x_test[0]", "x_test[3]"]
@@ -316,27 +318,27 @@ def test_labels_are_joined_in_the_order_in_which_they_came(tmp_path):
 def test_labels_that_fit_nothing_are_refused_in_words(tmp_path, pairs, message):
     rows = rows_of(answers(9, 4), broken=(2,))
     rows[6]["input"] = "x_test[5]"
-    found = load_scores(write_csv(tmp_path / "s.csv", rows))
+    found = scores.load_scores(write_csv(tmp_path / "s.csv", rows))
     with pytest.raises(ValueError, match=message):
-        join_labels(found, write_labels(tmp_path / "l.csv", pairs))
+        scores.join_labels(found, write_labels(tmp_path / "l.csv", pairs))
 
 
 def test_labels_need_something_to_be_joined_by(tmp_path):
     path = write_labels(tmp_path / "l.csv", [("a", 1)])
-    evaluation.save_predictions(tmp_path / "s.npz", answers(9, 4))
+    predictions.save_predictions(tmp_path / "s.npz", answers(9, 4))
     with pytest.raises(ValueError, match="expected scores with a column input"):
-        join_labels(load_scores(tmp_path / "s.npz"), path)
-    both = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), labels=True)))
+        scores.join_labels(scores.load_scores(tmp_path / "s.npz"), path)
+    both = scores.load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4), labels=True)))
     with pytest.raises(ValueError, match="received them in both"):
-        join_labels(both, path)
+        scores.join_labels(both, path)
     (tmp_path / "l.csv").write_text("file,label\na,1\n")
-    plain = load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4))))
+    plain = scores.load_scores(write_csv(tmp_path / "s.csv", rows_of(answers(9, 4))))
     with pytest.raises(ValueError, match="expected the column input, received file, label"):
-        join_labels(plain, tmp_path / "l.csv")
+        scores.join_labels(plain, tmp_path / "l.csv")
 
 
 def test_every_ending_has_a_reader():
-    assert set(WRITERS) | {".npz"} == set(evaluation.ENDINGS)
+    assert set(WRITERS) | {".npz"} == set(ENDINGS)
 
 
 def test_numbers_that_no_axis_has_are_refused(tmp_path):
@@ -344,13 +346,13 @@ def test_numbers_that_no_axis_has_are_refused(tmp_path):
     path.write_text("predicted,uncertainty\n1,0.5\n1,1e200\n")
     message = r"uncertainty: expected numbers from -1e\+100 to 1e\+100, received 1e\+200 in row 1"
     with pytest.raises(ValueError, match=message):
-        load_scores(path, ("uncertainty",))
+        scores.load_scores(path, ("uncertainty",))
 
 
 def test_decisions_may_be_ones_and_zeros(tmp_path):
     path = tmp_path / "scores.csv"
     path.write_text("predicted,uncertainty,accept\n1,0.5,0\n1,0.1,1\n")
-    np.testing.assert_array_equal(load_scores(path, ("uncertainty",)).accept, [False, True])
+    np.testing.assert_array_equal(scores.load_scores(path, ("uncertainty",)).accept, [False, True])
 
 
 @pytest.mark.parametrize("path", [None, 5])
@@ -358,12 +360,12 @@ def test_what_is_no_path_is_refused(path):
     p = answers(3, 0)
     known = Scores("s", p.uncertainty["uncertainty"], p.predicted, "u", ("a", "b", "c"))
     for name, call in (
-        ("baseline", load_baseline),
-        ("scores", load_scores),
-        ("labels", lambda path: join_labels(known, path)),
-        ("path", evaluation.load_predictions),
-        ("path", evaluation.load_answers),
-        ("folder", evaluation.load_decision),
+        ("baseline", scores.load_baseline),
+        ("scores", scores.load_scores),
+        ("labels", lambda path: scores.join_labels(known, path)),
+        ("path", predictions.load_predictions),
+        ("path", predictions.load_answers),
+        ("folder", decision_file.load_decision),
         ("model", exported.newest),
         ("model", exported.read_about),
         ("model", exported.read_held_out),
@@ -373,4 +375,4 @@ def test_what_is_no_path_is_refused(path):
         ):
             call(path)
     with pytest.raises(ValueError, match="scores: expected those of load_scores, received None"):
-        join_labels(None, "labels.csv")
+        scores.join_labels(None, "labels.csv")

@@ -35,8 +35,9 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from btcp_tf import saved_model, thresholds
-from btcp_tf.client import ANSWERS, Client
+from btcp_tf import thresholds
+from btcp_tf.serving import saved_model
+from btcp_tf.serving.client import ANSWERS, Client
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "serving"
 SHAPE = (4, 4, 1)

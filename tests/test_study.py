@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from btcp_tf import evaluation, report, runs, study
-from btcp_tf.data import load
-from btcp_tf.methods import METHODS
+from btcp_tf import study
+from btcp_tf.data import datasets
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.results import load_rows
+from btcp_tf.experiment import run, studies
+from btcp_tf.experiment.studies import ABLATION, PAIRS
+from btcp_tf.methods.registry import METHODS
+from btcp_tf.reporting import plots
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -29,13 +34,13 @@ WORDS = [
 def short():
     """Two ablations, each a whole run; of the figures, which take half of the time, no pixels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
-        patch.setattr(report.plots, "_render", lambda figure, ending: b"")
+        patch.setattr(studies, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
+        patch.setattr(plots, "_render", lambda figure, ending: b"")
         yield
 
 
 def plan(*words):
-    return study.plan(words, study.define_flags())
+    return studies.plan(words, study.define_flags())
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +81,7 @@ def test_plans_a_run_for_each_data_set_and_seed():
         assert cell.config.batch_size == 128
         if not cell.ablation:
             assert cell.config.shift
-            assert cell.config.ood == (study.PAIRS[cell.config.dataset],)
+            assert cell.config.ood == (PAIRS[cell.config.dataset],)
             assert set(cell.config.method) == set(METHODS) - {"ensemble"}
     assert found.words == (
         "--dataset=mnist,fashion_mnist",
@@ -90,7 +95,7 @@ def test_plans_ablations_of_the_first_seed_that_change_one_setting():
     found = plan("--dataset=mnist", "--seeds=2", "--seed=7")
     base = found.cells[0].config
     ablations = [cell for cell in found.cells if cell.ablation]
-    assert len(ablations) == len(study.ABLATION)
+    assert len(ablations) == len(ABLATION)
     for cell in ablations:
         name, _, value = cell.ablation.partition("=")
         assert cell.of == "mnist-seed7"
@@ -139,7 +144,7 @@ def test_refuses_at_once(words, message, capsys):
 
 def test_every_method_has_rows_of_every_task(finished):
     folder, _ = finished
-    rows, extra = evaluation.load_rows(folder / "results.json")
+    rows, extra = load_rows(folder / "results.json")
     assert extra["failed"] == {}
     plain = [row for row in rows if not row["ablation"]]
     for seed in (0, 1):
@@ -157,12 +162,12 @@ def test_every_method_has_rows_of_every_task(finished):
         shifted = {row["split"] for row in of_seed if row["split"] != "test"}
         assert len(shifted) == 9 and all(name.startswith("test:") for name in shifted)
     assert {row["ablation"] for row in rows} - {""} == {
-        f"{name}={value}" for change in study.ABLATION for name, value in change.items()
+        f"{name}={value}" for change in ABLATION for name, value in change.items()
     }
 
 
 def test_methods_share_one_classifier_a_seed(finished):
-    rows, _ = evaluation.load_rows(finished[0] / "results.json")
+    rows, _ = load_rows(finished[0] / "results.json")
     for seed in (0, 1):
         ids = {
             row["method"]: row["classifier_id"]
@@ -184,7 +189,7 @@ def test_methods_share_one_classifier_a_seed(finished):
 
 
 def test_ablation_with_the_runs_own_settings_is_the_runs_btcp(finished):
-    rows, _ = evaluation.load_rows(finished[0] / "results.json")
+    rows, _ = load_rows(finished[0] / "results.json")
     base, again = (
         next(
             row
@@ -203,26 +208,26 @@ def test_ablation_with_the_runs_own_settings_is_the_runs_btcp(finished):
 
 def test_ablations_of_a_given_classifier_need_no_checkpoint_of_it(tmp_path, monkeypatch):
     ran = []
-    monkeypatch.setattr(runs, "run", lambda config, **more: ran.append(config.classifier))
+    monkeypatch.setattr(run, "run", lambda config, **more: ran.append(config.classifier))
     given = tmp_path / "given.keras"
     given.touch()
     words = ["--dataset=digits", "--seeds=1", f"--output_dir={tmp_path / 'study'}"]
     words += ["--method=mcp,btcp", f"--classifier={given}", "--finetune_epochs=0"]
     cells = plan(*words).cells
     for cell in cells:
-        study._run_cell(tmp_path / "study", cell)
-    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(study.ABLATION)
+        studies._run_cell(tmp_path / "study", cell)
+    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(ABLATION)
 
 
 def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
     cell = finished[0] / "digits-seed0"
-    rows, extra = evaluation.load_rows(cell / "results.json")
+    rows, extra = load_rows(cell / "results.json")
     found = {
         row["method"]: row
         for row in rows
         if row["task"] == "failure" and row["split"] == "test" and row["stage"] == "frozen"
     }
-    validation = evaluation.load_predictions(cell / "predictions_validation.npz")
+    validation = predictions.load_predictions(cell / "predictions_validation.npz")
     tau = runs.thresholds.best_bacc(validation.is_error, validation.uncertainty["tcp"]).tau
     assert found["thresholding"]["tau"] == extra["taus"]["thresholding"] == tau
     assert found["thresholding"]["auroc"] == found["tcp"]["auroc"]
@@ -232,11 +237,11 @@ def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
 def test_means_of_many_passes_predict_for_themselves(finished):
     cell = finished[0] / "digits-seed0"
     for name in ("mc_dropout", "ensemble"):
-        own = evaluation.load_predictions(cell / f"predictions_{name}.npz")
-        shared = evaluation.load_predictions(cell / "predictions.npz")
+        own = predictions.load_predictions(cell / f"predictions_{name}.npz")
+        shared = predictions.load_predictions(cell / "predictions.npz")
         np.testing.assert_array_equal(own.uncertainty[name], shared.uncertainty[name])
         assert (own.probs != shared.probs).any()
-        rows, _ = evaluation.load_rows(cell / "results.json")
+        rows, _ = load_rows(cell / "results.json")
         ids = {row["classifier_id"] for row in rows if row["method"] == name}
         assert len(ids) == 2 and any(found.endswith(name) for found in ids)
 
@@ -244,7 +249,7 @@ def test_means_of_many_passes_predict_for_themselves(finished):
 def test_a_finished_study_computes_nothing_again(finished, monkeypatch):
     folder, words = finished
     results = (folder / "results.json").read_bytes()
-    monkeypatch.setattr(runs, "load", None)  # Any cell that trained or scored would need it.
+    monkeypatch.setattr(run, "load", None)  # Any cell that trained or scored would need it.
     assert study.main(words) == 0
     assert (folder / "results.json").read_bytes() == results
 
@@ -260,7 +265,7 @@ def test_a_failed_cell_is_reported_and_stops_no_other(finished, tmp_path, capsys
     assert study.main([*words, f"--output_dir={tmp_path}", "--noablation"]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert "digits-seed0: expected a checkpoint" in last
-    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    rows, extra = load_rows(tmp_path / "results.json")
     assert {row["seed"] for row in rows} == {1}
     assert list(extra["failed"]) == ["digits-seed0"]
     assert checkpoint.read_bytes() == b"PK"
@@ -269,10 +274,10 @@ def test_a_failed_cell_is_reported_and_stops_no_other(finished, tmp_path, capsys
 def test_a_smaller_plan_keeps_what_is_there(finished, tmp_path):
     folder, words = finished
     shutil.copytree(folder, tmp_path / "study")
-    before, _ = evaluation.load_rows(folder / "results.json")
+    before, _ = load_rows(folder / "results.json")
     smaller = [*words, f"--output_dir={tmp_path}/study", "--seeds=1", "--noablation"]
     assert study.main(smaller) == 0
-    after, extra = evaluation.load_rows(tmp_path / "study" / "results.json")
+    after, extra = load_rows(tmp_path / "study" / "results.json")
     assert sorted(row["cell"] for row in after) == sorted(row["cell"] for row in before)
     assert {"digits-seed1", "ablation/digits-epsilon=0.2"} <= set(extra["cells"])
 
@@ -287,7 +292,7 @@ def test_damaged_results_of_a_cell_stop_no_other(finished, tmp_path, capsys, con
     assert study.main([*words, f"--output_dir={tmp_path}", "--noablation"]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert "digits-seed0: expected the results of a finished run in" in last
-    rows, extra = evaluation.load_rows(tmp_path / "results.json")
+    rows, extra = load_rows(tmp_path / "results.json")
     assert {row["seed"] for row in rows} == {1} and list(extra["failed"]) == ["digits-seed0"]
 
 
@@ -300,7 +305,7 @@ def test_leaves_a_report(finished):
 
 
 def test_a_given_classifier_is_checked_in_every_run(tmp_path, capsys):
-    digits = load("digits")
+    digits = datasets.load("digits")
     flat = digits.train.images.reshape(len(digits.train), -1) / 255
     regression = LogisticRegression(max_iter=200).fit(flat, digits.train.labels)
     last = keras.layers.Dense(10)
@@ -317,6 +322,6 @@ def test_a_given_classifier_is_checked_in_every_run(tmp_path, capsys):
     # Of the ablations, too, there is nothing to copy: the file is theirs.
     right = [*short, f"--classifier={tmp_path}/right.keras", f"--output_dir={tmp_path}/right"]
     assert study.main(right) == 0
-    rows, extra = evaluation.load_rows(tmp_path / "right" / "results.json")
+    rows, extra = load_rows(tmp_path / "right" / "results.json")
     assert extra["failed"] == {}
     assert {row["ablation"] for row in rows} == {"", "gamma=auto", "epsilon=0.2"}

@@ -10,8 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util import tensor_util
 
-from btcp_tf.plots import WRONG
-from btcp_tf.summaries import Summaries
+from btcp_tf.experiment.summaries import Summaries
+from btcp_tf.reporting.drawing import WRONG
 
 
 def read(folder):

@@ -6,13 +6,14 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from btcp_tf import svg
+from btcp_tf.reporting import svg
+from btcp_tf.reporting.svg import HEIGHT, Axis, Chart, Line
 
 
 def make_chart(ends=(0.1, 0.1001, 0.2), top=0.25, count=1000):
     x = np.linspace(0, 1, count)
-    lines = [svg.Line(f"line <{i}> & more", x, end * x, "rest") for i, end in enumerate(ends)]
-    return svg.Chart("it <rises> & rises", lines, svg.Axis("x <&>"), svg.Axis("y", 0.0, top))
+    lines = [Line(f"line <{i}> & more", x, end * x, "rest") for i, end in enumerate(ends)]
+    return Chart("it <rises> & rises", lines, Axis("x <&>"), Axis("y", 0.0, top))
 
 
 def test_a_chart_is_xml_with_an_alternative_text():
@@ -42,7 +43,7 @@ def test_names_of_lines_do_not_cover_one_another():
         names = [t for t in tree.iter("text") if t.get("class").startswith("name")]
         heights = sorted(float(name.get("y")) for name in names)
         assert (np.diff(heights) >= 20.9).all()
-        assert 0 < heights[0] and heights[-1] <= svg.HEIGHT
+        assert 0 < heights[0] and heights[-1] <= HEIGHT
         by_end = [float(t.get("y")) for t in names]
         assert np.argsort(by_end, kind="stable")[0] == int(np.argmax(ends))
 
@@ -71,7 +72,7 @@ def test_bars_reach_as_far_as_their_share_and_to_their_side():
 @pytest.mark.parametrize("high", [1e-4, 0.03, 0.11, 1.0, 37.0, 9_000.0])
 def test_ticks_are_few_round_and_inside(high):
     tree = ElementTree.fromstring(
-        svg.chart(svg.Chart("", [], svg.Axis("x"), svg.Axis("y", 0.0, high, percent=False)))
+        svg.chart(Chart("", [], Axis("x"), Axis("y", 0.0, high, percent=False)))
     )
     ticks = [t.text for t in tree.iter("text") if t.get("text-anchor") == "end"]
     values = [float(t.replace(",", "")) for t in ticks]

@@ -6,11 +6,24 @@ import re
 import numpy as np
 import pytest
 
-from btcp_tf import evaluation, tables
-from btcp_tf.evaluation import Predictions
-from btcp_tf.methods import METHODS
+from btcp_tf.evaluation import seeds
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
-from btcp_tf.tables import Cell
+from btcp_tf.reporting import tables, terminal
+from btcp_tf.reporting.cells import (
+    Cell,
+    difference_cell,
+    label,
+    marked,
+    ordered,
+    printed_u,
+    stage_label,
+    value_cell,
+    who,
+    with_answers,
+)
+from btcp_tf.reporting.paper import PAPER
 
 
 def make_row(method="mcp", **changes):
@@ -52,14 +65,14 @@ def texts(table):
 
 
 def test_labels_are_what_people_say():
-    assert tables.label("trust_score") == METHODS["trust_score"].title
-    assert tables.label("btcp_finetuned") == "BTCP fine-tuned"
-    assert tables.stage_label("finetuned") == "fine-tuned"
-    assert tables.stage_label("frozen") == "frozen"
-    assert tables.label("their_score") == tables.marked("their_score") == "their_score"
-    assert tables.marked("mcp") == "MCP"
-    assert tables.marked("constant").endswith(" (control)")
-    assert tables.marked("tcp_oracle").endswith(" (control, uses labels)")
+    assert label("trust_score") == METHODS["trust_score"].title
+    assert label("btcp_finetuned") == "BTCP fine-tuned"
+    assert stage_label("finetuned") == "fine-tuned"
+    assert stage_label("frozen") == "frozen"
+    assert label("their_score") == marked("their_score") == "their_score"
+    assert marked("mcp") == "MCP"
+    assert marked("constant").endswith(" (control)")
+    assert marked("tcp_oracle").endswith(" (control, uses labels)")
 
 
 @pytest.mark.parametrize(
@@ -67,16 +80,16 @@ def test_labels_are_what_people_say():
     [(0.0, "0.000"), (6.3e-5, "< 0.001"), (0.0123, "0.012"), (1.0, "1.000"), (-17.5, "-17.5")],
 )
 def test_u_is_printed_without_exponents(u, words):
-    assert tables.printed_u(u) == words
+    assert printed_u(u) == words
 
 
 def test_a_value_shows_its_deviation_over_seeds_or_its_interval():
-    one = tables.value_cell(make_row(auroc=0.91, auroc_low=0.9, auroc_high=0.925), "auroc")
+    one = value_cell(make_row(auroc=0.91, auroc_low=0.9, auroc_high=0.925), "auroc")
     assert str(one) == "91.00 [90.00, 92.50]" and one.exact == {"low": 0.9, "high": 0.925}
-    many = tables.value_cell(make_row(auroc=0.91, auroc_sd=0.0123), "auroc")
+    many = value_cell(make_row(auroc=0.91, auroc_sd=0.0123), "auroc")
     assert str(many) == "91.00 ± 1.23" and many.exact == {"sd": 0.0123} and many.value == 0.91
     lone = make_row(auroc=math.nan, auroc_low=math.nan, auroc_sd=math.nan)
-    assert str(tables.value_cell(lone, "auroc")) == "n/a"
+    assert str(value_cell(lone, "auroc")) == "n/a"
 
 
 @pytest.mark.parametrize(
@@ -90,8 +103,8 @@ def test_a_value_shows_its_deviation_over_seeds_or_its_interval():
 )
 def test_a_difference_says_what_its_interval_allows(low, high, auroc, aurc):
     row = differ(make_row("btcp"), 0.01, low, high)
-    assert tables.difference_cell(row, "auroc").word == auroc
-    assert tables.difference_cell(row, "aurc").word == aurc
+    assert difference_cell(row, "auroc").word == auroc
+    assert difference_cell(row, "aurc").word == aurc
 
 
 def test_rows_know_whose_answers_they_speak_of():
@@ -105,9 +118,9 @@ def test_rows_know_whose_answers_they_speak_of():
             for method in ("mcp", tuned)
         ),
     ]
-    found = tables.with_answers(rows)
+    found = with_answers(rows)
     assert [row["answers"] for row in found] == ["", "", "mc_dropout", "btcp", "btcp", "tcp", "tcp"]
-    assert [tables.who(row) for row in tables.ordered(found)] == [
+    assert [who(row) for row in ordered(found)] == [
         "MCP",
         METHODS["mc_dropout"].title,
         f"{METHODS['mc_dropout'].title}, own answers",
@@ -117,21 +130,21 @@ def test_rows_know_whose_answers_they_speak_of():
         "TCP fine-tuned",
     ]
     # Four MCP rows of one seed stay four rows over seeds.
-    over = evaluation.across_seeds(found)
+    over = seeds.across_seeds(found)
     assert len(over) == len(rows)
 
 
 def test_failure_table_has_every_number_and_the_papers():
-    rows = tables.with_answers([make_row("mcp"), make_row("btcp"), make_row("knn", bacc=math.nan)])
+    rows = with_answers([make_row("mcp"), make_row("btcp"), make_row("knn", bacc=math.nan)])
     table = tables.failure_table(rows)
     heads = list(table.columns)
-    for row, line in zip(tables.ordered(rows), table.lines, strict=True):
+    for row, line in zip(ordered(rows), table.lines, strict=True):
         cells = dict(zip(heads, line, strict=True))
         for name in ("bacc", "auroc", "fpr", "fp_share", "fnr", "tau", "accuracy"):
             value = cells[name].value
             assert value == row[name] or (math.isnan(value) and math.isnan(row[name]))
         assert cells["errors"].value == 40
-        published = tables.PAPER["fashion_mnist"].get(row["method"], (math.nan,) * 3)
+        published = PAPER["fashion_mnist"].get(row["method"], (math.nan,) * 3)
         shown = [cells[name].value for name in ("paper_bacc", "paper_auc", "paper_fpr")]
         np.testing.assert_array_equal(shown, published)
         assert cells["paper_bacc"].paper and not cells["bacc"].paper
@@ -141,7 +154,7 @@ def test_failure_table_has_every_number_and_the_papers():
 
 
 def test_difference_table_puts_the_best_first_and_leaves_out_mcp():
-    rows = tables.with_answers(
+    rows = with_answers(
         [
             make_row("mcp"),
             differ(make_row("btcp"), -0.02, -0.03, -0.01),
@@ -172,7 +185,7 @@ def test_near_and_far_sets_are_in_order_of_hardness_for_mcp():
         for ood, auroc in (("far", 0.99), ("near", 0.6))
         for method in ("mcp", "btcp")
     ]
-    table = tables.near_far_table(tables.with_answers(rows))
+    table = tables.near_far_table(with_answers(rows))
     assert list(table.columns) == ["method", "near", "far"]
     assert [[cell.value for cell in line[1:]] for line in table.lines] == [[0.6, 0.99]] * 2
 
@@ -184,7 +197,7 @@ def test_shift_table_has_a_column_for_each_strength_and_the_accuracy():
         for method in ("mcp", "btcp")
     ]
     rows.append(make_row("mc_dropout", accuracy=0.89))
-    table = tables.shift_table(tables.with_answers(rows), "aurc")
+    table = tables.shift_table(with_answers(rows), "aurc")
     assert list(table.columns.values()) == ["method", "test", "noise1", "noise2"]
     assert len(table.lines) == 3
     for line, expected in zip(
@@ -241,10 +254,10 @@ def test_terminal_table_holds_the_test_set_alone_and_fits():
         make_row("mcp", task="ood", ood="mnist", errors=88),
         make_row("mc_dropout", classifier_id="abc-mc_dropout", errors=39),
     ]
-    table = tables.terminal_table(rows, {"report": "runs/x/report.html"})
+    table = terminal.terminal_table(rows, {"report": "runs/x/report.html"})
     assert "accuracy 80.00 %, 40 errors of 200" in table
     assert "77 errors" not in table and "88 errors" not in table
-    own = f"frozen classifier, own answers of {tables.label('mc_dropout')}"
+    own = f"frozen classifier, own answers of {label('mc_dropout')}"
     assert f"fashion_mnist, seed 3, test: {own}" in table.splitlines()
     for row in rows[:3]:
         line = next(line for line in table.splitlines() if line.split()[:1] == [row["method"]])
@@ -258,13 +271,13 @@ def test_terminal_table_holds_the_test_set_alone_and_fits():
 def test_terminal_table_takes_old_rows_without_intervals():
     row = make_row("mcp", auroc=None) | {f"{name}_low": math.nan for name in METRICS}
     old = {name: x for name, x in row.items() if name not in ("task", "ood", "verdict")}
-    table = tables.terminal_table([old])
+    table = terminal.terminal_table([old])
     assert table.splitlines()[-1].split()[:2] == ["mcp", "n/a"]
     assert "[" not in table
 
 
 def test_study_terminal_table_shows_verdicts():
-    rows = tables.with_answers(
+    rows = with_answers(
         [make_row("mcp"), differ(make_row("relative_mahalanobis"), -0.5, -0.6, -0.4)]
         + [
             make_row("mcp", stage="finetuned", classifier_id="t"),
@@ -272,7 +285,7 @@ def test_study_terminal_table_shows_verdicts():
         ]
     )
     rows = [row | {"seed": seed} for seed in (0, 1) for row in rows]
-    table = tables.study_terminal_table(evaluation.across_seeds(rows))
+    table = terminal.study_terminal_table(seeds.across_seeds(rows))
     assert table.isascii() and max(map(len, table.splitlines())) < 80
     assert table.splitlines()[0] == "fashion_mnist, 2 seeds"
     assert re.search(r"relative_mahalanobis .* -50\.00 .* worse$", table, re.MULTILINE)

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from btcp_tf import tabular
-from btcp_tf.tabular import read, shown
+from btcp_tf.evaluation import tabular
+from btcp_tf.evaluation.tabular import ENDINGS
 
 ROWS = [
     {"input": "a,\n b", "labels": 2, "u": 0.5, "probs": [0.25, 0.75], "problem": None},
@@ -31,13 +31,13 @@ def write(path, rows=ROWS):
     return path
 
 
-@pytest.fixture(params=tabular.ENDINGS)
+@pytest.fixture(params=ENDINGS)
 def path(request, tmp_path):
     return write(tmp_path / f"rows{request.param}")
 
 
 def test_every_format_holds_the_same(path):
-    found = read(path)
+    found = tabular.read(path)
     assert len(found) == 3 and found.classes == 2
     assert found.values["input"] == ["a,\n b", "c", "d"]
     assert found.values["problem"] == [None, "broken", None]
@@ -50,11 +50,11 @@ def test_every_format_holds_the_same(path):
 
 
 def test_only_what_is_wanted_is_kept(path):
-    found = read(path, ["u", "absent"])
+    found = tabular.read(path, ["u", "absent"])
     assert list(found.values) == ["u"] and len(found) == 3
     assert set(found.names) >= {"input", "labels", "u", "problem"} and found.classes == 2
     assert found.answered() is found and found.probabilities() is None
-    assert len(read(path, [])) == 3
+    assert len(tabular.read(path, [])) == 3
     with pytest.raises(ValueError, match=r"rows\.\w+: expected the column absent, received input,"):
         found.require("u", "absent")
 
@@ -62,7 +62,7 @@ def test_only_what_is_wanted_is_kept(path):
 def test_an_error_names_the_place_in_the_file(path):
     # Empty lines count, and so does a line break between quotes.
     places = {".csv": "line 6", ".jsonl": "line 3", ".parquet": "row 1"}
-    found = read(path, file="theirs")
+    found = tabular.read(path, file="theirs")
     for name, wanted in (("u", "a finite number"), ("labels", "a class number")):
         convert = found.numbers if name == "u" else found.class_numbers
         message = f"^theirs: {name}: expected {wanted}, received none in {places[path.suffix]}$"
@@ -77,7 +77,7 @@ def test_an_error_names_the_place_in_the_file(path):
 def test_without_an_answer_the_first_problem_is_told(tmp_path):
     path = write(tmp_path / "rows.csv", [ROWS[1]])
     with pytest.raises(ValueError, match="expected a row with an answer, received 1 .*: broken"):
-        read(path).answered()
+        tabular.read(path).answered()
 
 
 @pytest.mark.parametrize("value", [True, "x", "", None, float("nan"), float("inf"), [1], 10**400])
@@ -85,14 +85,14 @@ def test_what_is_no_finite_number_is_refused(tmp_path, value):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"u": 1}) + "\n" + json.dumps({"u": value}))
     with pytest.raises(ValueError, match="u: expected a finite number, received .* in line 2"):
-        read(path).numbers("u")
+        tabular.read(path).numbers("u")
 
 
 def test_a_word_is_a_number_in_a_csv_alone(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"u": "0.5"}\n')
     (tmp_path / "rows.csv").write_text("u\n 0.5 \n")
-    assert read(tmp_path / "rows.csv").numbers("u").tolist() == [0.5]
-    found = read(tmp_path / "rows.jsonl")
+    assert tabular.read(tmp_path / "rows.csv").numbers("u").tolist() == [0.5]
+    found = tabular.read(tmp_path / "rows.jsonl")
     assert not found.has_numbers("u")
     with pytest.raises(ValueError, match="u: expected a finite number, received '0.5' in line 1"):
         found.numbers("u")
@@ -128,7 +128,7 @@ def test_what_is_neither_true_nor_false_is_refused(value):
 def test_a_column_may_begin_late_and_end_early(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n{"b": 2, "a": 3}\n{"b": 4, "c": null}\n')
-    found = read(path)
+    found = tabular.read(path)
     assert found.names == ("a", "b", "c") and found.classes is None
     assert found.values == {"a": [1, 3, None], "b": [None, 2, 4], "c": [None, None, None]}
 
@@ -144,24 +144,24 @@ def test_a_column_may_begin_late_and_end_early(tmp_path):
 def test_probabilities_that_are_none_are_refused(tmp_path, lines, message):
     (tmp_path / "rows.csv").write_text("\n".join(lines))
     with pytest.raises(ValueError, match=message):
-        read(tmp_path / "rows.csv").probabilities()
+        tabular.read(tmp_path / "rows.csv").probabilities()
 
 
 def test_lists_of_probabilities_have_one_length(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"probs": [0.5, 0.25, 0.25]}\n{"probs": [0.5, true, 0]}')
     with pytest.raises(ValueError, match=r"expected a list of 3 numbers, received \[0.5, True, 0"):
-        read(tmp_path / "rows.jsonl").probabilities()
+        tabular.read(tmp_path / "rows.jsonl").probabilities()
 
 
 def test_names_of_files_need_not_be_utf8_but_names_of_columns_do(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes(b"input,u\ncaf\xe9.png,0.5\n")
-    found = read(path)
+    found = tabular.read(path)
     assert found.values["input"] == [b"caf\xe9.png".decode("utf-8", "surrogateescape")]
-    assert shown(found.values["input"][0]) == "caf\\udce9.png"
+    assert tabular.shown(found.values["input"][0]) == "caf\\udce9.png"
     path.write_bytes(b"input,\xe9\n")
     with pytest.raises(ValueError, match="expected names in UTF-8, received the byte 0xe9"):
-        read(path)
+        tabular.read(path)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_names_of_files_need_not_be_utf8_but_names_of_columns_do(tmp_path):
 def test_damaged_jsonl_is_refused_in_one_line(tmp_path, content, message):
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
-        read(tmp_path / "rows.jsonl")
+        tabular.read(tmp_path / "rows.jsonl")
     assert "\n" not in str(error.value)
 
 
@@ -186,18 +186,18 @@ def test_damaged_parquet_is_refused_in_one_line(tmp_path):
     for damage in (b"", content[:-5], content[4:], b"PAR1" + b"\xff" * 40 + b"PAR1"):
         path.write_bytes(damage)
         with pytest.raises(ValueError, match="rows.parquet: expected a Parquet file") as error:
-            read(path)
+            tabular.read(path)
         assert "\n" not in str(error.value)
     pyarrow = pytest.importorskip("pyarrow")
     twice = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"])
     pytest.importorskip("pyarrow.parquet").write_table(twice, path)
     with pytest.raises(ValueError, match="expected names, each once, received a, a"):
-        read(path)
+        tabular.read(path)
 
 
 def test_files_that_are_not_there_or_of_another_kind(tmp_path):
-    for ending in tabular.ENDINGS:
+    for ending in ENDINGS:
         with pytest.raises(FileNotFoundError, match="absent"):
-            read(tmp_path / f"absent{ending}")
+            tabular.read(tmp_path / f"absent{ending}")
     with pytest.raises(ValueError, match=r"expected a file that ends in .csv, .jsonl, .parquet"):
-        read(tmp_path / "rows.txt")
+        tabular.read(tmp_path / "rows.txt")

@@ -16,7 +16,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from btcp_tf import config, metrics, thresholds
+from btcp_tf import metrics, thresholds
+from btcp_tf.core.config import RULES
 
 ROWS = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.1 + 1e-17, 0.5, 0.9, 1.0])), min_size=1
@@ -807,7 +808,7 @@ def queue(k=1, calibration=GOOD, **settings):
 
 def test_a_rule_is_chosen_by_its_name():
     wrong, u = np.array([0, 0, 1, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert set(config.RULES) | {"given"} == set(thresholds.RULES)
+    assert set(RULES) | {"given"} == set(thresholds.RULES)
     assert thresholds.choose("best_bacc", wrong, u) == thresholds.best_bacc(wrong, u)
     assert thresholds.choose("target_coverage", None, u, coverage=0.5) == (
         thresholds.target_coverage(u, coverage=0.5)

@@ -10,9 +10,14 @@ import tensorflow as tf
 from scipy import special
 from test_progress import Terminal
 
-from btcp_tf import losses, networks, training
-from btcp_tf.config import PHASES, Config
-from btcp_tf.data import Dataset, Split
+from btcp_tf import losses
+from btcp_tf.core.config import PHASES, Config
+from btcp_tf.data.splits import Dataset, Split
+from btcp_tf.networks import encoders, models
+from btcp_tf.networks.encoders import ENCODERS
+from btcp_tf.training import checkpoints, diagnosis, distribution, inference, one_phase, phases
+from btcp_tf.training.inference import Inference
+from btcp_tf.training.phase_model import LossSettings, PhaseModel, Recipe
 
 # Before TensorFlow starts: the tests of the mirrored strategy need up to four devices.
 tf.config.set_logical_device_configuration(
@@ -25,15 +30,15 @@ CLASSES = 3
 
 def tiny(pixels, feature_dim, synchronized):
     """One block of the svhn encoder: everything that a phase must treat right, quick to trace."""
-    x = networks._conv_bn_relu(pixels, 4, "conv", synchronized)
-    x = networks._pool(x, "pool")
-    return networks._features(x, feature_dim, 0.3)
+    x = encoders._conv_bn_relu(pixels, 4, "conv", synchronized)
+    x = encoders._pool(x, "pool")
+    return encoders._features(x, feature_dim, 0.3)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def tiny_encoder():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(networks.ENCODERS, "svhn", tiny)
+        patch.setitem(ENCODERS, "svhn", tiny)
         yield
 
 
@@ -52,7 +57,7 @@ SETTINGS = dict(
     steps_per_execution=2,
     verbose=0,
 )
-ESTIMATORS = {"tcp": training.Recipe(0.0), "btcp": training.Recipe()}
+ESTIMATORS = {"tcp": Recipe(0.0), "btcp": Recipe()}
 
 
 def make_dataset(n=45, seed=0):
@@ -72,7 +77,7 @@ def make_dataset(n=45, seed=0):
 def make_network(config, strategy=None):
     keras.utils.set_random_seed(config.seed)
     with (strategy or tf.distribute.get_strategy()).scope():
-        return networks.build_model(
+        return models.build_model(
             config.encoder,
             (8, 8, 1),
             CLASSES,
@@ -96,8 +101,8 @@ def run(
         for layer in network._flatten_layers():
             if isinstance(layer, keras.layers.Dropout):
                 layer.rate = 0.0
-    initial = training.snapshot(network)
-    stages = training.fit(
+    initial = checkpoints.snapshot(network)
+    stages = phases.fit(
         network,
         dataset or make_dataset(),
         config,
@@ -152,7 +157,7 @@ EPOCH_LINES = ["Epoch 1/1", "Epoch 1/1", "Epoch 1/2", "Epoch 2/2"]
 def run_and_show(folder, verbose):
     epochs = dict(classifier_epochs=1, estimator_epochs=1, finetune_epochs=2)
     config = Config(**SETTINGS | epochs | {"verbose": verbose})
-    run(folder, config, estimators={"btcp": training.Recipe()})
+    run(folder, config, estimators={"btcp": Recipe()})
 
 
 @pytest.mark.parametrize("verbose", [1, 2])
@@ -213,25 +218,25 @@ def test_frozen_stages_have_one_classifier_id(trained):
     _, _, network, _, stages = trained
     ids = {}
     for name, stage in stages.items():
-        training.restore(network, stage.values)
-        ids[name] = training.weights_id(network, ("encoder", "classifier"))
+        checkpoints.restore(network, stage.values)
+        ids[name] = checkpoints.weights_id(network, ("encoder", "classifier"))
     assert ids["classifier"] == ids["tcp"] == ids["btcp"] != ids["btcp_finetuned"]
 
 
 def test_estimator_learns_from_the_encoder_in_inference_mode(trained, monkeypatch):
     _, config, network, _, stages = trained
     seen = {}
-    original = training.fit_phase
+    original = one_phase.fit_phase
 
     def spy(model, x, y, **arguments):
         seen.setdefault(model.phase.name, (x, y))
         return original(model, x, y, **arguments)
 
-    monkeypatch.setattr(training, "fit_phase", spy)
+    monkeypatch.setattr(one_phase, "fit_phase", spy)
     folder = trained[0]
     run(folder, config)  # Finished already: only computes what it would train on.
     features, u_true = seen["estimator"]
-    training.restore(network, stages["classifier"].values)
+    checkpoints.restore(network, stages["classifier"].values)
     dataset = make_dataset()
     expected = network.get_layer("encoder")(dataset.train.images, training=False)
     np.testing.assert_allclose(features, expected, atol=1e-5)
@@ -269,11 +274,11 @@ def test_gamma_is_measured_on_the_training_targets(trained):
 def test_loss_settings():
     u = np.full(10, 0.5)
     config = Config(**SETTINGS | dict(gamma_max=7.0))
-    assert training.loss_settings(config, training.Recipe(), u)[0].gamma == 7.0
-    assert training.loss_settings(config, training.Recipe(), u)[1] == np.inf
-    assert training.loss_settings(config, training.Recipe(0.0), u)[0].gamma == 0.0
+    assert phases.loss_settings(config, Recipe(), u)[0].gamma == 7.0
+    assert phases.loss_settings(config, Recipe(), u)[1] == np.inf
+    assert phases.loss_settings(config, Recipe(0.0), u)[0].gamma == 0.0
     config = Config(**SETTINGS | dict(gamma="12.5", density="bins", fine_bins=500))
-    settings, uncapped = training.loss_settings(config, training.Recipe(), u)
+    settings, uncapped = phases.loss_settings(config, Recipe(), u)
     assert (settings.gamma, uncapped, settings.bins) == (12.5, 12.5, 10)
 
 
@@ -291,8 +296,8 @@ def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
         probs = classifier(encoder(dataset.train.images, training=True))
         loss = tf.reduce_mean(-tf.math.log(tf.gather(probs, dataset.train.labels, batch_dims=1)))
     gradients = [g.numpy() for g in tape.gradient(loss, weights)]
-    model = training.PhaseModel(PHASES[0], network)
-    rows = training.fit_phase(
+    model = PhaseModel(PHASES[0], network)
+    rows = one_phase.fit_phase(
         model,
         dataset.train.images,
         dataset.train.labels,
@@ -313,8 +318,8 @@ def test_no_gradient_of_the_dfl_flows_through_the_target():
     config = Config(**SETTINGS | dict(weight_decay=0.0))
     network = make_network(config)
     dataset = make_dataset()
-    density = training.LossSettings(1.0, 0.05, "window", "batch", 1000)
-    model = training.PhaseModel(PHASES[2], network, density)
+    density = LossSettings(1.0, 0.05, "window", "batch", 1000)
+    model = PhaseModel(PHASES[2], network, density)
     with tf.GradientTape() as tape:
         outputs = model(tf.constant(dataset.train.images), training=True)
         dfl = tf.reduce_sum(model.terms(tf.constant(dataset.train.labels), outputs)["dfl"])
@@ -330,8 +335,8 @@ def test_no_gradient_of_the_dfl_flows_through_the_target():
 def test_batch_scope_takes_u_from_the_batch(form):
     network = make_network(Config(**SETTINGS))
     bins = 1000 if form == "window" else 10
-    density = training.LossSettings(2.0, 0.05, form, "batch", bins)
-    model = training.PhaseModel(PHASES[1], network, density)
+    density = LossSettings(2.0, 0.05, form, "batch", bins)
+    model = PhaseModel(PHASES[1], network, density)
     u_true = np.float32([0.02, 0.03, 0.04, 0.91])
     u_pred = tf.constant([0.5, 0.5, 0.5, 0.5])
     found = model.terms(tf.constant(u_true), {"uncertainty": u_pred})["dfl"]
@@ -350,11 +355,11 @@ def test_ohem_trains_on_the_hardest_of_the_batch(tmp_path):
     start = [w.numpy() for w in estimator.trainable_weights]
 
     def train(rows, share):
-        training.restore(estimator, start)
-        settings = training.LossSettings(0.0, 0.05, "window", "dataset", 1000, share)
-        model = training.PhaseModel(PHASES[1], network, settings)
+        checkpoints.restore(estimator, start)
+        settings = LossSettings(0.0, 0.05, "window", "dataset", 1000, share)
+        model = PhaseModel(PHASES[1], network, settings)
         model.set_targets(u_true)
-        (row,) = training.fit_phase(
+        (row,) = one_phase.fit_phase(
             model,
             features[rows],
             u_true[rows],
@@ -383,7 +388,7 @@ def classifier_phase(**arguments):
     for layer in network._flatten_layers():
         if isinstance(layer, keras.layers.Dropout):
             layer.rate = 0.0
-    model = training.PhaseModel(PHASES[0], network, averaging="averaging_rate" in arguments)
+    model = PhaseModel(PHASES[0], network, averaging="averaging_rate" in arguments)
     model.compile(optimizer=keras.optimizers.SGD(0.1), jit_compile=False, **arguments)
     train = make_dataset().train
     return model, (train.images, train.labels)
@@ -392,7 +397,7 @@ def classifier_phase(**arguments):
 @pytest.mark.parametrize("kind", ["ema", "swa"])
 def test_averages_are_those_of_the_weights_after_each_step(kind):
     config = Config(**SETTINGS | dict(weight_averaging=kind, ema_momentum=0.3))
-    model, batch = classifier_phase(averaging_rate=training._averaging_rate(config, 8))
+    model, batch = classifier_phase(averaging_rate=one_phase._averaging_rate(config, 8))
     weights = []
     for _ in range(8):
         model.train_on_batch(*batch)
@@ -445,14 +450,14 @@ def test_averages_are_what_a_phase_leaves_and_is_measured_by(tmp_path):
         return row
 
     kept = keep_at([("btcp_finetuned", 2)], tmp_path / "whole", tmp_path / "killed")
-    only = dict(estimators={"btcp": training.Recipe()})
+    only = dict(estimators={"btcp": Recipe()})
     (tmp_path / "whole").mkdir()
     network, _, stages = run(
         tmp_path / "whole", config, describe=lambda *a: kept(*a) and describe(*a), **only
     )
     validation = make_dataset().validation.images
     for stage, epoch in (("classifier", 3), ("btcp_finetuned", 2)):
-        training.restore(network, stages[stage].values)
+        checkpoints.restore(network, stages[stage].values)
         np.testing.assert_allclose(network(validation)["probs"], measured[stage, epoch], atol=1e-6)
     _, _, again = run(tmp_path / "killed" / "btcp_finetuned", config, **only)
     assert all(same(stages["btcp_finetuned"].values, again["btcp_finetuned"].values))
@@ -461,15 +466,15 @@ def test_averages_are_what_a_phase_leaves_and_is_measured_by(tmp_path):
 def test_sampling_dropout_leaves_the_network_as_it_is(trained):
     _, _, network, _, _ = trained
     images = make_dataset().test.images
-    before = training.snapshot(network)
+    before = checkpoints.snapshot(network)
 
     def sample(passes=3, seed=5, batch_size=64):
-        return training.sample_dropout(
+        return inference.sample_dropout(
             network, images, passes=passes, seed=seed, batch_size=batch_size
         )
 
     first = sample()
-    assert all(same(before, training.snapshot(network)))
+    assert all(same(before, checkpoints.snapshot(network)))
     np.testing.assert_array_equal(sample(), first)
     assert (sample(seed=6) != first).any()
     np.testing.assert_allclose(first.sum(axis=1), 1, atol=1e-5)
@@ -543,7 +548,7 @@ def test_stops_at_a_loss_that_is_not_finite(tmp_path):
 
 
 def mirrored(devices):
-    return training.make_strategy("mirrored", devices)
+    return distribution.make_strategy("mirrored", devices)
 
 
 @pytest.mark.parametrize(("devices", "scope"), [(2, "batch"), (4, "dataset")])
@@ -554,10 +559,10 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
     if devices == 2:
         settings |= dict(sam_rho=0.05, weight_averaging="ema")
     config = Config(**settings)
-    estimators = {"btcp": training.Recipe()}
+    estimators = {"btcp": Recipe()}
     if devices == 2:
         # With OHEM, whose choice of examples is the whole batch's.
-        estimators["tcp"] = training.Recipe(0.0, 0.3)
+        estimators["tcp"] = Recipe(0.0, 0.3)
     same = dict(dropout=False, estimators=estimators)
     _, _, one = run(tmp_path / "one", config, **same)
     _, _, many = run(tmp_path / "many", config, strategy=mirrored(devices), **same)
@@ -571,7 +576,7 @@ def test_mirrored_equals_one_device(tmp_path, devices, scope):
 
 def test_mirrored_resumes(tmp_path):
     config = Config(**SETTINGS | dict(finetune_epochs=2))
-    same_run = dict(strategy=mirrored(2), estimators={"btcp": training.Recipe()})
+    same_run = dict(strategy=mirrored(2), estimators={"btcp": Recipe()})
     (tmp_path / "whole").mkdir()
     describe = keep_at([("btcp_finetuned", 2)], tmp_path / "whole", tmp_path / "killed")
     _, _, whole = run(tmp_path / "whole", config, describe=describe, **same_run)
@@ -587,14 +592,14 @@ def test_mirrored_refuses_a_batch_that_it_cannot_split(tmp_path):
 
 def test_strategy_needs_its_devices_from_the_start():
     with pytest.raises(RuntimeError, match="expected 5 logical CPU devices, .* already with 4"):
-        training.make_strategy("mirrored", 5)
+        distribution.make_strategy("mirrored", 5)
 
 
 def test_inference_answers_for_every_row():
     network = make_network(Config(**SETTINGS))
     images = make_dataset().train.images
-    whole = training.Inference(network, 64)(images)
-    parts = training.Inference(network, 7)(images)
+    whole = Inference(network, 64)(images)
+    parts = Inference(network, 7)(images)
     assert whole["probs"].shape == (45, CLASSES)
     for name in whole:
         np.testing.assert_allclose(parts[name], whole[name], atol=1e-6)
@@ -602,7 +607,7 @@ def test_inference_answers_for_every_row():
 
 def test_schedule_rises_and_falls_to_zero():
     config = Config(**SETTINGS | dict(schedule="one_cycle"))
-    rate = training._optimizer(config, 0.5, 100)._learning_rate
+    rate = one_phase._optimizer(config, 0.5, 100)._learning_rate
     rates = [float(rate(step)) for step in range(101)]
     assert rates[0] == pytest.approx(0.5 / 25)
     assert np.argmax(rates) == 20 and max(rates) == pytest.approx(0.5)
@@ -626,7 +631,7 @@ def test_checkpoint_holds_the_rows_as_json(trained):
     ],
 )
 def test_collapse_is_said_in_words(u, words):
-    found = training.collapse(u.astype(np.float32), 10.0)
+    found = diagnosis.collapse(u.astype(np.float32), 10.0)
     assert (words in found) if words else found == ""
 
 
@@ -634,33 +639,33 @@ def test_a_classifier_that_learned_nothing_is_said_in_words():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 150)
     noise = special.softmax(rng.normal(size=(150, 3)), axis=1).astype(np.float32)
-    assert "did not learn: right on" in training.unlearned(noise, labels)
+    assert "did not learn: right on" in diagnosis.unlearned(noise, labels)
     one = np.tile(np.float32([0.5, 0.3, 0.2]), (150, 1))
-    assert "answers class 0 to all 150" in training.unlearned(one, labels)
+    assert "answers class 0 to all 150" in diagnosis.unlearned(one, labels)
     # It has learned, saturated as it is, and is wrong on every fifth.
     sure = np.eye(3, dtype=np.float32)[np.where(np.arange(150) % 5, labels, (labels + 1) % 3)]
-    assert training.unlearned(sure, labels) == ""
+    assert diagnosis.unlearned(sure, labels) == ""
     # Too few to tell.
-    assert training.unlearned(noise[:4], labels[:4]) == ""
+    assert diagnosis.unlearned(noise[:4], labels[:4]) == ""
 
 
 def test_an_estimator_without_weights_is_said_in_words():
     """All targets in one window: density 1, and weights that underflow to 0."""
     network = make_network(Config(**SETTINGS))
-    density = training.LossSettings(10.0, 0.05, "window", "dataset", 1000)
-    model = training.PhaseModel(PHASES[1], network, density)
+    density = LossSettings(10.0, 0.05, "window", "dataset", 1000)
+    model = PhaseModel(PHASES[1], network, density)
     u_true = np.full(8, 0.9, np.float32)
     model.set_targets(u_true)
     outputs = {"uncertainty": tf.constant(np.linspace(0, 1, 8, dtype=np.float32))}
     weights = model.terms(tf.constant(u_true), outputs)["weight"].numpy()
     size = losses.effective_sample_size(weights)
-    assert "every weight of the DFL is 0" in training.collapse(np.linspace(0, 1, 8), size)
+    assert "every weight of the DFL is 0" in diagnosis.collapse(np.linspace(0, 1, 8), size)
 
 
 def test_targets_are_counted_over_the_whole_training_set():
     network = make_network(Config(**SETTINGS))
-    density = training.LossSettings(1.0, 0.05, "window", "dataset", 1000)
-    model = training.PhaseModel(PHASES[1], network, density)
+    density = LossSettings(1.0, 0.05, "window", "dataset", 1000)
+    model = PhaseModel(PHASES[1], network, density)
     u = np.random.default_rng(0).random(500).astype(np.float32)
     model.set_targets(u)
     np.testing.assert_array_equal(model.counts.numpy(), losses.histogram(u, 1000))

@@ -2,7 +2,8 @@ import unicodedata
 
 import pytest
 
-from btcp_tf import wording
+from btcp_tf.core import wording
+from btcp_tf.core.wording import LONGEST_NAME
 
 SEPARATORS = ["\r", "\n", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\x07", "\x7f"]
 
@@ -15,7 +16,7 @@ def test_names_of_a_list_with_other_line_ends_are_cleaned_with_a_note(mark):
 
 
 def test_names_that_need_no_cleaning_stay_as_they_are():
-    names = ["n/a", "AC/DC", "Größe 3", "人", "a..b", "x" * wording.LONGEST_NAME]
+    names = ["n/a", "AC/DC", "Größe 3", "人", "a..b", "x" * LONGEST_NAME]
     assert wording.class_names(names, "list") == (tuple(names), "")
     assert wording.class_names(["e\u0301"], "list")[0] == ("\u00e9",)
 

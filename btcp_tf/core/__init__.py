@@ -1,0 +1,1 @@
+"""What everyone needs: settings, command lines, files, messages. No TensorFlow."""

@@ -1,0 +1,385 @@
+"""The command line: flag files and words in, one `Config` or one clear line out.
+
+Flags are absl flags in a `FlagValues` of their own, so that reading a command
+line neither needs nor changes the process-wide `absl.flags.FLAGS`, and may be
+done any number of times in one process. TensorFlow is not imported here.
+
+Settings are taken, later over earlier, from
+
+1. the defaults of `Config`,
+2. `flags/<dataset>.cfg`, the table of a data set in `data.DATASETS`,
+3. `flags/<preset>.cfg` with `--preset=<preset>`,
+4. the words of the command line, in order; a `--flagfile=PATH` among them
+   counts where it stands.
+
+Another command reuses this with flags of its own:
+
+    flag_values = command.define_flags()
+    flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
+    config = command.parse(argv, flag_values, usage="python -m btcp_tf.study ...")
+    flag_values.seeds
+
+and a command without a `Config` defines its flags in a new `flags.FlagValues()`
+and works inside `reading`.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import re
+import sys
+import tempfile
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import flags
+
+import btcp_tf
+from btcp_tf.core import config, wording
+from btcp_tf.core.config import OWN_DATA, Config
+from btcp_tf.experiment.settings import USAGE, presets
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+# Headings of --help; each holds the settings from the named one on.
+_HEADINGS = {
+    "dataset": "What runs, and where the files are",
+    "classifier": "Networks",
+    "gamma": "Loss",
+    "ohem_fraction": "Methods",
+    "classifier_epochs": "Training",
+    "tau": "Evaluation and output",
+}
+
+_HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
+
+_VERSION_WORDS = ("-version", "--version")
+
+
+class UsageError(ValueError):
+    """A command line, or a flag file that it names, that cannot be carried out."""
+
+
+def define_settings(names: Iterable[str], flag_values: flags.FlagValues) -> None:
+    """Defines a flag for each of these settings of `Config`; `read` checks their values."""
+    for name in names:
+        default = FIELDS[name].default
+        # Numbers stay words here: `check` turns them into numbers, and says what it expected.
+        special = {bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list}
+        define: Any = special.get(type(default), flags.DEFINE_string)
+        help = FIELDS[name].metadata["help"]
+        define(name, config.to_word(default), help, flag_values=flag_values)
+
+
+def settings(flag_values: flags.FlagValues) -> dict[str, Any]:
+    """The checked values of those settings of `Config` that have a flag here, by name."""
+    return {
+        name: config.check(field, flag_values[name].value)
+        for name, field in FIELDS.items()
+        if name in flag_values
+    }
+
+
+def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
+    """Reads words and the flag files they name into `flag_values`.
+
+    What an earlier call read is forgotten.
+
+    Args:
+      flag_values: The flags that are known.
+      words: The words after the program's name. A later one wins.
+
+    Returns:
+      The words that are not flags, in order.
+
+    Raises:
+      UsageError: For an unknown flag, a value that its flag does not accept, a
+        flag file that is missing, names itself, or holds a line that is not one
+        flag. The message names the flag, and the file and line if it stands in
+        one.
+    """
+    flag_values.unparse_flags()
+    leftovers = []
+    for origin, chunk in _expand(words):
+        try:
+            leftovers += flag_values(["", *chunk])[1:]
+            # At once, and not only in Config: here the line at fault is known.
+            for name in set(FIELDS).intersection(flag_values):
+                # Another command may have a flag of that name that is not set by default.
+                if flag_values[name].present:
+                    config.check(FIELDS[name], flag_values[name].value)
+            for name in flag_values:
+                _check_text(name, flag_values[name].value)
+            for word in leftovers:
+                _check_text("PATH", word)
+        except (flags.Error, ValueError) as error:
+            # For a bool it says so in the form of a tuple.
+            if match := re.fullmatch(
+                r"flag --(\w+)=(.*?): \('Non-boolean.*", str(error), re.DOTALL
+            ):
+                error = ValueError(f"{match[1]}: expected true or false, received {match[2]!r}")
+            raise UsageError(f"{origin}{error}") from None
+    flag_values.mark_as_parsed()
+    return leftovers
+
+
+def _check_text(name: str, value: Any) -> None:
+    """ValueError for text that is no name or path here, before any work."""
+    for word in value if isinstance(value, list) else (value,):
+        if isinstance(word, str) and (wrong := wording.fault(word)):
+            raise ValueError(f"{name}: {wrong}")
+
+
+def _expand(
+    words: Sequence[str], opened: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yields (origin, words) pieces in order, with flag files in place of their names."""
+    piece: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            piece += [word, *rest]
+        elif match := re.fullmatch(r"--?flagfile(?:=(.*))?", word, re.DOTALL):
+            yield "", piece
+            piece = []
+            path = match[1] if match[1] is not None else next(rest, "")
+            yield from _expand_file(path, opened)
+        else:
+            piece.append(word)
+    yield "", piece
+
+
+def _expand_file(path: str, opened: tuple[str, ...]) -> Iterator[tuple[str, Sequence[str]]]:
+    real = os.path.realpath(os.path.expanduser(path))
+    if real in opened:
+        raise UsageError(f"flagfile: expected files that do not name each other, received {path}")
+    try:
+        text = Path(real).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(
+            f"flagfile: expected a readable file, received {path!r}: {reason}"
+        ) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith(("#", "//")):
+            continue
+        origin = f"{path} line {number}: "
+        if re.search(r"\s#", line):
+            # absl takes the note into the value, where a text setting keeps it unnoticed.
+            raise UsageError(
+                f"{origin}expected a note on a line of its own, received it after a value: {line!r}"
+            )
+        if not re.match(r"--?\w", line):
+            raise UsageError(f"{origin}expected --SETTING=VALUE, received {line!r}")
+        for inner, piece in _expand([line], (*opened, real)):
+            yield inner or origin, piece
+
+
+@contextlib.contextmanager
+def reading(
+    argv: Sequence[str] | None, flag_values: flags.FlagValues, usage: str
+) -> Iterator[list[str]]:
+    """Reads the command line of a command without a `Config`, and what is wrong with it.
+
+    `--help` ends the process here; so does a ValueError inside, as in `exit_on_error`.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+      flag_values: The command's flags, which hold their values then.
+      usage: First line of `--help`.
+
+    Yields:
+      The words that are not flags, in order.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    answer_questions(words, flag_values, usage)
+    with exit_on_error():
+        yield read(flag_values, words)
+
+
+def check_file(name: str, path: str | os.PathLike, endings: Sequence[str]) -> None:
+    """UsageError unless a flag names a file that is there, with one of these endings."""
+    path = Path(path)
+    if not (path.is_file() and path.suffix.lower() in endings):
+        raise UsageError(
+            f"{name}: expected a file ({', '.join(endings)}), received {path}"
+            + ("" if path.exists() else ", which is not there")
+        )
+
+
+@contextlib.contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Turns a ValueError inside into one line on stderr and exit status 2."""
+    try:
+        yield
+    except ValueError as error:
+        fail(str(error))
+
+
+def carry_out(action: Callable[[], Any], verbose: int) -> int:
+    """Does a command's work in a process that is set up for TensorFlow.
+
+    Args:
+      action: The work. What it returns is the exit status; nothing, or 0: all is well.
+      verbose: 0 silences warnings.
+
+    Returns:
+      The exit status of the action; 1 after an error of the user's or the machine's making, which
+      is one line on stderr; 130 after Ctrl-C. Other errors are the program's own and are raised.
+    """
+    # Before TensorFlow is imported. The user's own setting wins.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # It tells at length where it keeps its fonts if there is no home folder.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        with plain_warnings(verbose):
+            return int(action() or 0)
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not is_expected(error):
+            raise
+        print("error:", wording.one_line(error), file=sys.stderr)
+        return 1
+
+
+@contextlib.contextmanager
+def plain_warnings(verbose: int = 1) -> Iterator[None]:
+    """Shows warnings inside as one plain line each, without file and line; none if not verbose."""
+    usual = warnings.formatwarning
+    with warnings.catch_warnings():
+        if not verbose:
+            warnings.simplefilter("ignore")
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {wording.one_line(message)}\n"
+        try:
+            yield
+        finally:
+            warnings.formatwarning = usual
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether an error may be the user's or the machine's making, not a fault of the program."""
+    expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
+    # TensorFlow's errors have a base class of their own, known only once it is imported.
+    return isinstance(error, expected) or type(error).__module__.startswith("tensorflow")
+
+
+@contextlib.contextmanager
+def hidden_stderr() -> Iterator[None]:
+    """Keeps back what is printed on stderr inside, C++ libraries included, unless it fails.
+
+    For the import of TensorFlow, which speaks of this processor and of CUDA libraries that it
+    looked for before any setting of its own can silence it.
+    """
+    sys.stderr.flush()
+    shown = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(shown, kept.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(shown, 2)
+            os.close(shown)
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the process with status 2 and one line on stderr."""
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+def answer_questions(
+    words: Sequence[str], flag_values: flags.FlagValues, usage: str = USAGE
+) -> None:
+    """Ends the process with status 0 after `--help` or `--version` among a command line's words.
+
+    Args:
+      words: The words after the program's name.
+      flag_values: The command's flags.
+      usage: First line of the help.
+    """
+    words = list(words)
+    before = words[: words.index("--")] if "--" in words else words
+    if any(word in _HELP_WORDS for word in before):
+        _show(help_text(flag_values, usage))
+    if any(word in _VERSION_WORDS for word in before):
+        _show(f"btcp_tf {btcp_tf.__version__}")
+
+
+def _show(answer: str) -> NoReturn:
+    try:
+        print(answer, flush=True)
+    except BrokenPipeError:
+        # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
+    """The help of a command: all its flags with their defaults, in groups.
+
+    Args:
+      flag_values: The command's flags: those of `define_flags`, others, or both.
+      usage: What stands behind "usage:".
+    """
+    from btcp_tf.data.catalog import DATASETS
+
+    groups: dict[str, list[str]] = {"This command": []}
+    title = ""
+    for name in FIELDS:
+        title = _HEADINGS.get(name, title)
+        if name in flag_values:
+            groups.setdefault(title, []).append(name)
+    groups["This command"] = [name for name in flag_values if name not in FIELDS]
+
+    lines = [f"usage: {usage}"]
+    if "preset" in flag_values:
+        lines += [
+            "",
+            f"Data sets: {', '.join(DATASETS)}, what else is prepared in",
+            f"--data_dir; {' and '.join(OWN_DATA)}: images of one's own.",
+            f"Presets: {', '.join(presets())}.",
+            "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
+            "then the words of the command line in order; the last one counts.",
+        ]
+    for title, names in groups.items():
+        lines += ["", f"{title}:"]
+        for name in names:
+            lines += _help_of(flag_values[name])
+        if title == "This command":
+            lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
+            lines += _entry("--help", "This text.")
+            lines += _entry("--version", "The version of btcp_tf.")
+    return "\n".join(lines)
+
+
+def _help_of(flag: flags.Flag) -> list[str]:
+    default = tuple(flag.default) if isinstance(flag.default, list) else flag.default
+    words = flag.help
+    if flag.name in FIELDS and (rule := config.accepted(FIELDS[flag.name])):
+        words = f"{words} [{rule}]"
+    return _entry(f"--{flag.name}={config.to_word(default)}", words)
+
+
+def _entry(head: str, words: str) -> list[str]:
+    column = 36
+    body = textwrap.wrap(words, width=100 - column, break_on_hyphens=False)
+    if len(head) + 4 > column:
+        return [f"  {head}", *(" " * column + line for line in body)]
+    return [f"  {head}".ljust(column) + body[0], *(" " * column + line for line in body[1:])]

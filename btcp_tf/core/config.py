@@ -1,0 +1,561 @@
+"""What one run is: its settings and its three phases, as plain data.
+
+This module knows neither TensorFlow nor absl. The command modules turn command
+lines into a `Config`; everything below them receives the values it needs.
+"""
+
+import dataclasses
+import math
+import numbers
+import re
+from typing import Any, NamedTuple
+
+from btcp_tf.core import wording
+
+OWN_DATA = ("folder", "npz")
+"""Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
+
+RULES = ("best_bacc", "least_cost", "target_coverage", "target_risk")
+"""Words for `threshold`."""
+
+
+class Phase(NamedTuple):
+    """One of the three `fit()` phases of the paper's algorithm 1."""
+
+    name: str
+    trains: tuple[str, ...]
+    """Sub-models whose weights change; all others are frozen."""
+    objective: tuple[str, ...]
+    """Loss terms that are summed."""
+
+
+PHASES = (
+    Phase("classifier", ("encoder", "classifier"), ("cross_entropy",)),
+    Phase("estimator", ("estimator",), ("dfl",)),
+    Phase("finetune", ("encoder", "classifier", "estimator"), ("cross_entropy", "dfl")),
+)
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    auto: bool = False,
+    changes_results: bool = True,
+    before: Any = None,
+) -> Any:
+    """Declares one setting: its default, its help and the values it accepts.
+
+    Args:
+      default: Default value; its type is the setting's type. A tuple of words
+        is written as a comma-separated list on the command line.
+      help: One line for `--help`.
+      choices: Words that are accepted.
+      low: Smallest accepted number.
+      high: Largest accepted number.
+      above: Number that the value must exceed.
+      below: Number that the value must stay below.
+      auto: Whether the word "auto" is accepted beside numbers.
+      changes_results: Whether a run resumed with another value would be a
+        different run.
+      before: What runs did before there was this setting, for those whose flags.cfg lacks it;
+        None: what the default does.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata=dict(
+            help=help,
+            choices=choices,
+            low=low,
+            high=high,
+            above=above,
+            below=below,
+            auto=auto,
+            changes_results=changes_results,
+            before=default if before is None else before,
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """All settings of one run. Checked on construction.
+
+    Raises:
+      ValueError: If a value is out of range or two settings conflict; the
+        message starts with the name of the setting.
+    """
+
+    # What runs, and where the files are.
+    dataset: str = setting(
+        "",
+        "Name of a data set in btcp_tf.data.DATASETS or of another that is prepared in "
+        "--data_dir; folder or npz: the images in --data_dir.",
+    )
+    data_dir: str = setting(
+        "",
+        "Folder of prepared tensorflow-datasets data. "
+        "Default: TFDS_DATA_DIR, else ~/tensorflow_datasets. "
+        "With --dataset=folder a folder of class folders, perhaps in train/, val/ and test/; "
+        "with --dataset=npz a file of x_train, y_train, x_test, y_test.",
+        changes_results=False,
+    )
+    image_size: str = setting(
+        "",
+        "Brings all images to one size in pixels: a side, or HEIGHTxWIDTH. "
+        "Default: as they are, if they are all alike.",
+    )
+    bad_files: str = setting(
+        "fail",
+        "What becomes of files in a class folder that are no whole image.",
+        choices=("fail", "skip"),
+    )
+    output_dir: str = setting(
+        "",
+        "The run's folder. Default: runs/<dataset>[-<preset>]-seed<seed>.",
+        changes_results=False,
+    )
+    export_dir: str = setting(
+        "saved_models", "Root of the exported SavedModels.", changes_results=False
+    )
+    export_name: str = setting(
+        "",
+        "Folder below --export_dir. Default: the data set's name; for trials with the name of the "
+        "preset behind it (quick, smoke), or -trial (max_train_images).",
+        changes_results=False,
+    )
+    publish: bool = setting(
+        False,
+        "Publish even a classifier that is wrong more often than the version that it replaces.",
+        changes_results=False,
+    )
+    seed: int = setting(0, "Seed of splits, weights, dropout and shuffling.", low=0, high=2**31 - 1)
+    method: tuple[str, ...] = setting(
+        ("mcp", "tcp", "btcp", "residual"), "Methods to compare, from btcp_tf.methods.METHODS."
+    )
+    finetune_method: tuple[str, ...] = setting(
+        ("btcp",), "Trained methods that are also fine-tuned (phase 3); must be among --method."
+    )
+    max_train_images: int = setting(
+        0,
+        "Use only this many of the official training images "
+        "(drawn by seed, before the split); 0: all.",
+        low=0,
+    )
+    max_test_images: int = setting(
+        0, "Use only the first images of the official test set; 0: all.", low=0
+    )
+
+    # Networks.
+    classifier: str = setting(
+        "",
+        "A .keras file of a trained classifier: it takes the place of phase 1 and of --encoder. "
+        "Its classes are in the order of the data set's.",
+    )
+    classifier_pixels: str = setting(
+        "auto",
+        "What --classifier reads for pixels from 0 to 255; auto: what it knows most validation "
+        "images by.",
+        choices=("auto", "0_255", "0_1", "-1_1"),
+    )
+    allow_poor_classifier: bool = setting(
+        False,
+        "Go on with a --classifier that knows hardly more than the class frequencies, or whose "
+        "pixels or class order look wrong.",
+        changes_results=False,
+    )
+    encoder: str = setting(
+        "small",
+        "Encoder network, from btcp_tf.networks.ENCODERS.",
+        choices=("small", "svhn", "vgg16"),
+    )
+    feature_dim: int = setting(128, "Length of the encoder's feature vector.", low=1, high=65_536)
+    estimator_activation: str = setting(
+        "sigmoid",
+        "Output activation of the estimator (hard_sigmoid: the authors' prototype).",
+        choices=("sigmoid", "hard_sigmoid"),
+    )
+
+    # Loss.
+    gamma: str = setting(
+        "auto",
+        "Exponent of the focal factor of btcp, >= 0, or auto = 1 / (12 var(U)).",
+        auto=True,
+        low=0,
+    )
+    gamma_max: float = setting(10.0, "Cap of gamma=auto.", above=0)
+    epsilon: float = setting(0.05, "Half width of the density window.", above=0, high=1)
+    density: str = setting(
+        "window",
+        "Density of u: a window centered on u, or the prototype's 10 fixed bins.",
+        choices=("window", "bins"),
+    )
+    scope: str = setting(
+        "dataset",
+        "Where the density's U comes from: all training targets, or each batch (prototype).",
+        choices=("dataset", "batch"),
+    )
+    fine_bins: int = setting(
+        1000, "Bins of the histogram behind the window.", low=10, high=1_000_000
+    )
+    cross_entropy_weight: float = setting(1.0, "Weight of the cross-entropy in fine-tuning.", low=0)
+    dfl_weight: float = setting(1.0, "Weight of the estimator's loss in fine-tuning.", low=0)
+
+    # Methods.
+    ohem_fraction: float = setting(
+        0.25, "Share of each batch that ohem trains on, by largest loss.", above=0, high=1
+    )
+    mc_passes: int = setting(
+        50, "Passes with dropout on of mc_dropout, for each image.", low=1, high=100_000
+    )
+    trust_alpha: float = setting(
+        0.0,
+        "Share of each class that trust_score leaves out, where training samples are few.",
+        low=0,
+        below=1,
+    )
+    trust_neighbors: int = setting(
+        10, "Neighbors whose distance tells trust_score how few.", low=1, high=100_000
+    )
+    ensemble_members: int = setting(
+        3,
+        "Classifiers of the method ensemble and of --residual_distilled, the run's own among them.",
+        low=2,
+        high=1000,
+    )
+    residual_folds: int = setting(
+        0,
+        "Parts of the training images; residual also learns from the answers to each of a further "
+        "classifier that is trained on the others. 0: it learns from validation images alone.",
+        low=0,
+        high=100,
+    )
+    residual_copies: tuple[str, ...] = setting(
+        (),
+        "Corruptions at strength 1, such as noise,blur: of each, residual also learns from a copy "
+        "of its images.",
+        choices=("noise", "blur", "rotation"),
+    )
+    residual_distilled: bool = setting(
+        False,
+        "Whether residual learns what an ensemble thinks of the true class, not right or wrong.",
+    )
+
+    # Training.
+    classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
+    estimator_epochs: int = setting(100, "Epochs of phase 2.", low=1)
+    finetune_epochs: int = setting(
+        20, "Epochs of phase 3; 0 leaves the classifier untouched.", low=0
+    )
+    batch_size: int = setting(32, "Training batch over all replicas.", low=1, high=1_000_000)
+    test_batch_size: int = setting(
+        1024, "Batch of inference passes.", low=1, high=1_000_000, changes_results=False
+    )
+    optimizer: str = setting("sgd", "Optimizer of all phases.", choices=("sgd", "adam"))
+    learning_rate: float = setting(1e-3, "Learning rate of phase 1.", above=0)
+    estimator_learning_rate: float = setting(1e-3, "Learning rate of phase 2.", above=0)
+    finetune_learning_rate: float = setting(1e-4, "Learning rate of phase 3.", above=0)
+    schedule: str = setting(
+        "constant",
+        "Learning rate over a phase: constant, or one_cycle (linear rise, cosine decay to 0).",
+        choices=("constant", "one_cycle"),
+    )
+    momentum: float = setting(0.9, "Momentum of SGD.", low=0, below=1)
+    weight_averaging: str = setting(
+        "none",
+        "What phases 1 and 3 leave: none, the last weights; ema, their exponential moving average; "
+        "swa, their mean over the last quarter of the steps.",
+        choices=("none", "ema", "swa"),
+    )
+    ema_momentum: float = setting(
+        0.999, "What one step leaves of the average of weight_averaging=ema.", low=0, below=1
+    )
+    sam_rho: float = setting(
+        0.0,
+        "Radius of sharpness-aware minimization in phases 1 and 3, which doubles their time; "
+        "0: off.",
+        low=0,
+    )
+    weight_decay: float = setting(1e-4, "L2 weight decay, as PyTorch's SGD applies it.", low=0)
+    steps_per_execution: int = setting(
+        20,
+        "Training steps per call of the compiled function; 5 times as many in phase 2.",
+        low=1,
+        changes_results=False,
+    )
+    strategy: str = setting(
+        "none",
+        "Distribution: none, or mirrored (all GPUs of this machine).",
+        choices=("none", "mirrored"),
+    )
+    logical_devices: int = setting(
+        0, "Split the CPU into this many devices to try --strategy=mirrored; 0: off.", low=0
+    )
+
+    # Evaluation and output.
+    tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
+    export_method: str = setting(
+        "auto",
+        "Whose u the SavedModel answers: mcp, residual, residual_no_index or one whose estimator "
+        "is trained, of --method; a fine-tuned one with its own classifier. auto: the one with the "
+        "smallest AURC on validation images.",
+    )
+    threshold: str = setting(
+        "best_bacc",
+        "What the SavedModel accepts, chosen on calibration images: best_bacc; least_cost (see "
+        "error_cost, abstention_cost); target_coverage (coverage); target_risk (risk, delta, "
+        "min_coverage); or a number, which is its tau.",
+    )
+    risk: float = setting(
+        0.05, "Error rate of accepted answers that target_risk promises.", above=0, below=1
+    )
+    delta: float = setting(
+        0.05, "Probability that target_risk may break its promise.", above=0, below=1
+    )
+    min_coverage: float = setting(
+        0.3, "Share of answers that a threshold of target_risk has to accept.", low=0, high=1
+    )
+    coverage: float = setting(
+        0.9, "Share of answers that target_coverage accepts.", above=0, high=1
+    )
+    error_cost: float = setting(1.0, "Of accepting a wrong answer, for least_cost.", low=0)
+    abstention_cost: float = setting(0.1, "Of rejecting an answer, for least_cost.", low=0)
+    ood: tuple[str, ...] = setting(
+        (),
+        "Sets of other images to tell from the test set: names of data sets, or paths of npz "
+        "files or folders of images.",
+    )
+    shift: bool = setting(
+        False, "Also score the test set under noise, blur and rotation at three strengths."
+    )
+    bootstrap_draws: int = setting(1000, "Draws of the bootstrap intervals.", low=1, high=1_000_000)
+    export_collapsed: bool = setting(
+        False,
+        "Export even an estimator that collapsed or saturated, or a classifier that did not learn.",
+        changes_results=False,
+    )
+    verbose: int = setting(
+        1,
+        "0: silent, 1: progress bars on a terminal, else as 2: one line an epoch.",
+        low=0,
+        high=2,
+        changes_results=False,
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
+        if not self.dataset:
+            raise ValueError("dataset: expected the name of a data set, received none")
+        if not self.export_dir:
+            raise ValueError("export_dir: expected a folder, received none")
+        if self.export_name and not re.fullmatch(r"\w[\w.-]*", self.export_name):
+            raise ValueError(
+                "export_name: expected the name of one folder, of letters, digits, _, - and ., "
+                f"received {self.export_name!r}"
+            )
+        if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size):
+            raise ValueError(
+                "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
+                f"received {self.image_size!r}"
+            )
+        if self.threshold not in RULES:
+            try:
+                good = 0.0 < float(self.threshold) < math.inf
+            except ValueError:
+                good = False
+            if not good:
+                raise ValueError(
+                    f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
+                    f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES)
+                )
+        _check_list("method", self.method)
+        _check_list("finetune_method", self.finetune_method, empty=True)
+        _check_list("ood", self.ood, empty=True)
+        _check_list("residual_copies", self.residual_copies, empty=True)
+        for name in self.finetuned:
+            if name not in self.method:
+                raise ValueError(
+                    f"finetune_method: expected names among method={','.join(self.method)}, "
+                    f"received {name}"
+                )
+        if self.classifier and "ensemble" in self.method:
+            raise ValueError(
+                "method: expected no ensemble, whose members are trained, beside classifier, "
+                f"received {','.join(self.method)}"
+            )
+        learned = ("residual_folds", "residual_copies", "residual_distilled")
+        given = [name for name in learned if getattr(self, name)]
+        if given and not any(name.startswith("residual") for name in self.method):
+            raise ValueError(
+                f"{given[0]}: expected residual or residual_no_index among the methods beside it, "
+                f"received method={','.join(self.method)}"
+            )
+        if self.residual_folds == 1:
+            raise ValueError("residual_folds: expected 0, or 2 and more, received 1")
+        trained = [name for name in ("residual_folds", "residual_distilled") if name in given]
+        if trained and self.classifier:
+            raise ValueError(
+                f"{trained[0]}: expected none beside classifier, of whose kind no further ones can "
+                "be trained here (in Python, Judge.fit takes yours), received one"
+            )
+        if len(trained) > 1:
+            raise ValueError(
+                "residual_distilled: expected no residual_folds beside it, as the ensemble has "
+                f"seen all of their images, received {self.residual_folds}"
+            )
+        if self.strategy == "mirrored" and self.logical_devices == 1:
+            raise ValueError(
+                "logical_devices: expected at least 2 with strategy=mirrored, received 1"
+            )
+        if self.logical_devices and self.batch_size % self.logical_devices:
+            raise ValueError(
+                f"batch_size: expected a multiple of the {self.logical_devices} logical devices, "
+                f"received {self.batch_size}"
+            )
+        if self.strategy == "none" and self.logical_devices:
+            raise ValueError(
+                f"logical_devices: expected 0 with strategy=none, received {self.logical_devices}"
+            )
+
+    @property
+    def finetuned(self) -> tuple[str, ...]:
+        """Methods that phase 3 trains; empty with `finetune_epochs=0`."""
+        return self.finetune_method if self.finetune_epochs else ()
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of `image_size`; None: the images' own."""
+        if not self.image_size:
+            return None
+        height, _, width = self.image_size.partition("x")
+        return int(height), int(width or height)
+
+    def settings(self, *, results_only: bool = False) -> dict[str, str]:
+        """All settings as command-line words, in order of declaration.
+
+        Args:
+          results_only: Leave out what does not change the results (folders,
+            verbosity): two runs agree exactly if these agree.
+        """
+        # One's own data is known by its path alone.
+        also = ("data_dir",) if self.dataset in OWN_DATA else ()
+        return {
+            field.name: to_word(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.metadata["changes_results"] or not results_only or field.name in also
+        }
+
+
+def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
+    if not items and not empty:
+        raise ValueError(f"{name}: expected at least one name, received none")
+    for item in items:
+        if items.count(item) > 1:
+            raise ValueError(
+                f"{name}: expected each name once, received {item} {items.count(item)} times"
+            )
+
+
+def to_word(value: Any) -> str:
+    """The command-line form of a setting's value."""
+    if isinstance(value, tuple | list):
+        return ",".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def accepted(field: dataclasses.Field) -> str:
+    """What a setting accepts, in words; empty where any text does."""
+    rule = field.metadata
+    if rule["choices"] and isinstance(field.default, tuple):
+        return f"some of {', '.join(rule['choices'])}"
+    if rule["choices"]:
+        return f"one of {', '.join(rule['choices'])}"
+    if isinstance(field.default, bool):
+        return "true or false"
+    if not _is_number(field):
+        return ""
+    limits = {">=": rule["low"], ">": rule["above"], "<=": rule["high"], "<": rule["below"]}
+    parts = [f"{sign} {limit:.10g}" for sign, limit in limits.items() if math.isfinite(limit)]
+    kind = "a whole number" if isinstance(field.default, int) else "a finite number"
+    return ("auto, or " if rule["auto"] else "") + f"{kind} {' and '.join(parts)}".strip()
+
+
+def check(field: dataclasses.Field, value: Any) -> Any:
+    """Checks one value of a setting.
+
+    Args:
+      field: One of `dataclasses.fields(Config)`.
+      value: What it is given; a number may be given as its word.
+
+    Returns:
+      The value in its one form, so that equal settings have equal words: the
+      number for a word, a float for a float setting, a tuple for a list.
+
+    Raises:
+      ValueError: If the setting does not accept the value; names the setting.
+    """
+    rule = field.metadata
+    kind: Any = type(field.default)
+    if kind is tuple and isinstance(value, list):
+        value = tuple(value)
+    if _is_number(field) and not (rule["auto"] and value == "auto"):
+        number = _number(value, whole=kind is int)
+        good = rule["low"] <= number <= rule["high"] and rule["above"] < number < rule["below"]
+        if not (math.isfinite(number) and good):
+            raise ValueError(f"{field.name}: expected {accepted(field)}, received {value!r}")
+        return str(number) if kind is str else number
+    if not isinstance(value, kind):
+        wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
+        raise ValueError(f"{field.name}: expected {wanted}, received {wording.quoted(value)}")
+    for word in (value,) if kind is str else value if kind is tuple else ():
+        if isinstance(word, str) and (wrong := wording.fault(word)):
+            raise ValueError(f"{field.name}: {wrong}")
+    if kind is tuple:
+        for name in value:
+            # Spaces inside are those of a path.
+            named = isinstance(name, str) and wording.is_utf8(name)
+            if not (named and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
+                raise ValueError(f"{field.name}: expected names, received {wording.quoted(name)}")
+            if rule["choices"] and name not in rule["choices"]:
+                raise ValueError(_no_choice(field, name))
+    elif rule["choices"] and value not in rule["choices"]:
+        raise ValueError(_no_choice(field, value))
+    elif kind is str and (
+        value != value.strip() or re.search(r"\s#", value) or not wording.is_utf8(value)
+    ):
+        # A flag file, which has to repeat the run, could not hold it.
+        raise ValueError(
+            f"{field.name}: expected one line of UTF-8 without spaces at its ends and without "
+            f"' #', received {wording.quoted(value)}"
+        )
+    return value
+
+
+def _no_choice(field: dataclasses.Field, received: str) -> str:
+    return (
+        f"{field.name}: expected {accepted(field)}, received {wording.quoted(received)}"
+        + wording.suggestion(received, field.metadata["choices"])
+    )
+
+
+def _is_number(field: dataclasses.Field) -> bool:
+    return field.metadata["auto"] or type(field.default) in (int, float)
+
+
+def _number(value: Any, whole: bool) -> float:
+    """`value`, a number or its word, as an int or float; NaN if it is none."""
+    if isinstance(value, bool) or (whole and not isinstance(value, numbers.Integral | str)):
+        return math.nan
+    try:
+        number = float(value)
+        return int(value) if whole else number
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

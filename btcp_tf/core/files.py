@@ -1,0 +1,111 @@
+"""Whole files or none, and one process per folder."""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from btcp_tf.core import wording
+
+# Of temporary files: nobody else's name starts so.
+_TEMPORARY = ".btcp_tf-half-written-"
+
+
+def as_path(name: str, value: Any) -> Path:
+    """An argument as a path of this machine; ValueError, which names it, for what is none.
+
+    Every file and folder that is written goes through here: an address such as gs://bucket would
+    else quietly become a folder of that name.
+    """
+    try:
+        path = Path(value)
+    except TypeError:
+        raise ValueError(f"{name}: expected a path, received {type(value).__name__}") from None
+    if wrong := wording.fault(os.fspath(value)):
+        raise ValueError(f"{name}: {wrong}")
+    return path
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yields a temporary file beside `path` that replaces it on a clean exit.
+
+    A process killed at any time leaves the old file or the new one, never a
+    part. An exception removes the temporary file and leaves `path` as it was.
+    """
+    path = as_path("path", path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The ending is kept, since writers such as NumPy and Matplotlib choose the format by it.
+    handle, name = tempfile.mkstemp(prefix=_TEMPORARY, suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Iterator[None]:
+    """Holds `folder` for this process alone; the lock dies with the process.
+
+    Also sweeps away the temporary files of writers that were killed, in the folder and in its
+    sub-folders.
+
+    Args:
+      folder: Made where it is missing.
+      setting: The setting that chose it, for errors.
+
+    Raises:
+      RuntimeError: If another process holds the folder.
+      ValueError: If it is no folder that can be written.
+    """
+    folder = as_path(setting, folder)
+    check_folder(setting, folder)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError(
+                f"expected a folder that no other process writes to, received {folder}, "
+                f"which another run holds; wait for it or choose another --{setting}"
+            ) from None
+        for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
+            for leftover in folder.glob(pattern):
+                leftover.unlink(missing_ok=True)
+        yield
+
+
+def check_place(setting: str, folder: str | os.PathLike) -> None:
+    """ValueError where no folder can be, since a file stands there or above; makes nothing."""
+    folder = as_path(setting, folder)
+    found = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if found is not None and not found.is_dir():
+        raise ValueError(
+            f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
+            + ("it is a file" if found == folder else f"{found} is a file")
+        )
+
+
+def check_folder(setting: str, folder: str | os.PathLike) -> None:
+    """Makes a folder where it is missing; ValueError unless files can be made in it."""
+    path = as_path(setting, folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ValueError(
+            f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
+            f"{reason}"
+        ) from None

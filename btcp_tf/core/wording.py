@@ -1,0 +1,181 @@
+"""Text that people give: names of classes, choices and paths; what is wrong with it, and what it
+may have meant."""
+
+import collections
+import difflib
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+LONGEST_NAME = 200
+"""Characters that the name of a class may have."""
+
+_LONGEST_PART, _LONGEST_PATH = 255, 4095
+"""Bytes of a file's name and of a path, on the usual file systems."""
+
+_SHOWN = 80
+
+
+def quoted(value: object) -> str:
+    """A value as in code, on one line, the middle of a long one left out."""
+    words = repr(value)
+    if len(words) <= _SHOWN:
+        return words
+    return f"{words[: _SHOWN // 2]}…{words[-10:]} ({len(str(value)):,} characters)"
+
+
+def suggestion(received: object, known: Iterable[str]) -> str:
+    """`; did you mean mnist?` for what is nearly one of the known words, else nothing."""
+    found = difflib.get_close_matches(str(received).lower(), list(known), n=1, cutoff=0.7)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
+    """The message of an error: `what` is none of the words that are known."""
+    known = list(known)
+    words = quoted(received) if received else "none"
+    return f"{what}: expected one of {', '.join(known)}, received {words}" + suggestion(
+        received, known
+    )
+
+
+def fault(text: str) -> str:
+    """Why no setting, file or folder of this program can be called so; "" if one can."""
+    if strange := _control(text):
+        return f"expected text without control characters, received {strange} in {quoted(text)}"
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
+        return (
+            f"expected a path on this machine, received the address {quoted(text)}; nothing is "
+            "read from or written to other places: mount it, or copy"
+        )
+    if text.startswith("~") and os.path.expanduser(text) == text:
+        return (
+            f"expected a path without ~, as there is no such home folder (HOME), received "
+            f"{quoted(text)}; ./~ is a name that starts so"
+        )
+    sizes = [len(part.encode("utf-8", "replace")) for part in text.split("/")]
+    if max(sizes) > _LONGEST_PART or sum(sizes) + len(sizes) - 1 > _LONGEST_PATH:
+        return (
+            f"expected at most {_LONGEST_PART} bytes between slashes and {_LONGEST_PATH:,} in all, "
+            f"received {quoted(text)}"
+        )
+    return ""
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold it: not so a file's name of other bytes, as Python has it."""
+    return text.encode("utf-8", "ignore").decode() == text
+
+
+def _control(text: str) -> str:
+    """The first character that cannot stand in one line of text, as U+001C; "" if there is none."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp"):
+            return f"U+{ord(character):04X}"
+    return ""
+
+
+def clean(name: str) -> str:
+    r"""A name without white space at its ends, such as the \r of a list from Windows, and in its
+    composed form (NFC): two of one meaning are equal then."""
+    return unicodedata.normalize("NFC", name).strip().strip("\ufeff").strip()
+
+
+def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], str]:
+    """Checks names of classes, cleaned where they can be meant in only one way.
+
+    Args:
+      names: As they are given.
+      where: What errors are about, such as a file and its array.
+
+    Returns:
+      The names as `clean` has them, and a note of what was changed, "" for nothing.
+
+    Raises:
+      ValueError: If one is no text, empty, `.` or `..`, has a control character inside, is not
+        UTF-8 or longer than `LONGEST_NAME`, or two are equal.
+    """
+    cleaned, changed = [], []
+    for given in names:
+        if not isinstance(given, str):
+            raise ValueError(f"{where}: expected names of classes, received {quoted(given)}")
+        name = clean(given)
+        if name in ("", ".", ".."):
+            raise ValueError(f"{where}: expected a name for each class, received {quoted(given)}")
+        if strange := _control(name):
+            raise ValueError(
+                f"{where}: expected names without control characters, received {strange} in "
+                f"{quoted(name)}"
+            )
+        if len(name) > LONGEST_NAME:
+            raise ValueError(
+                f"{where}: expected names of at most {LONGEST_NAME} characters, received "
+                f"{quoted(name)}"
+            )
+        if not is_utf8(name):
+            raise ValueError(f"{where}: expected names in UTF-8, received {quoted(name)}")
+        cleaned.append(name)
+        if name != given:
+            changed.append(given)
+    name, times = collections.Counter(cleaned).most_common(1)[0] if cleaned else ("", 0)
+    if times > 1:
+        alike = [str(given) for given, own in zip(names, cleaned, strict=True) if own == name]
+        forms = ", ".join(ascii(form) for form in alike[:3])
+        raise ValueError(
+            f"{where}: expected each name once, received {quoted(name)} {times} times"
+            + (f" (as {forms})" if len(set(alike)) > 1 else "")
+        )
+    if not changed:
+        return tuple(cleaned), ""
+    some = ", ".join(ascii(given)[:_SHOWN] for given in changed[:3])
+    return tuple(cleaned), (
+        f"names of classes: {len(changed):,} cleaned of white space at their ends and of "
+        f"decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
+    )
+
+
+_NOISE = re.compile(
+    r"\x1b\[[\d;]*m"
+    r"|Graph execution error:"
+    r"|Detected at node .*? defined at \(most recent call last\):"
+    r"|<stack traces unavailable>"
+    r"|^ *File \".*\", line \d+, in .*$"
+    r"|^ *\(\d+\) [A-Z_ ]+: "
+    r"|^\d+ (root error\(s\) found|successful operations|derived errors ignored)\."
+    r"|\{\{function_node .*?\}\}"
+    r"|\[\[\{\{node .*?\}\}\]\]"
+    r"|\[Op:.*?\]( name:.*$)?"
+    r"|^Exception encountered when calling .*?\.call\(\)\."
+    r"|^Arguments received by \S+\.call\(\):(?s:.*)",
+    re.MULTILINE,
+)
+"""What TensorFlow and Keras put around the cause of an error: places in graphs and in code."""
+
+
+def cause(error: object) -> str:
+    """What an error or a warning says, without the places in TensorFlow's graphs around it."""
+    return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
+
+
+def one_line(error: object) -> str:
+    """What an error or a warning says, on one line: `cause`, or what kind it is."""
+    return " ".join(cause(error).split()) or type(error).__name__
+
+
+def drawable(text: str) -> str:
+    """Text as a figure can show it, whatever it holds; line breaks stay.
+
+    What has no shape, and what libraries that draw text fail on, becomes U+FFFD or nothing.
+    """
+    return "".join(map(_drawn, text))
+
+
+def _drawn(character: str) -> str:
+    category = unicodedata.category(character)
+    if character == "\n":
+        return character
+    if category in ("Cc", "Cs", "Zl", "Zp"):
+        return "\ufffd"
+    # Marks of direction and joining, which have no shape of their own.
+    return "" if category == "Cf" else character

@@ -1,0 +1,1 @@
+"""What images there are, how they are split and how they are fed."""

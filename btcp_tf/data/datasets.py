@@ -1,0 +1,265 @@
+"""Image data sets as uint8 arrays, their split by seed, and batches for training.
+
+Also images from elsewhere in the shape of a data set, and the same images seen worse: what a
+classifier is tried on beyond its test set. Importing this module does not import TensorFlow; what
+needs it does.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from btcp_tf.core import wording
+from btcp_tf.core.config import OWN_DATA
+from btcp_tf.data import folders, prepared
+from btcp_tf.data.arrays import read_arrays, read_npz
+from btcp_tf.data.catalog import DATASETS
+from btcp_tf.data.images import are_images, convert
+from btcp_tf.data.splits import Dataset, Source, Split, draw_test, fingerprint_of, split_train
+
+
+def check_name(name: str, data_dir: str) -> None:
+    """Checks that `load` can know a name; whether the data is whole, only loading tells.
+
+    Raises:
+      ValueError: If the name is neither in `DATASETS` or `OWN_DATA` nor prepared in `data_dir`, or
+        is in `OWN_DATA` and `data_dir` is empty.
+    """
+    if name in OWN_DATA and not data_dir:
+        raise ValueError(f"data_dir: expected a path with dataset={name}, received none")
+    if name not in (*DATASETS, *OWN_DATA) and not prepared.is_prepared(name, data_dir):
+        raise ValueError(
+            f"dataset: expected one of {', '.join((*DATASETS, *OWN_DATA))}, or a name with "
+            f"<name>/<version>/dataset_info.json in {prepared.prepared_root(data_dir)}, received "
+            + (
+                wording.quoted(name) + wording.suggestion(name, (*DATASETS, *OWN_DATA))
+                if name
+                else "none"
+            )
+        )
+
+
+def short_name(name: str, data_dir: str) -> str:
+    """What a data set is called in results, and in the names of folders.
+
+    Args:
+      name: As in `load`.
+      data_dir: As in `load`.
+
+    Returns:
+      The name, and for one's own data the last part of its path, without `.npz`.
+    """
+    if name not in OWN_DATA:
+        return name.replace("/", "-")
+    path = pathlib.Path(os.path.abspath(os.path.expanduser(data_dir)))
+    stem = re.sub(r"[^\w.-]+", "_", path.name.removesuffix(".npz"))
+    # A folder called mnist is not MNIST, and is not shown beside published figures.
+    return f"{name}-{stem}" if stem in DATASETS else stem or name
+
+
+def load(
+    name: str,
+    data_dir: str = "",
+    seed: int = 0,
+    max_train_images: int = 0,
+    max_test_images: int = 0,
+    *,
+    size: tuple[int, int] | None = None,
+    bad_files: str = "fail",
+    verbose: int = 0,
+) -> Dataset:
+    """Loads a data set into memory and splits its training images by seed.
+
+    Validation and calibration get 5,000 of the training images each, or 10 %
+    each where there are fewer than 30,000; a validation set that is supplied is
+    halved instead. The test set is the official one; where none is supplied, it
+    is a fifth of the training images of each class, drawn by seed, and the note
+    says so.
+
+    Args:
+      name: One of
+
+        - a name in `DATASETS`;
+        - another tensorflow-datasets name, perhaps with `/config`, that is
+          prepared in `data_dir`, with an image and a label feature;
+        - "folder": PNG, JPEG and BMP files in one folder for each class. The
+          class folders are in `data_dir`, or in its sub-folders `train`, `val`
+          (or `validation`, `valid`) and `test`, of which `train` alone must be
+          there. Images are gray if all files are, else color; transparency is
+          dropped. Hidden files, and files beside the class folders, are not
+          read;
+        - "npz": a file with uint8 images `[n, height, width]` or `[n, height,
+          width, 1 or 3]` as `x_train`, `x_test` and perhaps `x_val`, whole
+          numbers `[n]` or `[n, 1]` from 0 on as `y_train`, `y_test` and
+          `y_val`, and perhaps words `[classes]` as `class_names`.
+      data_dir: That folder or file; otherwise the folder of prepared
+        tensorflow-datasets data. Default: the environment's TFDS_DATA_DIR, else
+        ~/tensorflow_datasets. Without a prepared copy there, a data set in
+        `DATASETS` is downloaded and prepared if its host answers.
+      seed: Seed of the split, and of the draw of `max_train_images`.
+      max_train_images: Use at most this many of the training images, drawn
+        before the split; 0: all.
+      max_test_images: Use at most the first of the test images; 0: all.
+      size: Height and width in pixels to bring all images to, see `convert`;
+        None: images that are not all of one size are refused.
+      bad_files: "fail", or "skip" to go on, with a warning and a note, without
+        files in a class folder that are no whole image.
+      verbose: 1 shows a progress bar while files are decoded.
+
+    Raises:
+      FileNotFoundError: If there is no such folder or file, or neither a
+        prepared copy nor a network.
+      ValueError: If the name is unknown, the data is damaged or is not as
+        above, a class has no training image, classes are fewer than two or
+        differ between splits, or too few images are asked for.
+    """
+    check_name(name, data_dir)
+    if name == "folder":
+        source = folders.read_folder(pathlib.Path(data_dir).expanduser(), size, bad_files, verbose)
+    elif name == "npz":
+        source = read_npz(pathlib.Path(data_dir).expanduser())
+    elif name == "digits":
+        source = _load_digits()
+    else:
+        source = prepared.load_tfds(name, data_dir, size)
+
+    class_names, cleaned = wording.class_names(source.class_names, f"{name}: class names")
+    notes = [*source.notes, *filter(None, [cleaned])]
+    supplied = {part: _resized(split, size) for part, split in source.parts.items()}
+    train = supplied["train"]
+    if "test" in supplied:
+        test = supplied["test"]
+    else:
+        train, test = draw_test(train, seed)
+        notes.append(
+            "no test images supplied: a fifth of the training images of each class, drawn by "
+            "seed, is the test set"
+        )
+    spec = DATASETS.get(name)
+    if spec:
+        shortfall = [
+            f"{len(part):,} of {expected:,} {kind} images"
+            for part, expected, kind in (
+                (train, spec.expected_train, "training"),
+                (test, spec.expected_test, "test"),
+            )
+            if len(part) != expected
+        ]
+        if shortfall:
+            notes.append(f"part or stand-in: {', '.join(shortfall)}")
+        if size and size != spec.image_shape[:2]:
+            notes.append(f"images resized to {size[0]}x{size[1]} (image_size)")
+    if 0 < max_train_images < len(train):
+        notes.append(f"only {max_train_images:,} training images used (max_train_images)")
+    if 0 < max_test_images < len(test):
+        notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
+        test = test.take(np.arange(max_test_images))
+
+    parts: dict[str, Any] = split_train(train, seed, max_train_images, supplied.get("validation"))
+    parts["test"] = test
+    classes = len(class_names)
+    for part_name, part in parts.items():
+        missing = classes - len(np.unique(part.labels))
+        if missing:
+            notes.append(f"the {part_name} images lack {missing} of {classes} classes")
+    called = short_name(name, data_dir)
+    return Dataset(
+        name=called,
+        class_names=class_names,
+        **parts,
+        note=f"{called}: {'; '.join(notes)}" if notes else "",
+        fingerprint=fingerprint_of("", parts),
+        # Version 0.1.0 put the names of the classes before the images.
+        former_fingerprints=(fingerprint_of("\n".join(source.class_names), parts),),
+    )
+
+
+def _resized(split: Split, size: tuple[int, int] | None) -> Split:
+    if size is None:
+        return split
+    images = convert(split.images, (*size, split.images.shape[3]))
+    return dataclasses.replace(split, images=images)
+
+
+def _load_digits() -> Source:
+    """scikit-learn's digits: 8x8 pixels of 0 to 16, stretched to 0 to 255."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = np.rint(digits.images[..., None] * (255 / 16)).astype(np.uint8)
+    labels = digits.target.astype(np.int64)
+    # The rows are in blocks by writer: every fifth image of a class takes from all of them.
+    in_test = np.zeros(len(labels), bool)
+    for label in range(len(digits.target_names)):
+        in_test[np.flatnonzero(labels == label)[4::5]] = True
+    train = Split(images[~in_test], labels[~in_test])
+    test = Split(images[in_test], labels[in_test])
+    names = tuple(str(name) for name in digits.target_names)
+    return Source(names, {"train": train, "test": test})
+
+
+def load_images(
+    name: str,
+    data_dir: str,
+    shape: tuple[int, int, int],
+    limit: int = 0,
+    *,
+    bad_files: str = "fail",
+) -> np.ndarray:
+    """Images alone, in the shape of another data set's: to be told from its own.
+
+    Args:
+      name: A name in `DATASETS` or of another data set that is prepared in `data_dir`, for the
+        test set; or the path of an npz file with uint8 images `[n, height, width]` or `[n, height,
+        width, channels]` under the key `x_test`, `images` or `x`, or as its only array of images;
+        or of a folder as in `load`, for its test folder if there is one, or of a folder of image
+        files.
+      data_dir: As in `load`: the folder of prepared data sets.
+      shape: Height, width and channels to convert to, see `convert`.
+      limit: Take at most the first of them; 0: all.
+      bad_files: As in `load`.
+
+    Returns:
+      uint8 `[n, *shape]`.
+
+    Raises:
+      FileNotFoundError: If there is no such file, or as in `load`.
+      ValueError: If the file or folder holds no images, or as in `load`.
+    """
+    if name in DATASETS or prepared.is_prepared(name, data_dir):
+        size = None if name in DATASETS else shape[:2]
+        test = load(name, data_dir, max_test_images=limit, size=size).test
+        return convert(test.images, shape)
+    path = pathlib.Path(name).expanduser()
+    if path.is_dir():
+        splits = folders.split_folders(path)
+        folder = splits.get("test", splits["train"])
+        files = folders.in_turn(
+            [folders.visible_entries(group) for group in folders.class_folders(folder) or [folder]]
+        )
+        images, *_ = folders.decode_all(
+            path, files[: limit or None], shape[:2], shape[2], bad_files, 0
+        )
+        if not len(images):
+            raise ValueError(f"{path}: expected image files, received none")
+        return images
+    arrays = read_arrays(
+        path,
+        f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images",
+        wording.suggestion(name, DATASETS),
+    )
+    found = [key for key, array in arrays.items() if are_images(array)]
+    key = next((key for key in ("x_test", "images", "x") if key in found), "")
+    if not key and len(found) == 1:
+        key = found[0]
+    if not key:
+        held = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items())
+        raise ValueError(
+            f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "
+            f"x_test, images, x or the only such array, received {held or 'no array'}"
+        )
+    return convert(arrays[key][: limit or None], shape)

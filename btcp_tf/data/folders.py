@@ -1,0 +1,289 @@
+"""Images from folders, one folder a class."""
+
+import contextlib
+import os
+import pathlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from btcp_tf.core import wording
+from btcp_tf.core.progress import Bar
+from btcp_tf.data.images import convert
+from btcp_tf.data.splits import Source, Split
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+
+def read_folder(
+    root: pathlib.Path, size: tuple[int, int] | None, bad_files: str, verbose: int
+) -> Source:
+    splits = split_folders(root)
+    folders = {part: class_folders(path) for part, path in splits.items()}
+    # Before any image is decoded. One class may have its name in two forms of Unicode, by part.
+    found_names = {
+        part: wording.class_names(
+            [folder.name for folder in found], f"{splits[part]}: class folders"
+        )
+        for part, found in folders.items()
+    }
+    names = found_names["train"][0]
+    if len(names) < 2:
+        raise ValueError(
+            f"{splits['train']}: expected a folder for each of at least 2 classes, received "
+            f"{', '.join(names) or 'none'}"
+        )
+    for part, (part_names, _) in found_names.items():
+        here = set(part_names)
+        if here != set(names):
+            missing, strange = sorted(set(names) - here), sorted(here - set(names))
+            received = [f"them without {some(missing)}"] if missing else []
+            received += [f"also {some(strange)}"] if strange else []
+            raise ValueError(
+                f"{splits[part]}: expected the classes of {splits['train']}, received "
+                + " and ".join(received)
+            )
+    files = [
+        file
+        for found in folders.values()
+        for file in in_turn([visible_entries(folder) for folder in found])
+    ]
+    _refuse_empty(folders, files)
+    images, files, notes = decode_all(root, files, size, None, bad_files, verbose)
+    _refuse_empty(folders, files)
+    number = {name: label for label, name in enumerate(names)}
+    labels = np.array([number[wording.clean(file.parent.name)] for file in files], np.int64)
+    # The files of a split are next to each other.
+    counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
+    ends = np.cumsum(counts)[:-1]
+    paths = np.array([str(file.absolute()) for file in files])
+    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
+    own_names = tuple(folder.name for folder in folders["train"])
+    return Source(own_names, {part: Split(*rows) for part, *rows in columns}, notes)
+
+
+def split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Folders of class folders by what they are for: `root` alone, or its train and others."""
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"data_dir: expected a folder with a folder for each class, received {root}, which is "
+            + ("a file" if root.exists() else "not there")
+        )
+    # A class may be called train, too, but its folder holds images.
+    if not ((root / "train").is_dir() and class_folders(root / "train")):
+        return {"train": root}
+    role = {"val": "validation", "valid": "validation"}
+    names = [folder.name for folder in class_folders(root)]
+    splits = {role.get(name, name): root / name for name in names}
+    if not set(splits) <= {"train", "validation", "test"} or len(splits) < len(names):
+        # Not left out in silence: Test, say, is meant to be test.
+        raise ValueError(
+            f"{root}: expected the folders train, val (or validation, valid) and test, each once, "
+            f"received {', '.join(names)}"
+        )
+    return {part: splits[part] for part in ("train", "validation", "test") if part in splits}
+
+
+def visible_entries(folder: pathlib.Path) -> list[pathlib.Path]:
+    # Neither pipes nor sockets: to open one can wait for ever.
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and (path.is_dir() or path.is_file() or path.is_symlink())
+    )
+
+
+def class_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [path for path in visible_entries(folder) if path.is_dir()]
+
+
+def in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
+    """Files of some groups mixed in proportion, so that the first ones stand for all."""
+    places = [
+        ((rank + 0.5) / len(group), number, rank)
+        for number, group in enumerate(groups)
+        for rank in range(len(group))
+    ]
+    return [groups[number][rank] for _, number, rank in sorted(places)]
+
+
+def _refuse_empty(
+    folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
+) -> None:
+    used = {file.parent for file in files}
+    empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
+    if empty:
+        raise ValueError(f"expected images in each class folder, received none in {some(empty)}")
+
+
+def some(words: Sequence[str], most: int = 5) -> str:
+    """The first of many words, and how many more there are."""
+    shown = ", ".join(words[:most])
+    return shown + (f" and {len(words) - most:,} more" if len(words) > most else "")
+
+
+def decode_all(
+    root: pathlib.Path,
+    files: Sequence[pathlib.Path],
+    size: tuple[int, int] | None,
+    channels: int | None,
+    bad_files: str,
+    verbose: int,
+) -> tuple[np.ndarray, list[pathlib.Path], tuple[str, ...]]:
+    """Reads image files.
+
+    Args:
+      root: What warnings and errors are about.
+      files: Paths below it.
+      size: Height and width; None: the files', which must agree.
+      channels: 1 or 3; None: 1 if all files are gray, else 3.
+      bad_files: As in `load`.
+      verbose: As in `load`.
+
+    Returns:
+      uint8 `[n, height, width, channels]`, the n files they are from, and notes.
+    """
+    bad: dict[pathlib.Path, str] = {}
+    shapes = {}
+    # Sizes and colors stand in a file's first bytes: what does not fit is known in seconds, and
+    # no memory is needed but that of the images as they will be.
+    for file in files:
+        with _noted(file, bad), _opened(file) as image:
+            sideways = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
+            shapes[file] = (*image.size[:: 1 if sideways else -1], 1 if image.mode in _GRAY else 3)
+    if size is None:
+        sizes = {f"{height}x{width}" for height, width, _ in shapes.values()}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"{root}: expected images of one size (height x width), received "
+                f"{some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
+            )
+        height, width, _ = next(iter(shapes.values()), (1, 1, 1))
+        size = height, width
+    channels = channels or max((shape[2] for shape in shapes.values()), default=1)
+    images = np.zeros((len(files), *size, channels), np.uint8)
+    bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
+    for row, file in enumerate(files):
+        if file in shapes:
+            with _noted(file, bad), _opened(file) as image:
+                images[row] = _pixels(image, (*size, channels))
+        bar.update(row + 1)
+    if not bad:
+        return images, list(files), ()
+    told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
+    count = f"{len(bad):,} of {len(files):,} files"
+    if bad_files == "fail":
+        raise ValueError(
+            f"{root}: expected whole PNG, JPEG or BMP images in the class folders, received "
+            f"{count} that are not: {some(told)}; --bad_files=skip goes on without them"
+        )
+    note = f"{count} are no whole images and were skipped (bad_files)"
+    warnings.warn(f"{root}: {note}: {', '.join(told)}", stacklevel=4)
+    rows = [row for row, file in enumerate(files) if file not in bad]
+    return images[rows], [files[row] for row in rows], (note,)
+
+
+_ORIENTATION = 0x0112
+"""Exif: with 5 to 8, what is stored as rows is seen as columns."""
+
+_GRAY = ("1", "L", "LA")
+"""Pillow's modes of gray images of at most 8 bits."""
+
+_COLOR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+@contextlib.contextmanager
+def _noted(file: pathlib.Path, bad: dict[pathlib.Path, str]) -> Iterator[None]:
+    """Notes why a file cannot be read, rather than to end."""
+    import PIL
+
+    try:
+        yield
+    except PIL.UnidentifiedImageError:
+        bad[file] = "not a PNG, JPEG or BMP image" if file.stat().st_size else "empty"
+    # Pillow lets through what its decoders raise, which is nearly anything.
+    except Exception as error:
+        bad[file] = getattr(error, "strerror", None) or first_line(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _opened(file: pathlib.Path) -> "Iterator[PIL.Image.Image]":
+    from PIL import Image
+
+    # A link may lead to a pipe, which to open can take for ever.
+    if file.exists() and not file.is_file():
+        raise ValueError("no file")
+    with Image.open(file, formats=("PNG", "JPEG", "BMP")) as image:
+        if image.mode not in (*_GRAY, *_COLOR):
+            # Pillow would cut 16 bits off at 255.
+            raise ValueError(f"expected 8 bits a channel, received the mode {image.mode}")
+        yield image
+
+
+def read_image(
+    file: str | os.PathLike, shape: tuple[int, int, int]
+) -> tuple[np.ndarray | None, str]:
+    """One image file as `load` reads those of a folder, or why it cannot be read.
+
+    Args:
+      file: PNG, JPEG or BMP of 8 bits a channel.
+      shape: Height, width and channels (1 or 3) to convert to, see `convert`.
+
+    Returns:
+      (uint8 `[*shape]`, "") or (None, the reason in a few words). Safe in threads.
+    """
+    path = pathlib.Path(file)
+    pixels: np.ndarray | None = None
+    bad: dict[pathlib.Path, str] = {}
+    with _noted(path, bad), _opened(path) as image:
+        pixels = _pixels(image, shape)
+    return pixels, bad.get(path, "")
+
+
+def files_below(folder: str | os.PathLike) -> Iterator[str]:
+    """Paths, relative to `folder`, of the visible files in it and in its visible sub-folders.
+
+    Name by name in the order of code points, a sub-folder's files in its place; one folder's names
+    are in memory at a time for each level. Links to folders are followed, but not into a folder
+    that they are in. Pipes and sockets are left out, links to what is not there are not: whoever
+    reads them will say so.
+
+    Raises:
+      OSError: If a folder cannot be listed.
+    """
+
+    def below(path: pathlib.Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        place = path.stat()
+        if (place.st_dev, place.st_ino) in above:
+            return
+        above = above | {(place.st_dev, place.st_ino)}
+        with os.scandir(path) as entries:
+            # A link in a circle is neither folder nor file, and to ask raises.
+            visible = sorted(
+                (entry.name, os.path.isdir(entry))
+                for entry in entries
+                if not entry.name.startswith(".")
+                and (entry.is_symlink() or entry.is_dir() or entry.is_file())
+            )
+        for name, is_folder in visible:
+            if is_folder:
+                yield from below(path / name, f"{prefix}{name}/", above)
+            else:
+                yield prefix + name
+
+    return below(pathlib.Path(folder), "", frozenset())
+
+
+def _pixels(image: "PIL.Image.Image", shape: tuple[int, int, int]) -> np.ndarray:
+    """An image the right way up as uint8 `[*shape]`."""
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image).convert("L" if shape[2] == 1 else "RGB")
+    return convert(np.asarray(upright)[None], shape)[0]
+
+
+def first_line(error: Exception) -> str:
+    return (wording.cause(error).splitlines() or [""])[0]

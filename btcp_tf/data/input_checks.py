@@ -1,0 +1,264 @@
+"""What is refused before a model answers: inputs that cannot be meant, labels that are none.
+
+One rule for `Judge`, `Scorer` and the SavedModel: NaN and infinity are refused, and so are numbers
+so far from those that the estimator was fitted on that they must be on another scale, such as
+pixels from 0 to 255 where those were from 0 to 1. No TensorFlow here.
+"""
+
+import dataclasses
+import math
+from typing import Any, Self
+
+import numpy as np
+
+from btcp_tf.data.images import PIXELS
+
+FAR = 10.0
+"""Numbers farther outside the remembered range than this many times its width are refused.
+
+Outliers of standardized features come nowhere near (a width is about 10 standard deviations);
+pixels on the scale of another convention do."""
+
+FLAT = 50.0
+"""A sample whose numbers differ by less than the usual difference over this is flat: less than an
+image that is nearly black, more than one from 0 to 1 or -1 to 1 among those from 0 to 255."""
+
+_LEAST_NUMBERS = 16
+"""A row of fewer numbers may have nearly equal ones by chance: no sample of those is flat."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRange:
+    """The numbers that an estimator was fitted on, of the model as a whole."""
+
+    low: float
+    high: float
+    kind: str
+    """Of NumPy's types: "f" floats, "i" and "u" whole numbers, "b" bool."""
+    whole: bool
+    """Whether all were whole numbers."""
+    contrast: float | None = None
+    """Usual difference (median) between the largest and the smallest number of one sample, constant
+    samples aside; None: unknown, or too few numbers in a sample."""
+
+    @classmethod
+    def of(cls, x: np.ndarray, kind: str = "") -> Self:
+        """Of finite numbers `[n, ...]`, n >= 1; `kind` is that of the type they came in."""
+        flat = x.reshape(len(x), -1)
+        spread = _spread(flat)
+        spread = spread[spread > 0]
+        known = flat.shape[1] >= _LEAST_NUMBERS and len(spread)
+        return cls(
+            float(flat.min()),
+            float(flat.max()),
+            kind or x.dtype.kind,
+            x.dtype.kind != "f" or bool((flat == np.rint(flat)).all()),
+            float(np.median(spread)) if known else None,
+        )
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self | None:
+        """From `dataclasses.asdict`; None where there is none.
+
+        Raises:
+          ValueError: If it is something else.
+        """
+        if content is None:
+            return None
+        try:
+            found = cls(**content)
+            numbers = (found.low, found.high, found.contrast or 0.0)
+            if not all(math.isfinite(number) for number in numbers) or found.low > found.high:
+                raise ValueError("its limits are none")
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"input_range: expected low, high, kind, whole and contrast, received "
+                f"{content!r:.80} ({error})"
+            ) from None
+        return found
+
+    def joined(self, other: "InputRange") -> "InputRange":
+        """Of the numbers of both."""
+        contrasts = [c for c in (self.contrast, other.contrast) if c is not None]
+        return InputRange(
+            min(self.low, other.low),
+            max(self.high, other.high),
+            self.kind if self.kind == other.kind else "f",
+            self.whole and other.whole,
+            min(contrasts, default=None),
+        )
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lowest and highest number that is taken."""
+        room = FAR * ((self.high - self.low) or abs(self.high) or 1.0)
+        return self.low - room, self.high + room
+
+    def far(self, x: np.ndarray, kind: str = "") -> np.ndarray:
+        """Which of finite samples `[n, ...]` hold a number beyond `limits`; bool `[n]`."""
+        low, high = self.limits
+        flat = x.reshape(len(x), -1)
+        if (kind or x.dtype.kind) in "iu" and not self.whole:
+            # Whole numbers in the place of fractions: of another scale already just outside.
+            width = (self.high - self.low) or 1.0
+            low, high = self.low - width, self.high + width
+        return np.any((flat < low) | (flat > high), axis=1)
+
+    def flat(self, x: np.ndarray) -> np.ndarray:
+        """Which of finite samples `[n, ...]` vary as little as no sample does, constant ones aside;
+        bool `[n]`."""
+        if self.contrast is None:
+            return np.zeros(len(x), bool)
+        spread = _spread(x.reshape(len(x), -1))
+        return (spread > 0) & (spread < self.contrast / FLAT)
+
+    def all_flat(self, x: np.ndarray) -> np.ndarray:
+        """Rows of the samples that are flat, if all that vary are; else none."""
+        flat = self.flat(x)
+        varied = _spread(x.reshape(len(x), -1)) > 0
+        return np.flatnonzero(flat) if (flat == varied).all() else np.zeros(0, np.int64)
+
+    def farthest(self, sample: np.ndarray) -> float:
+        """The number of a sample that is farthest from the middle of the range."""
+        values = sample.reshape(-1).astype(np.float64)
+        return float(values[np.argmax(np.abs(values - (self.low + self.high) / 2))])
+
+    @property
+    def words(self) -> str:
+        numbers = "whole numbers from " if self.whole and self.kind != "b" else ""
+        return f"{numbers}{self.low:.6g} to {self.high:.6g}"
+
+
+_KINDS = {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "bool"}
+
+REMEDY = (
+    "scale them as for fit, or forget what fit saw: judge.input_range = None (then export again)"
+)
+"""What to do about a fault of the range."""
+
+
+def _spread(flat: np.ndarray) -> np.ndarray:
+    """Largest less smallest number of each row, float64 `[n]`."""
+    return flat.max(axis=1).astype(np.float64) - flat.min(axis=1).astype(np.float64)
+
+
+class InputWatch:
+    """Looks at inputs batch by batch: refuses what cannot be meant, and remembers their range.
+
+    Args:
+      known: What the numbers are compared with; None: with nothing.
+      name: Of the argument, for messages.
+    """
+
+    def __init__(self, known: InputRange | None = None, name: str = "x") -> None:
+        self.range: InputRange | None = None
+        """Of all numbers so far."""
+        self._known = known
+        self._name = name
+        self._rows = self._varied = self._flat = 0
+
+    def see(self, x: np.ndarray, kind: str = "") -> None:
+        """A batch `[n, ...]` of numbers, n >= 1.
+
+        Args:
+          x: In the model's type.
+          kind: Of the type that they came in; "": that of x.
+
+        Raises:
+          ValueError: If one is NaN or infinite, or beyond the known range by far.
+        """
+        if found := not_finite(x):
+            row, value = found
+            raise ValueError(
+                f"{self._name}: expected finite numbers, received {value} in input "
+                f"{self._rows + row}"
+            )
+        known, now = self._known, InputRange.of(x, kind)
+        if known:
+            if (far := known.far(x, kind)).any():
+                row = int(np.argmax(far))
+                raise ValueError(
+                    f"{self._told} {known.farthest(x[row]):.6g} in input {self._rows + row} "
+                    f"({_KINDS.get(now.kind, now.kind)}); {REMEDY}"
+                )
+            self._varied += int((_spread(x.reshape(len(x), -1)) > 0).sum())
+            self._flat += int(known.flat(x).sum())
+        self._rows += len(x)
+        self.range = now if self.range is None else self.range.joined(now)
+
+    def end(self) -> None:
+        """After the last batch.
+
+        Raises:
+          ValueError: If all that vary are flat: one may be a dark image, all of them are not.
+        """
+        if self._flat and self._flat == self._varied and self.range:
+            raise ValueError(f"{self._told} {self.range.words} in all of {self._rows}; {REMEDY}")
+
+    @property
+    def _told(self) -> str:
+        assert self._known is not None
+        return f"{self._name}: expected numbers like those of fit, {self._known.words}, received"
+
+
+def not_finite(x: np.ndarray) -> tuple[int, float] | None:
+    """Row and value of the first number of `[n, ...]` that is NaN or infinite; None: none is."""
+    if x.dtype.kind != "f":
+        return None
+    bad = ~np.isfinite(x.reshape(len(x), -1))
+    if not bad.any():
+        return None
+    row = int(np.argmax(bad.any(axis=1)))
+    return row, float(x.reshape(len(x), -1)[row][bad[row]][0])
+
+
+def may_be_pixels(seen: InputRange, pixels: str) -> bool:
+    """Whether numbers may be pixels from 0 to 255 in the scale of that name, of `data.PIXELS`."""
+    scale, offset = PIXELS[pixels]
+    low, high = offset, 255 * scale + offset
+    room = 1e-4 * (high - low)
+    # Some image reaches the upper half: else they may be on any scale.
+    return low - room <= seen.low and (low + high) / 2 <= seen.high <= high + room
+
+
+def pixels_of(seen: InputRange, rescaling: tuple[float, float] | None) -> str | None:
+    """The scale of pixels, of `data.PIXELS`, that numbers are on; None: they do not tell.
+
+    Args:
+      seen: The numbers.
+      rescaling: (scale, offset) of a layer that they go through first: one that brings 0 to 255
+        into [0, 1] or [-1, 1] says that pixels are read as they are.
+    """
+    if rescaling is not None:
+        scale, offset = rescaling
+        if any(np.allclose((scale, offset), PIXELS[name], rtol=1e-2) for name in ("0_1", "-1_1")):
+            return "0_255" if seen.high > 1 and 0 <= seen.low and seen.high <= 255.5 else None
+    if may_be_pixels(seen, "-1_1") and seen.low < -0.5:
+        return "-1_1"
+    return next((name for name in ("0_1", "0_255") if may_be_pixels(seen, name)), None)
+
+
+def class_numbers(labels: np.ndarray, classes: int, name: str = "y") -> np.ndarray:
+    """Labels as they are, one-hot ones `[n, k]` as class numbers `[n]`.
+
+    Args:
+      labels: Of any shape.
+      classes: k.
+      name: Of the argument.
+
+    Raises:
+      ValueError: If they are `[n, k]`, but not one-hot.
+    """
+    if labels.ndim != 2 or labels.shape[1] != classes or classes < 2:
+        return labels
+    if labels.dtype.kind not in "biuf":
+        return labels
+    one_hot = ((labels == 0) | (labels == 1)).all(axis=1) & ((labels == 1).sum(axis=1) == 1)
+    if not one_hot.all():
+        row = int(np.argmin(one_hot))
+        raise ValueError(
+            f"{name}: expected labels [n], or one-hot ones [n, {classes}], received shares of "
+            f"classes in row {row} ({np.array2string(labels[row], threshold=8)}); "
+            "take labels.argmax(axis=1) where the likeliest class is the true one"
+        )
+    return labels.argmax(axis=1)

@@ -1,0 +1,1 @@
+"""When an answer is accepted, and whether that still holds."""

@@ -1,0 +1,90 @@
+"""What a run decided: exported method, threshold, and why (`decision.json`)."""
+
+import dataclasses
+import json
+import os
+
+from btcp_tf import thresholds
+from btcp_tf.core import files
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.thresholds import Threshold
+
+DECISION_FILE = "decision.json"
+"""In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
+
+NOT_EXPORTED = "not exported"
+"""How the words begin that stand in the place of a SavedModel's path."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a run's SavedModel accepts."""
+
+    threshold: Threshold
+    predictor: str
+    """Whose answers: "frozen", or a word such as "btcp_finetuned"."""
+    method: str
+    """Whose u: a column of `calibration`."""
+    calibration: Predictions
+    """Answers to the calibration set."""
+    reason: str = ""
+    """Why these; "": it was not said."""
+
+    @property
+    def stage(self) -> str:
+        """ "frozen" or "finetuned"."""
+        return "finetuned" if self.predictor.endswith("_finetuned") else "frozen"
+
+    def of(self, saved_model: str) -> str:
+        """Where the SavedModel is, and whose u it answers; or why there is none."""
+        whose = f" (u of {self.method}, {self.stage} classifier)"
+        return saved_model + ("" if saved_model.startswith(NOT_EXPORTED) else whose)
+
+
+def load_decision(folder: str | os.PathLike) -> Decision | None:
+    """Reads a run's `decision.json` and the predictions that it names; None without the file.
+
+    Raises:
+      ValueError: If it is no such file, or the predictions are not there; the message names it.
+      OSError: If a file cannot be opened.
+    """
+    path = files.as_path("folder", folder) / DECISION_FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON, received {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected a JSON object, received {type(content).__name__}")
+    try:
+        threshold = thresholds.from_json(content.get("threshold"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    name, method = content.get("predictions"), content.get("column")
+    if not (isinstance(name, str) and isinstance(method, str)):
+        raise ValueError(
+            f"{path}: expected the names predictions and column, received {', '.join(content)}"
+        )
+    file = path.parent / name
+    if not file.is_file():
+        raise ValueError(
+            f"{path}: expected the calibration set's answers in {file}, received no such file; "
+            "the run is not complete"
+        )
+    calibration = predictions.load_predictions(file)
+    if method not in calibration.uncertainty:
+        raise ValueError(
+            f"{file}: expected an uncertainty column {method}, received "
+            f"{', '.join(calibration.uncertainty)}"
+        )
+    predictor = name.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
+    reason = content.get("reason", "")
+    return Decision(
+        threshold,
+        predictor or "frozen",
+        method,
+        calibration,
+        reason if isinstance(reason, str) else "",
+    )

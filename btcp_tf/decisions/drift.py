@@ -1,0 +1,559 @@
+"""Has something changed since the threshold was chosen? Tests of two samples, and of a promise.
+
+Functions of plain arrays: a baseline, such as the calibration set, and what came later. NumPy and
+SciPy's special functions alone. What the answers mean for a threshold is said in `btcp_tf.monitor`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from btcp_tf import metrics
+
+
+class Psi(NamedTuple):
+    """A population stability index, and what chance alone makes of it."""
+
+    value: float
+    """Sum over bins of (q - p) log(q / p), >= 0, with the shares p of the baseline and q of what
+    came later, each after half a row was added to every bin."""
+    scale: float
+    """1/n + 1/m: without a change value / scale is about chi-squared."""
+    degrees: int
+    """Degrees of freedom: bins that are not empty in both samples, minus 1."""
+    p_value: float
+    """Probability of a value as large without a change; 1 with a single bin."""
+    counts: np.ndarray
+    """Rows in the bins, [2, b] int64, baseline first."""
+
+    def by_chance(self, alpha: float) -> float:
+        """What chance alone exceeds with probability `alpha`, in (0, 1)."""
+        return float(self.scale * special.chdtri(self.degrees, alpha)) if self.degrees else 0.0
+
+
+def quantile_edges(values: ArrayLike, bins: int = 10) -> np.ndarray:
+    """Edges that cut a sample into bins of about equal size, however its values are tied.
+
+    Args:
+      values: Finite numbers, `[n]`.
+      bins: At least 2. A value that fills a whole bin by itself gets a bin of its own, so there may
+        be more or fewer.
+
+    Returns:
+      `[e]`, ascending; bin i holds what is above edge i - 1 and at most edge i, and the two outer
+      bins are open.
+
+    Raises:
+      ValueError: If an argument is not as described.
+    """
+    bins = metrics.whole_number("bins", bins, "a whole number >= 2", 2)
+    values = _sample("values", values)
+    edges, times = np.unique(
+        np.quantile(values, np.arange(1, bins) / bins, method="inverted_cdf"), return_counts=True
+    )
+    # Two quantiles at one value: what is below it and what is at it are different things.
+    return np.unique(np.append(edges, np.nextafter(edges[times > 1], -np.inf)))
+
+
+def psi(baseline: ArrayLike, production: ArrayLike, *, bins: int = 10) -> Psi:
+    """The population stability index of a score, in bins that the baseline alone sets.
+
+    Args:
+      baseline: Finite numbers, `[n]`.
+      production: Finite numbers, `[m]`.
+      bins: See `quantile_edges`.
+
+    Raises:
+      ValueError: If an argument is not as described.
+    """
+    baseline, production = _sample("baseline", baseline), _sample("production", production)
+    edges = quantile_edges(baseline, bins)
+    return psi_of_counts(
+        *(
+            np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1)
+            for values in (baseline, production)
+        )
+    )
+
+
+def psi_of_counts(baseline: ArrayLike, production: ArrayLike) -> Psi:
+    """The population stability index of rows that are counted in bins or classes already.
+
+    Bins that both samples leave empty do not count. It is Jeffreys' divergence between the two
+    histograms; to second order that is Pearson's chi-squared distance, whence its distribution. The
+    customary limits, 0.1 for a small and 0.25 for a large change, know nothing of n, m and bins.
+
+    Args:
+      baseline: Rows in each bin, `[b]` whole numbers >= 0, at least one row.
+      production: The same of what came later.
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Yurdakul, Statistical Properties of Population Stability Index, 2018; Jeffreys, An
+    Invariant Form for the Prior Probability in Estimation Problems, 1946.
+    """
+    counts = _counts(baseline, production)
+    counts = counts[:, counts.any(axis=0)]
+    rows = counts.sum(axis=1, keepdims=True)
+    p, q = (counts + 0.5) / (rows + 0.5 * counts.shape[1])
+    value = float(np.sum((q - p) * np.log(q / p)))
+    scale = float(np.sum(1 / rows))
+    degrees = counts.shape[1] - 1
+    p_value = float(special.chdtrc(degrees, value / scale)) if degrees else 1.0
+    return Psi(value, scale, degrees, p_value, counts)
+
+
+class Ks(NamedTuple):
+    """A Kolmogorov-Smirnov distance, how certain it is, and whether chance explains it."""
+
+    distance: float
+    """Largest difference of the two distribution functions, in [0, 1]."""
+    at: float
+    """The smallest value at which they differ so much."""
+    low: float
+    """With `high`, an interval for the distance of the distributions that were sampled."""
+    high: float
+    p_value: float
+    """Probability of a distance as large without a change; rather too large than too small."""
+
+
+def ks(baseline: ArrayLike, production: ArrayLike, *, level: float = 0.95) -> Ks:
+    """The two-sample Kolmogorov-Smirnov test, with an interval for the distance.
+
+    The p-value is that of the limit of large samples. Finite samples and ties make it too large.
+    The interval: with probability 1 - a / 2 an empirical distribution function is within
+    sqrt(log(4 / a) / 2n) of the true one everywhere (Dvoretzky, Kiefer and Wolfowitz, with the
+    constant of Massart); here a = 1 - level, and the distance cannot be further off than both
+    together. It holds for ties and for any n, and is wider than it has to be.
+
+    Args:
+      baseline: Finite numbers, `[n]`.
+      production: Finite numbers, `[m]`.
+      level: Probability of the interval, in (0, 1).
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Smirnov, Table for Estimating the Goodness of Fit of Empirical Distributions, 1948;
+    Massart, The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality, 1990.
+    """
+    check_probability("level", level)
+    baseline, production = _sample("baseline", baseline), _sample("production", production)
+    values = np.union1d(baseline, production)
+    gaps = np.abs(_cdf(baseline, values) - _cdf(production, values))
+    place = int(gaps.argmax())
+    distance = float(gaps[place])
+    n, m = len(baseline), len(production)
+    slack = math.sqrt(math.log(4 / (1 - level)) / 2) * (n**-0.5 + m**-0.5)
+    p_value = float(special.kolmogorov(math.sqrt(n * m / (n + m)) * distance))
+    low, high = max(0.0, distance - slack), min(1.0, distance + slack)
+    return Ks(distance, float(values[place]), low, high, p_value)
+
+
+def ks_by_chance(n: int, m: int, alpha: float) -> float:
+    """The distance that chance alone exceeds with probability `alpha`, in (0, 1), or less."""
+    return float(min(1.0, special.kolmogi(alpha) * math.sqrt((n + m) / (n * m))))
+
+
+def _cdf(sample: np.ndarray, at: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.sort(sample), at, side="right") / len(sample)
+
+
+class Mix(NamedTuple):
+    """How the shares of classes differ."""
+
+    chi2: float
+    """Pearson's statistic of the table of counts."""
+    degrees: int
+    p_value: float
+    """1 where fewer than two classes are left to compare."""
+    psi: Psi
+    """Of the same classes."""
+    pooled: tuple[int, ...]
+    """Classes too rare for the test, counted as one."""
+
+    def by_chance(self, alpha: float) -> float:
+        """What chance alone makes `chi2` exceed with probability `alpha`, in (0, 1)."""
+        return float(special.chdtri(self.degrees, alpha)) if self.degrees else 0.0
+
+
+def mix(baseline: ArrayLike, production: ArrayLike) -> Mix:
+    """Tests whether two samples have the same mix of classes.
+
+    Pearson's chi-squared test of homogeneity. Classes of which fewer than 5 rows are expected in
+    one of the samples are counted as one, with the rarest of the others where that is still too
+    few; which ones they are depends on the sums alone, which say nothing of a difference.
+
+    Args:
+      baseline: Rows of each class, `[k]` whole numbers >= 0, at least one row.
+      production: The same of what came later.
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Pearson, On the Criterion, 1900; Cochran, Some Methods for Strengthening the Common
+    Chi-Squared Tests, 1954.
+    """
+    counts = _counts(baseline, production)
+    sums = counts.sum(axis=0)
+    fewest = 5 * sums.sum() / counts.sum(axis=1).min()
+    order = np.argsort(sums, kind="stable")
+    order = order[sums[order] > 0]
+    rare = int(np.sum(sums[order] < fewest))
+    # One rare class by itself is no better for being called the rest.
+    while 0 < rare < len(order) and sums[order[:rare]].sum() < fewest:
+        rare += 1
+    kept = np.sort(order[rare:])
+    table = counts[:, kept]
+    if rare:
+        table = np.column_stack([table, counts[:, order[:rare]].sum(axis=1)])
+    degrees = table.shape[1] - 1
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+    chi2 = float(np.sum((table - expected) ** 2 / expected))
+    p_value = float(special.chdtrc(degrees, chi2)) if degrees else 1.0
+    pooled = tuple(sorted(int(name) for name in order[:rare]))
+    return Mix(chi2, degrees, p_value, psi_of_counts(*table), pooled)
+
+
+class Rates(NamedTuple):
+    """Two shares and whether chance explains their difference."""
+
+    baseline: float
+    production: float
+    baseline_interval: tuple[float, float]
+    """Exact, for the share of all rows that might have been drawn."""
+    production_interval: tuple[float, float]
+    p_value: float
+    """Fisher's exact test, two-sided."""
+
+
+def rates(baseline: tuple[int, int], production: tuple[int, int], *, level: float = 0.95) -> Rates:
+    """Compares two shares, each given as (rows that count, all rows), with exact methods.
+
+    Args:
+      baseline: Counts k and n, 0 <= k <= n, n > 0.
+      production: The same of what came later.
+      level: Of the intervals, in (0, 1).
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Fisher, The Logic of Inductive Inference, 1935.
+    """
+    intervals = [clopper_pearson(*pair, level=level) for pair in (baseline, production)]
+    (k, n), (j, m) = baseline, production
+    # Of the k + j rows that count, how many are in the baseline: hypergeometric without a change.
+    x = np.arange(max(0, k + j - m), min(n, k + j) + 1)
+    logs = _log_choose(n, x) + _log_choose(m, k + j - x)
+    # Equal tables must stay equal although their logarithms are rounded.
+    as_rare = logs <= logs[k - x[0]] + 1e-7
+    p_value = math.exp(special.logsumexp(logs[as_rare]) - special.logsumexp(logs))
+    return Rates(k / n, j / m, intervals[0], intervals[1], min(1.0, p_value))
+
+
+def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
+    return -special.betaln(k + 1, n - k + 1) - math.log(n + 1)
+
+
+def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share, of `count` rows among `rows` independent ones.
+
+    Args:
+      count: From 0 to `rows`.
+      rows: At least 1.
+      level: Probability of covering the share is at least so, in (0, 1).
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
+    """
+    check_probability("level", level)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
+    tail = (1 - level) / 2
+    low = special.betaincinv(count, rows - count + 1, tail) if count else 0.0
+    high = special.betaincinv(count + 1, rows - count, 1 - tail) if count < rows else 1.0
+    return float(low), float(high)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of checks that are made together: those <= alpha are findings.
+
+    The probability that any of the findings is a false alarm is then at most alpha, however the
+    checks depend on one another.
+
+    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
+    """
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    raised = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
+    result = np.empty(len(p))
+    result[order] = np.minimum(raised, 1.0)
+    return result.tolist()
+
+
+class RateTest(NamedTuple):
+    """Exact binomial tests of an error rate, for one look at a fixed sample."""
+
+    above: float
+    """p-value of "the rate is at most `risk`": probability of so many errors or more at `risk`."""
+    below: float
+    """p-value of "the rate is at least `risk`": probability of so many errors or fewer."""
+
+
+def rate_test(errors: int, rows: int, risk: float) -> RateTest:
+    """Tests an error rate from both sides; the order of the rows is no part of it.
+
+    Args:
+      errors: From 0 to `rows`.
+      rows: At least 1, drawn independently.
+      risk: The rate under test, in (0, 1).
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
+    """
+    check_probability("risk", risk)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    errors = metrics.whole_number("errors", errors, f"a whole number from 0 to {rows}", 0, rows)
+    above = special.betainc(errors, rows - errors + 1, risk) if errors else 1.0
+    below = special.betaincc(errors + 1, rows - errors, risk) if errors < rows else 1.0
+    return RateTest(float(above), float(below))
+
+
+class Blocks(NamedTuple):
+    """Whether rows of one group stand together, as in a file that was sorted."""
+
+    changes: int
+    """How often a row and the next are of different groups."""
+    expected: float
+    """Mean of `changes` over all orders of the rows."""
+    p_value: float
+    """Of `changes` being as small as it is if all orders are equally likely."""
+
+
+def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
+    """Tests whether groups of rows stand together more than chance puts them: a test of runs.
+
+    A permutation test with fewer shuffles where the answer is plain sooner: at ten orders with no
+    more changes than the rows' own; and with none where a bound on the p-value is below what
+    shuffles can show, as in any long file that is sorted. The p-value is never too small, whatever
+    groups there are.
+
+    Args:
+      groups: Whole numbers `[n]`, the group of each row in the order of rows, n > 0.
+      shuffles: Orders to compare with, at most.
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Wald and Wolfowitz, On a Test Whether Two Samples Are from the Same Population, 1940;
+    Besag and Clifford, Sequential Monte Carlo p-values, 1991; McDiarmid, On the Method of Bounded
+    Differences, 1989.
+    """
+    shuffles = metrics.whole_number("shuffles", shuffles, "a whole number >= 1", 1)
+    found = metrics.array("groups", groups)
+    if found.dtype.kind not in "iu" or found.ndim != 1 or not found.size:
+        raise ValueError(
+            f"groups: expected whole numbers [n], n > 0, received {found.dtype} {found.shape}"
+        )
+    _, order, counts = np.unique(found, return_inverse=True, return_counts=True)
+    n = len(order)
+    changes = int(np.count_nonzero(np.diff(order)))
+    expected = n - 1 - float(np.sum(counts * (counts - 1.0)) / n)
+    # Two rows that change places alter four neighborhoods at most.
+    bound = math.exp(-(max(0.0, expected - changes) ** 2) / (8 * n))
+    if bound < 1 / (shuffles + 1):
+        return Blocks(changes, expected, bound)
+    generator, as_few = np.random.default_rng(0), 0
+    for done in range(1, shuffles + 1):
+        generator.shuffle(order)
+        as_few += int(np.count_nonzero(np.diff(order)) <= changes)
+        if as_few == 10:
+            return Blocks(changes, expected, as_few / done)
+    return Blocks(changes, expected, (as_few + 1) / (shuffles + 1))
+
+
+_EXCESS = 2.0 ** np.array([0.125, 0.25, 0.5, 1, 2, 3, 4])
+"""Odds of an error that the test looks out for, in multiples of the promised ones."""
+
+_ENOUGH = 1e100  # Evidence beyond this is not counted on: it would overflow.
+
+
+def evidence(is_error: ArrayLike, risk: float) -> np.ndarray:
+    """Evidence, after each row, that the error rate is or has been above `risk`: an e-process.
+
+    Its value is what a gambler would own who began with 1 and bet on errors at odds that are fair
+    if each row is wrong with probability `risk`. As long as no row's probability of being wrong,
+    given the rows before it, is above `risk`, the bets do not pay: the probability that the value
+    *ever* reaches 1 / delta is at most delta (Ville's inequality), however often one looks and
+    whenever one stops.
+
+    The bets are likelihood ratios of higher error rates, begun at each row: half of the money at
+    the first, the rest spread over the later ones, less and less. So a rate that rises late is
+    found, though the rows before were good. A rate that exceeds `risk` by less than about 4 % of it
+    may never be.
+
+    Args:
+      is_error: `[..., n]` bool, each row of answers in the order in which they were labeled; rows
+        along the last axis, any number of streams.
+      risk: In (0, 1).
+
+    Returns:
+      `[..., n]`, >= 0, at most 1e100.
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Ville, Étude critique de la notion de collectif, 1939; Shin, Ramdas and Rinaldo,
+    E-detectors, 2024; Ramdas, Grünwald, Vovk and Shafer, Game-Theoretic Statistics and Safe
+    Anytime-Valid Inference, 2023.
+    """
+    check_probability("risk", risk)
+    wrong = metrics.array("is_error", is_error)
+    if wrong.dtype != bool or not wrong.ndim:
+        raise ValueError(
+            f"is_error: expected bool, shape [..., n], received {wrong.dtype} {wrong.shape}"
+        )
+    factors = _likelihood_ratios(risk)
+    length = wrong.shape[-1]
+    # Entry t: what is not bet yet after row t, rows counted from 1; half of it is bet at once.
+    waiting = np.append(1.0, 0.5 / (1 + np.log(np.arange(1, length + 1))))
+    new = -np.diff(waiting)
+    running = np.zeros((*wrong.shape[:-1], len(_EXCESS)))
+    result = np.empty(wrong.shape)
+    for row in range(length):
+        running = np.minimum(
+            (running + new[row]) * factors[wrong[..., row].astype(np.intp)], _ENOUGH
+        )
+        result[..., row] = running.mean(axis=-1) + waiting[row + 1]
+    return result
+
+
+def _likelihood_ratios(risk: float) -> np.ndarray:
+    """Of a right and a wrong answer, [2, rates]."""
+    odds = _EXCESS * risk / (1 - risk)
+    rate = odds / (1 + odds)
+    return np.stack([(1 - rate) / (1 - risk), rate / risk])
+
+
+class Break(NamedTuple):
+    """When a promise was shown broken."""
+
+    row: int
+    """First row, from 0, after which the evidence is enough."""
+    since: int
+    """Row, from 0, from which on the rows up to `row` speak most clearly for a higher rate: about
+    when it rose."""
+
+
+def first_break(is_error: ArrayLike, risk: float, *, delta: float) -> Break | None:
+    """The first row at which an error rate of at most `risk` is shown broken; None: it is not.
+
+    Args:
+      is_error: `[n]` bool, in the order in which rows were labeled; n may be 0.
+      risk: In (0, 1).
+      delta: Probability of a false alarm over the whole stream, in (0, 1). See `evidence`.
+
+    Raises:
+      ValueError: If an argument is not as described.
+    """
+    check_probability("delta", delta)
+    wrong = metrics.array("is_error", is_error)
+    if wrong.ndim != 1:
+        raise ValueError(f"is_error: expected shape [n], received {wrong.shape}")
+    enough = evidence(wrong, risk) >= 1 / delta
+    if not enough.any():
+        return None
+    row = int(enough.argmax())
+    gains = np.log(_likelihood_ratios(risk))[wrong[: row + 1].astype(np.intp)]
+    from_here = np.cumsum(gains[::-1], axis=0)[::-1]
+    return Break(row, int(from_here.max(axis=1).argmax()))
+
+
+def anytime_interval(
+    errors: ArrayLike, rows: ArrayLike, *, delta: float, scale: float = 0.5
+) -> tuple[np.ndarray, np.ndarray]:
+    """An interval for an error rate that holds after every row at once.
+
+    With probability 1 - delta it covers the rate, if that stays the same, for all numbers of rows
+    together, so that one may look and stop at will. It holds the rates q at which the beta-binomial
+    mixture of likelihood ratios against q is below 1 / delta, prior Beta(1, 1 / scale).
+
+    Args:
+      errors: `[p]` whole numbers, wrong answers among the first `rows`.
+      rows: `[p]` whole numbers >= `errors`.
+      delta: In (0, 1).
+      scale: About the rate that is expected, in (0, 1): the interval is shortest near it, and holds
+        for any.
+
+    Returns:
+      Lower and upper ends, `[p]` each, in [0, 1].
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Source: Robbins, Statistical Methods Related to the Law of the Iterated Logarithm, 1970; Howard,
+    Ramdas, McAuliffe and Sekhon, Time-Uniform, Nonparametric, Nonasymptotic Confidence Sequences,
+    2021.
+    """
+    check_probability("delta", delta)
+    check_probability("scale", scale)
+    k, n = np.broadcast_arrays(np.asarray(errors), np.asarray(rows))
+    if k.dtype.kind not in "iu" or n.dtype.kind not in "iu" or not np.all((k >= 0) & (k <= n)):
+        raise ValueError("errors and rows: expected whole numbers, 0 <= errors <= rows")
+    a, b = 1.0, 1.0 / scale
+    best = np.where(n > 0, k / np.maximum(n, 1), 0.5)
+    # log of likelihood at q that is just enough: below it the mixture has gained 1 / delta.
+    limit = special.betaln(a + k, b + n - k) - special.betaln(a, b) + math.log(delta)
+
+    def end(outer: float) -> np.ndarray:
+        inside, outside = best.copy(), np.full(best.shape, outer)
+        # The likelihood falls from its maximum to either side; 60 halvings are all of a double.
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            kept = special.xlogy(k, middle) + special.xlog1py(n - k, -middle) > limit
+            inside, outside = np.where(kept, middle, inside), np.where(kept, outside, middle)
+        return outside
+
+    low, high = end(0.0), end(1.0)
+    # Where all rows are right or wrong the end itself is not excluded.
+    return np.where(k > 0, low, 0.0), np.where(k < n, high, 1.0)
+
+
+def _sample(name: str, values: ArrayLike) -> np.ndarray:
+    found = metrics.array(name, values)
+    if found.dtype.kind not in "iuf" or found.ndim != 1 or not found.size:
+        raise ValueError(
+            f"{name}: expected numbers [n], n > 0, received {found.dtype} {found.shape}"
+        )
+    metrics.check_rows(np.isfinite(found), found, f"{name}: expected finite numbers")
+    return found.astype(np.float64)
+
+
+def _counts(baseline: ArrayLike, production: ArrayLike) -> np.ndarray:
+    """[2, k] int64."""
+    found = [metrics.array("baseline", baseline), metrics.array("production", production)]
+    for name, counts in zip(("baseline", "production"), found, strict=True):
+        if counts.dtype.kind not in "iu" or counts.ndim != 1 or (counts < 0).any():
+            raise ValueError(f"{name}: expected whole numbers >= 0, shape [k], received other ones")
+        if not counts.any():
+            raise ValueError(f"{name}: expected at least one row, received none")
+    if found[0].shape != found[1].shape:
+        raise ValueError(
+            "baseline and production: expected counts of the same classes, "
+            f"received shapes {found[0].shape} and {found[1].shape}"
+        )
+    return np.stack(found).astype(np.int64)
+
+
+def check_probability(name: str, value: Any) -> None:
+    """ValueError, which names it, unless an argument is a number between 0 and 1."""
+    metrics.number(name, value, "a number between 0 and 1", lambda x: 0 < x < 1)

@@ -1,0 +1,1 @@
+"""How good an uncertainty is: saved predictions, rows of metrics, means over seeds."""

@@ -1,0 +1,300 @@
+"""Rows of metrics with confidence intervals and differences from MCP."""
+
+import json
+import math
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from btcp_tf import metrics
+from btcp_tf.core import files
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
+
+DIFFERENCES = ("auroc", "aupr_error", "aurc")
+"""Metrics whose difference to the reference is reported, with a paired interval."""
+
+OOD_DIFFERENCES = ("auroc", "fpr95")
+"""The same for OOD detection."""
+
+VERDICTS = ("better", "worse", "not distinguishable")
+"""What the paired interval of the AUROC says of a method beside the reference."""
+
+EPOCH_METRICS = ("fpr", "fnr", "bacc", "auroc", "aupr_error", "aurc")
+"""Metrics of the curves per epoch."""
+
+
+def rows(
+    predictions: Predictions,
+    *,
+    dataset: str,
+    seed: int,
+    stage: str,
+    classifier_id: str,
+    split: str,
+    tau: float,
+    bootstrap_draws: int,
+    bootstrap_seed: int,
+    taus: Mapping[str, float] | None = None,
+    raw: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """One flat row of results for each method of the predictions: failure prediction.
+
+    Args:
+      predictions: The answers of one classifier.
+      dataset: Name of the data set.
+      seed: Seed of the run.
+      stage: "frozen" or "finetuned".
+      classifier_id: Names the classifier: rows that share it may be compared sample by sample.
+      split: Name of the part of the data.
+      tau: Decision threshold on u.
+      bootstrap_draws: Draws of the intervals.
+      bootstrap_seed: Seed of the draws; all methods get the same draws of samples.
+      taus: By method, a threshold of its own in the place of `tau`.
+      raw: Methods whose scores have no scale of their own: their threshold and calibration metrics
+        are NaN, as those of any score that leaves [0, 1] are.
+
+    Returns:
+      Rows of `method`, `task` "failure", `ood` "", the arguments above from `dataset` to `tau` (the
+      method's own, if any), `n`, `errors`, `accuracy`, each metric M of `btcp_tf.metrics.METRICS`
+      as `M`, and its 95 % bootstrap interval as `M_low`, `M_high`. Beside an `mcp` column, other
+      methods also have `M_minus_mcp`, `M_minus_mcp_low` and `M_minus_mcp_high` for the metrics in
+      `DIFFERENCES`, with paired intervals. `verdict` is one of `VERDICTS`, or "" where there is no
+      difference to judge. NaN where a metric is undefined, see `btcp_tf.metrics.evaluate_all`.
+    """
+    is_error = predictions.is_error
+    about = dict(
+        dataset=dataset,
+        seed=seed,
+        stage=stage,
+        classifier_id=classifier_id,
+        task="failure",
+        split=split,
+        ood="",
+        n=len(is_error),
+        errors=int(is_error.sum()),
+        accuracy=float(1 - is_error.mean()),
+    )
+    return _rows(
+        is_error,
+        predictions.uncertainty,
+        about,
+        table=metrics.METRICS,
+        differences=DIFFERENCES,
+        tau=tau,
+        taus=taus,
+        raw=raw,
+        draws=bootstrap_draws,
+        seed=bootstrap_seed,
+    )
+
+
+def ood_rows(
+    test: Predictions,
+    ood: Predictions,
+    *,
+    dataset: str,
+    ood_name: str,
+    seed: int,
+    stage: str,
+    classifier_id: str,
+    tau: float,
+    bootstrap_draws: int,
+    bootstrap_seed: int,
+    taus: Mapping[str, float] | None = None,
+    raw: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Rows of OOD detection and of the joint task, one of each for every method of both sets.
+
+    Args:
+      test: Answers to the test set.
+      ood: Answers of the same classifier to samples from out of its distribution; their labels, if
+        any, do not matter.
+      dataset: As in `rows`, and so are the arguments that are not here.
+      ood_name: Name of the OOD set.
+      bootstrap_draws: Draws of the intervals; each takes as many test and OOD samples as there are.
+
+    Returns:
+      Rows as those of `rows`, with `split` "test", `ood`, and `n_ood`, the number of OOD samples;
+      `n`, `errors` and `accuracy` are those of the test samples alone. First of `task` "ood": the
+      metrics in `btcp_tf.metrics.OOD_METRICS` of telling OOD from test samples, with differences in
+      `OOD_DIFFERENCES`. Then of `task` "joint": the metrics in `METRICS`, where both the wrong
+      answers and the OOD samples, `errors + n_ood`, are errors. (Kim, Koo and Hwang, A Unified
+      Benchmark for the Unknown Detection Capability of Deep Neural Networks, 2021.)
+
+    Raises:
+      ValueError: If no method scored both sets.
+    """
+    sizes = len(test.predicted), len(ood.predicted)
+    columns = {
+        name: np.concatenate([u, ood.uncertainty[name]])
+        for name, u in test.uncertainty.items()
+        if name in ood.uncertainty
+    }
+    if not columns:
+        raise ValueError(
+            f"{ood_name}: expected an uncertainty among {', '.join(test.uncertainty)}, "
+            f"received {', '.join(ood.uncertainty)}"
+        )
+    about: dict[str, Any] = dict(
+        dataset=dataset,
+        seed=seed,
+        stage=stage,
+        classifier_id=classifier_id,
+        split="test",
+        ood=ood_name,
+        n=sizes[0],
+        n_ood=sizes[1],
+        errors=int(test.is_error.sum()),
+        accuracy=float(1 - test.is_error.mean()),
+    )
+    is_ood = np.repeat([False, True], sizes)
+    is_failure = np.concatenate([test.is_error, np.ones(sizes[1], bool)])
+    result = []
+    for task, target, table, differences in (
+        ("ood", is_ood, metrics.OOD_METRICS, OOD_DIFFERENCES),
+        ("joint", is_failure, metrics.METRICS, DIFFERENCES),
+    ):
+        result += _rows(
+            target,
+            columns,
+            about | {"task": task},
+            table=table,
+            differences=differences,
+            tau=tau,
+            taus=taus,
+            raw=raw,
+            draws=bootstrap_draws,
+            seed=bootstrap_seed,
+            parts=sizes,
+        )
+    return result
+
+
+def _rows(
+    target: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    about: Mapping[str, Any],
+    *,
+    table: Mapping[str, metrics.Metric],
+    differences: Collection[str],
+    tau: float,
+    taus: Mapping[str, float] | None,
+    raw: Collection[str],
+    draws: int,
+    seed: int,
+    parts: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of the columns, for a target that a high u is to find; see `rows` and `bootstrap`."""
+    tau_of = {method: (taus or {}).get(method, tau) for method in columns}
+    values = {
+        method: metrics.evaluate_all(target, u, tau=tau_of[method], table=table)
+        for method, u in columns.items()
+    }
+    drawn = metrics.bootstrap(
+        target, columns, tau=tau_of, draws=draws, seed=seed, table=table, parts=parts
+    )
+    result = []
+    for method in columns:
+        row = dict(about) | {"method": method, "tau": tau_of[method]}
+        for name, value in values[method].items():
+            if method in raw and table[name].kind != "ranking":
+                row |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
+            else:
+                row |= _with_interval(name, value, drawn[method][name])
+        if REFERENCE in columns and method != REFERENCE:
+            for name in differences:
+                row |= _with_interval(
+                    f"{name}_minus_{REFERENCE}",
+                    values[method][name] - values[REFERENCE][name],
+                    drawn[method][name] - drawn[REFERENCE][name],
+                )
+        result.append(row | {"verdict": verdict(row)})
+    return result
+
+
+def verdict(row: Mapping[str, Any]) -> str:
+    """One of `VERDICTS`, or "" without a defined difference to the reference."""
+    low, high = (row.get(f"auroc_minus_{REFERENCE}_{end}", math.nan) for end in ("low", "high"))
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    better, worse, neither = VERDICTS
+    return better if low > 0 else worse if high < 0 else neither
+
+
+def _with_interval(name: str, value: float, draws: np.ndarray) -> dict[str, float]:
+    low, high = metrics.interval(draws)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def epoch_metrics(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> dict[str, float]:
+    """A point of the curves per epoch: `accuracy`, `u_mean`, `u_std` and `EPOCH_METRICS`.
+
+    Arguments as `btcp_tf.metrics.tie_groups` and `evaluate_groups`. NaN, without a warning, where a
+    metric is undefined: an early classifier may have no correct answer, a late one no error.
+    """
+    groups = metrics.tie_groups(is_error, uncertainty)
+    u = np.asarray(uncertainty, np.float64)
+    table = {name: metrics.METRICS[name] for name in EPOCH_METRICS}
+    values = metrics.evaluate_groups(groups, tau=tau, table=table)
+    return {
+        "accuracy": float(groups.correct[-1] / groups.rows[-1]),
+        "u_mean": float(u.mean()),
+        "u_std": float(u.std()),
+    } | {name: float(value) for name, value in values.items()}
+
+
+def save_rows(
+    path: str | os.PathLike, rows: list[dict[str, Any]], extra: Mapping[str, Any]
+) -> None:
+    """Writes `path`, JSON `{"extra": …, "rows": […]}` with sorted keys.
+
+    Args:
+      path: The file.
+      rows: See `rows`; NaN is written as null.
+      extra: Whatever belongs to all rows, of dicts, lists, words and numbers. NaN is written as
+        null, infinity as the word "Infinity" or "-Infinity": JSON knows neither.
+    """
+    text = json.dumps(
+        _plain({"rows": rows, "extra": extra}), sort_keys=True, indent=1, ensure_ascii=False
+    )
+    with files.atomic_path(path) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """`value` with types and numbers that JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def load_rows(path: str | os.PathLike) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Reads what `save_rows` wrote: `(rows, extra)`, with NaN for null in the rows.
+
+    Raises:
+      ValueError: If it is no such file; the message names it.
+      OSError: If it cannot be opened.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+        saved, extra = content["rows"], content["extra"]
+        result = [
+            {key: math.nan if value is None else value for key, value in row.items()}
+            for row in saved
+        ]
+        return result, dict(extra)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{os.fspath(path)}: expected JSON with rows and extra as save_rows writes it, "
+            f"received {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,383 @@
+"""Files of rows, .csv, .jsonl and .parquet, read as columns; every error names the place.
+
+Here is how such files are written and how their entries become numbers. Which columns there are
+to be is the business of those who read: `btcp_tf.evaluation` and `btcp_tf.scores`.
+"""
+
+import csv
+import dataclasses
+import datetime
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+ENDINGS = (".csv", ".jsonl", ".parquet")
+"""Of files that can be read."""
+
+_PROBABILITY = re.compile(r"probs_[0-9]+")
+
+# So many digits fit an int64.
+_CLASS_NUMBER = re.compile(r"\s*\+?[0-9]{1,18}\s*", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Columns:
+    """What stands in a file of n rows, n > 0."""
+
+    file: str
+    """How errors begin."""
+    names: tuple[str, ...]
+    """All columns of the file, each once."""
+    values: Mapping[str, list[Any]]
+    """Those that were asked for, `[n]` each, entries as they stand in the file; None: none."""
+    places: Sequence[int]
+    """Line of each row, `[n]`, from 1; where `unit` is "row" its number, from 0."""
+    unit: str
+    words: bool
+    """Whether every entry is a word, even if it is one of a number."""
+    classes: int | None
+    """Number of class probabilities, in `probs_0`, `probs_1`, … or a list `probs`; None: none."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def require(self, *names: str) -> None:
+        """ValueError unless the file has these columns."""
+        for name in names:
+            if name not in self.names:
+                received = ", ".join(map(shown, self.names)) or "none"
+                raise ValueError(f"{self.file}: expected the column {name}, received {received}")
+
+    def place(self, row: int) -> str:
+        """Where a row stands, such as "in line 2"."""
+        return f"in {self.unit} {self.places[row]}"
+
+    def answered(self) -> "Columns":
+        """The rows without a `problem`, a column to be asked for; ValueError if there is none."""
+        problems = self.values.get("problem")
+        if problems is None or not any(problems):
+            return self
+        kept = [row for row, problem in enumerate(problems) if not problem]
+        if not kept:
+            raise ValueError(
+                f"{self.file}: expected a row with an answer, received {len(problems)} with a "
+                f"problem: {shown(problems[0])}"
+            )
+        return self.taken(kept)
+
+    def taken(self, rows: Sequence[int]) -> "Columns":
+        """These rows alone, at least one, by their numbers from 0."""
+        values = {name: [column[row] for row in rows] for name, column in self.values.items()}
+        return dataclasses.replace(self, values=values, places=[self.places[row] for row in rows])
+
+    def converted(self, name: str, convert: Callable[[Any], Any], wanted: str) -> list[Any]:
+        """A column, each entry converted, `[n]`.
+
+        Args:
+          name: A column in `values`.
+          convert: Entry → anything; its ValueError, TypeError or OverflowError becomes one that
+            says `wanted` and where the entry stands.
+          wanted: What is expected of an entry.
+        """
+        result: list[Any] = []
+        try:
+            for value in self.values[name]:
+                result.append(convert(value))
+        except (ValueError, TypeError, OverflowError):
+            raise self._error(name, wanted, len(result)) from None
+        return result
+
+    def numbers(self, name: str) -> np.ndarray:
+        """A column of finite numbers, `[n]` float64; else ValueError."""
+        wanted = "a finite number"
+        found = np.array(self.converted(name, self._number, wanted), np.float64)
+        bad = np.flatnonzero(~np.isfinite(found))
+        if len(bad):
+            raise self._error(name, wanted, int(bad[0]))
+        return found
+
+    def has_numbers(self, name: str) -> bool:
+        """Whether any entry of a column is a number, finite or not."""
+        for value in self.values[name]:
+            try:
+                self._number(value)
+            except (ValueError, TypeError, OverflowError):
+                continue
+            return True
+        return False
+
+    @property
+    def _number(self) -> Callable[[Any], float]:
+        return float if self.words else _number
+
+    def class_numbers(self, name: str) -> np.ndarray:
+        """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
+        return np.array(self.converted(name, class_number, "a class number"), np.int64)
+
+    def probabilities(self) -> np.ndarray | None:
+        """Class probabilities, `[n, classes]` float64, not checked to be any; None: there are none.
+
+        Raises:
+          ValueError: If a number is missing or none, or not all rows have as many.
+        """
+        if "probs" in self.values:
+            size = max(self.classes or 0, 2)
+
+            def numbers(value: Any) -> list[float]:
+                if not isinstance(value, list) or len(value) != size:
+                    raise ValueError
+                return list(map(_number, value))
+
+            return np.array(self.converted("probs", numbers, f"a list of {size} numbers"))
+        names = [name for name in self.values if _PROBABILITY.fullmatch(name)]
+        expected = [f"probs_{number}" for number in range(len(names))]
+        if set(names) != set(expected):
+            raise ValueError(
+                f"{self.file}: expected class probabilities {expected[0]} to {expected[-1]}, "
+                f"received {', '.join(names)}"
+            )
+        return np.stack([self.numbers(name) for name in expected], axis=1) if names else None
+
+    def times(self, name: str) -> np.ndarray:
+        """A column of points in time, `[n]` float64, of which only the order counts.
+
+        All are numbers, such as Unix seconds, or all are ISO 8601 dates, with time or without, all
+        with a time zone or none. Parquet's own dates are those.
+
+        Raises:
+          ValueError: If an entry is missing, is none of these, or not of the kind of the first one;
+            the message names its line.
+        """
+        wanted = "a time: ISO 8601, such as 2024-05-31T12:00:00Z, or a number such as Unix seconds"
+        found = self.converted(name, _time, wanted)
+        for row, (kind, _) in enumerate(found):
+            if kind != found[0][0]:
+                wanted = f"{found[0][0]} as {self.place(0)}"
+                raise self._error(name, wanted, row)
+        return np.array([seconds for _, seconds in found], np.float64)
+
+    def _error(self, name: str, wanted: str, row: int) -> ValueError:
+        value = self.values[name][row]
+        received = "none" if value is None else repr(value)
+        return ValueError(
+            f"{self.file}: {name}: expected {wanted}, received {received} {self.place(row)}"
+        )
+
+
+def is_probability(name: str) -> bool:
+    """Whether a column holds class probabilities."""
+    return name == "probs" or _PROBABILITY.fullmatch(name) is not None
+
+
+def class_number(value: Any) -> int:
+    """A number of a class, in [0, 2^63), from what stands in a file.
+
+    Raises:
+      ValueError: If it is none; 1.0 is none.
+    """
+    if isinstance(value, str) and _CLASS_NUMBER.fullmatch(value):
+        return int(value)
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    raise ValueError(f"expected a class number, received {value!r}")
+
+
+def truth(value: Any) -> bool:
+    """Whether an answer is accepted, from what stands in a file: true, false, 1 or 0.
+
+    Raises:
+      ValueError: If it is none of these.
+    """
+    words = {"true": True, "false": False, "1": True, "0": False}
+    word = str(value).strip().lower()
+    if type(value) not in (bool, int, str) or word not in words:
+        raise ValueError(f"expected true or false, received {value!r}")
+    return words[word]
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"expected a number, received {value!r}")
+    return float(value)
+
+
+def _time(value: Any) -> tuple[str, float]:
+    """The kind of a point in time, and its seconds; ValueError if it is none."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            value = datetime.datetime.fromisoformat(value.strip())
+    if type(value) in (int, float) and math.isfinite(value):
+        return "a number", float(value)
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = datetime.datetime.combine(value, datetime.time())
+    if not isinstance(value, datetime.datetime):
+        raise ValueError(f"expected a time, received {value!r}")
+    if value.tzinfo is None:
+        # The local time zone would make the order hang on the machine.
+        return "a time without a time zone", value.replace(tzinfo=datetime.UTC).timestamp()
+    return "a time with a time zone", value.timestamp()
+
+
+def shown(name: object) -> str:
+    """A name as it can be printed: one that is not UTF-8 with its bytes in hexadecimal."""
+    return str(name).encode("utf-8", "backslashreplace").decode()
+
+
+def read(
+    path: str | os.PathLike, wanted: Collection[str] | None = None, *, file: str = ""
+) -> Columns:
+    """Reads a file row by row, and keeps the columns that are wanted.
+
+    Args:
+      path: .csv: UTF-8, but for the bytes in names of files, commas, names in the first line, empty
+        lines left out. .jsonl: one object a line. .parquet: needs pyarrow.
+      wanted: Names of the columns to keep, as far as they are there; None: all.
+      file: How errors begin; empty: with the path.
+
+    Raises:
+      ValueError: If it is no such file, or has no row; the message names the line.
+      OSError: If it cannot be opened.
+    """
+    file = file or os.fspath(path)
+    readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    reader = readers.get(os.path.splitext(path)[1].lower())
+    if reader is None:
+        raise ValueError(f"{file}: expected a file that ends in {', '.join(ENDINGS)}")
+    found = reader(path, wanted, file)
+    if not len(found):
+        raise ValueError(f"{file}: expected at least one row, received none")
+    return found
+
+
+def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+    places: list[int] = []
+    # Names of files need not be UTF-8.
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as lines:
+        # Strict: an open quote would swallow the rows behind it.
+        reader = csv.reader(lines, strict=True)
+        try:
+            names = tuple(name.strip() for name in next(reader, []))
+            _check_names(names, file, " in the first line")
+            values = _empty(names, wanted)
+            kept = [(names.index(name), column) for name, column in values.items()]
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    raise ValueError(
+                        f"{file}: expected {len(names)} entries, received {len(row)} in line "
+                        f"{reader.line_num}"
+                    )
+                for index, column in kept:
+                    column.append(row[index] or None)
+                places.append(reader.line_num)
+        except csv.Error as error:
+            raise ValueError(
+                f"{file}: expected rows of text, received {error} in line {reader.line_num}"
+            ) from None
+    classes = sum(_PROBABILITY.fullmatch(name) is not None for name in names)
+    return Columns(file, names, values, places, "line", True, classes or None)
+
+
+def _read_jsonl(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+    names: dict[str, None] = {}
+    values: dict[str, list[Any]] = {}
+    places: list[int] = []
+    classes = None
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            received = ""
+            try:
+                row = json.loads(_text(line))
+            except (ValueError, RecursionError) as error:
+                received = str(error)
+            else:
+                if not isinstance(row, dict):
+                    received = type(row).__name__
+            if received:
+                raise ValueError(
+                    f"{file}: expected a JSON object, received {received} in line {number}"
+                )
+            if not row.keys() <= names.keys():
+                for name in row:
+                    if name not in names and (wanted is None or name in wanted):
+                        values[name] = [None] * len(places)
+                names |= dict.fromkeys(row)
+            for name, column in values.items():
+                column.append(row.get(name))
+            if classes is None and isinstance(row.get("probs"), list):
+                classes = len(row["probs"])
+            places.append(number)
+    return Columns(file, tuple(names), values, places, "line", False, classes)
+
+
+def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+    classes = None
+    with open(path, "rb") as content:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise ValueError(
+                f"{file}: expected pyarrow, which reads .parquet, to be installed, received none: "
+                "pip install pyarrow"
+            ) from None
+        try:
+            with parquet.ParquetFile(content) as table:
+                names = tuple(table.schema_arrow.names)
+                _check_names(names, file)
+                values = _empty(names, wanted)
+                for batch in table.iter_batches(columns=list(values)):
+                    for name, column in values.items():
+                        column += batch[name].to_pylist()
+                rows = table.metadata.num_rows
+                if "probs" in names:
+                    classes = _length(table)
+        except (pyarrow.ArrowException, OSError, TypeError) as error:
+            received = " ".join(str(error).split())
+            raise ValueError(f"{file}: expected a Parquet file, received {received}") from None
+    return Columns(file, names, values, range(rows), "row", False, classes)
+
+
+def _length(table: Any) -> int | None:
+    """Of the first list in the column `probs`; a row without an answer has none."""
+    for batch in table.iter_batches(columns=["probs"], batch_size=1024):
+        for value in batch["probs"]:
+            if value.as_py() is not None:
+                return len(value.as_py())
+    return None
+
+
+def _empty(names: Sequence[str], wanted: Collection[str] | None) -> dict[str, list[Any]]:
+    return {name: [] for name in names if wanted is None or name in wanted}
+
+
+def _check_names(names: Sequence[str], file: str, where: str = "") -> None:
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            byte = ord(name[error.start]) - 0xDC00
+            raise ValueError(
+                f"{file}: expected names in UTF-8, received the byte {byte:#04x}"
+            ) from None
+    if not names or len(set(names)) != len(names):
+        raise ValueError(
+            f"{file}: expected names{where}, each once, received {', '.join(names) or 'none'}"
+        )
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the byte {line[error.start]:#04x}, which is not UTF-8,") from None

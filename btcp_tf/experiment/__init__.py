@@ -1,0 +1,1 @@
+"""One run and one study, from settings to a published model."""

@@ -1,0 +1,232 @@
+"""The settings of a run: flag files, presets and command line in, one `Config` out."""
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from btcp_tf.core import command, files, keras_setup, wording
+from btcp_tf.core.command import FIELDS, UsageError
+from btcp_tf.core.config import OWN_DATA, Config, check, to_word
+
+USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
+
+TRIALS = ("quick", "smoke")
+"""Presets whose models nobody should serve: too little data, or too few epochs."""
+
+
+def flags_dir() -> Path:
+    """Folder of the project's flag files, in an installed package or a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "flags"
+    return installed if installed.is_dir() else package.parent / "flags"
+
+
+def presets() -> list[str]:
+    """Names that `--preset` accepts: the flag files that are not a data set's."""
+    from btcp_tf.data.catalog import DATASETS
+
+    return sorted(path.stem for path in flags_dir().glob("*.cfg") if path.stem not in DATASETS)
+
+
+def define_flags(flag_values: flags.FlagValues | None = None) -> flags.FlagValues:
+    """Defines one flag for each setting of `Config`, and `--preset`.
+
+    Args:
+      flag_values: Where to define them; None: a new, private set.
+
+    Returns:
+      The set that now holds the flags.
+    """
+    flag_values = flags.FlagValues() if flag_values is None else flag_values
+    command.define_settings(FIELDS, flag_values)
+    flags.DEFINE_string(
+        "preset",
+        "",
+        "Settings of flags/<preset>.cfg over the data set's own.",
+        flag_values=flag_values,
+    )
+    return flag_values
+
+
+def parse(
+    argv: Sequence[str] | None = None,
+    flag_values: flags.FlagValues | None = None,
+    *,
+    usage: str = USAGE,
+) -> Config:
+    """Reads a command line; ends the process where it asks for help or is wrong.
+
+    `--output_dir` is filled in where it was left out, and the default of
+    `--finetune_method` is limited to the methods that run.
+
+    Args:
+      argv: The words after the program's name; None: those of this process.
+      flag_values: Flags from `define_flags`, perhaps with further ones; None:
+        new ones. What was read into it before is forgotten.
+      usage: First line of `--help`.
+
+    Returns:
+      The settings of the run.
+
+    Raises:
+      SystemExit: With status 0 after `--help`; with status 2 after an error,
+        which is one line on stderr.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    flag_values = define_flags() if flag_values is None else flag_values
+    command.answer_questions(words, flag_values, usage)
+    with command.exit_on_error():
+        return _parse(words, flag_values)
+
+
+def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
+    from btcp_tf.data.catalog import DATASETS
+    from btcp_tf.data.datasets import check_name, short_name
+    from btcp_tf.methods.registry import METHODS
+
+    keras_setup.check(("float32",))
+    given = words
+    # Which files stand before the words is known only from the words, which may
+    # themselves name flag files: read, look, read again with more in front.
+    leftovers = command.read(flag_values, words)
+    if leftovers:
+        raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
+    preset: Any = flag_values["preset"].value
+    if preset:
+        _check_name("preset", preset, presets())
+        words = [f"--flagfile={flags_dir() / preset}.cfg", *words]
+        command.read(flag_values, words)
+    dataset: Any = flag_values["dataset"].value
+    data_dir: Any = flag_values["data_dir"].value
+    check_name(dataset, data_dir)
+    if dataset in DATASETS:
+        command.read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
+    values: dict[str, Any] = {name: flag_values[name].value for name in FIELDS}
+    for name in values["method"]:
+        _check_name("method", name, METHODS)
+        base = METHODS[name].column_of
+        if base and base not in values["method"]:
+            raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
+    trained = [name for name, method in METHODS.items() if method.trained]
+    exported = [name for name in values["method"] if METHODS[name].exported]
+    if not exported:
+        can = [name for name, method in METHODS.items() if method.exported]
+        raise UsageError(
+            f"method: expected among them one that a SavedModel can answer, {', '.join(can)}, "
+            f"received {','.join(values['method'])}"
+        )
+    if values["export_method"] not in ("auto", *exported):
+        raise UsageError(
+            f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
+            f"{', '.join(exported)}, received {values['export_method']}"
+            + wording.suggestion(values["export_method"], exported)
+        )
+    for name in values["finetune_method"]:
+        _check_name("finetune_method", name, trained)
+    if not flag_values["finetune_method"].present:
+        # The default must not conflict with a --method that leaves it out.
+        values["finetune_method"] = [
+            name for name in values["finetune_method"] if name in values["method"]
+        ]
+    # A shell leaves the ~ of --output_dir=~/runs to the program.
+    for name in ("output_dir", "export_dir", "data_dir"):
+        values[name] = os.path.expanduser(values[name])
+    if dataset in OWN_DATA:
+        # A shell completes the name of a folder with a slash: the same data all the same.
+        values["data_dir"] = os.path.normpath(values["data_dir"])
+    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
+    config = Config(**values)
+    # The promises that a run's report makes have these, whatever its own threshold.
+    check_decision(given, flag_values, used=("delta", "min_coverage"))
+    data_name = short_name(dataset, config.data_dir)
+    if preset in TRIALS and not config.export_name:
+        # Beside the models that are served, not above them.
+        config = dataclasses.replace(config, export_name=f"{data_name}-{preset}")
+    if not config.output_dir:
+        parts = filter(None, [data_name, preset, f"seed{config.seed}"])
+        config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
+    return config
+
+
+def _check_name(setting: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise UsageError(wording.expected_one_of(setting, known, name))
+
+
+def check_decision(
+    words: Sequence[str], flag_values: flags.FlagValues, used: Iterable[str] = ()
+) -> None:
+    """UsageError for a word that sets what the chosen `threshold` would ignore.
+
+    A setting in a flag file may be unused: the file of a run holds them all.
+
+    Args:
+      words: The words after the program's name.
+      flag_values: What was read from them, `threshold` among it.
+      used: Settings that the command has a use for whatever the threshold.
+    """
+    from btcp_tf.thresholds import RULES, settings_of
+
+    threshold: Any = flag_values["threshold"].value
+    known = {rule: settings_of(rule) for rule in RULES}
+    own = known.get(threshold, known["given"])
+    before = words[: list(words).index("--")] if "--" in words else words
+    for word in before:
+        match = re.match(r"--?(\w+)", word)
+        name = match[1] if match else ""
+        rules = [rule for rule in known if name in known[rule]]
+        if name in FIELDS and name != "tau" and rules and name not in {*own, *used}:
+            raise UsageError(
+                f"{name}: expected only with --threshold={' or '.join(rules)}, received it with "
+                f"--threshold={threshold}"
+            )
+
+
+def save_flagfile(config: Config, path: str | os.PathLike) -> None:
+    """Writes every setting as `--name=value`, in order of declaration, atomically.
+
+    `parse(["--flagfile=PATH"])` returns an equal `Config`.
+    """
+    lines = ["# All settings of one run; --flagfile with this file repeats it."]
+    lines += [f"--{name}={word}" for name, word in config.settings().items()]
+    with files.atomic_path(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def load_flagfile(path: str | os.PathLike) -> dict[str, str]:
+    """The settings that a flag file sets, as words in the form of `Config.settings`.
+
+    Raises:
+      UsageError: If the file is missing or is not a flag file of this version.
+    """
+    flag_values = define_flags()
+    command.read(flag_values, [f"--flagfile={os.fspath(path)}"])
+    return {
+        name: to_word(check(field, flag_values[name].value))
+        for name, field in FIELDS.items()
+        if flag_values[name].present
+    }
+
+
+def differences(config: Config, saved: Mapping[str, str]) -> list[str]:
+    """Names of the settings under which two runs would have different results.
+
+    Args:
+      config: Settings of one run.
+      saved: Settings of the other, from `load_flagfile`. One that is missing, since that run is
+        older than the setting, has the value that means "as before" (see `config.setting`).
+
+    Returns:
+      Names in order of declaration; empty if the runs agree.
+    """
+    return [
+        name
+        for name, word in config.settings(results_only=True).items()
+        if saved.get(name, to_word(FIELDS[name].metadata["before"])) != word
+    ]

@@ -1,0 +1,1 @@
+"""How one gets an uncertainty: one function for each method."""

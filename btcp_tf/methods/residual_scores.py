@@ -1,0 +1,80 @@
+"""The residual estimator as methods of a run."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from btcp_tf.methods.outputs import Outputs, Reference, Score
+
+if TYPE_CHECKING:
+    import keras
+
+
+def residual(reference: Reference) -> Score:
+    """MCP, corrected by the whole answer, by second heads on the features and on the image itself,
+    and by the training samples that are nearest in either: logit(u) = a · logit(1 − largest
+    probability) + b + h · evidence; see `estimators.fit_residual`.
+
+    Fitted by cross-validated logistic regression to the errors of the validation samples, and to
+    those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
+    the samples themselves, it is MCP, calibrated. Range [0, 1].
+    """
+    from btcp_tf.methods.residual_fit import (
+        EVIDENCE,
+    )  # TensorFlow, which the rest of this module does without.
+
+    return _residual("residual", reference, EVIDENCE)
+
+
+def residual_no_index(reference: Reference) -> Score:
+    """`residual` without the nearest training samples: nothing of them goes into the model.
+
+    Range [0, 1].
+    """
+    from btcp_tf.methods.residual_fit import (
+        NO_INDEX,
+    )  # TensorFlow, which the rest of this module does without.
+
+    return _residual("residual_no_index", reference, NO_INDEX)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidualScore:
+    """A fitted residual estimator: u of outputs, and the parts that a model is made of."""
+
+    readers: "dict[str, keras.layers.Layer]"
+    weights: "estimators.Weights"
+    fit: "estimators.Fit"
+    held_out_u: np.ndarray
+    """u `[n]` of the validation samples, each by a fit that has not seen it."""
+
+    def __call__(self, outputs: Outputs) -> np.ndarray:
+        from btcp_tf.methods import (
+            residual_fit,
+        )  # TensorFlow, which the rest of this module does without.
+
+        return residual_fit.score_residual(self.readers, self.weights, outputs)
+
+    def contributions(self, outputs: Outputs) -> tuple[tuple[str, ...], np.ndarray]:
+        """What moved logit(u) of each answer, and by how much: see `estimators.contributions`."""
+        from btcp_tf.methods import (
+            residual_fit,
+        )  # TensorFlow, which the rest of this module does without.
+
+        return residual_fit.contributions(self.readers, self.weights, outputs, self.fit.baseline)
+
+
+def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
+    from btcp_tf.methods import (
+        residual_fit,
+    )  # TensorFlow, which the rest of this module does without.
+
+    if reference.verbose:
+        print(f"fitting {name}", flush=True)
+    own, *folds = reference.held_out
+    fit, readers, weights, held_out_u = residual_fit.fit_residual(
+        own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose
+    )
+    reference.facts[name] = fit.summary
+    return ResidualScore(readers, weights, fit, held_out_u)

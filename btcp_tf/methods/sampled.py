@@ -1,0 +1,22 @@
+"""Methods that need several answers for each sample: MC dropout and ensembles."""
+
+from btcp_tf.methods import answers
+from btcp_tf.methods.outputs import Reference, Score, samples_of
+
+
+def mc_dropout(reference: Reference) -> Score:
+    """Entropy of the mean probabilities of many passes with dropout on, divided by log k (Gal and
+    Ghahramani, 2016; u as in the ConfidNet protocol).
+
+    Range [0, 1]. Needs `sampled["dropout"]`.
+    """
+    return lambda outputs: answers.entropy_of(samples_of("mc_dropout", outputs, "dropout"))
+
+
+def ensemble(reference: Reference) -> Score:
+    """Entropy of the mean probabilities of classifiers trained apart, divided by log k
+    (Lakshminarayanan, Pritzel and Blundell, 2017).
+
+    Range [0, 1]. Needs `sampled["ensemble"]`.
+    """
+    return lambda outputs: answers.entropy_of(samples_of("ensemble", outputs, "ensemble"))

@@ -1,0 +1,1 @@
+"""From an input to probabilities and an uncertainty: Keras models and layers."""

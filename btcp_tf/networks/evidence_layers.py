@@ -1,0 +1,517 @@
+"""Keras layers of the residual estimator: what each kind of evidence computes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+_PACKAGE = "btcp_tf"
+
+NEIGHBORS = 64
+"""Nearest samples that are looked at, unless there are fewer."""
+
+_SIDE = 28
+
+_CELL = 4
+
+_DIRECTIONS = 8
+
+_FLAT = 0.4  # Energy of gradients next to which what a cell shows is not blown up.
+
+_FADED = 0.05  # Of the usual contrast: a few gray levels. Images of less show noise.
+
+_COUNTS = {1: (5, 10, 20, 50), 2: (8, 16, 32, 64)}  # By version.
+
+_BLOCK = 8192
+
+_SPARE = 14  # Candidates beyond the nearest: rounding may rank them among these.
+
+_SAME = 1e-5  # Of the spread: points that are this close are one, computed twice.
+
+_NEAR = 3e-2  # Of the spread: below it all distances are alike.
+
+_DOUBT = 0.05  # Weight of not knowing, beside at most 1 for each neighbor.
+
+
+class _Float32(layers.Layer):
+    """A layer in float32 whatever the policy: half precision has too few digits for u near 0."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{"dtype": "float32", **settings})
+
+    def get_config(self) -> dict[str, Any]:
+        # Keras' default would look for the arguments of `__init__`, and lose name and dtype.
+        return dict(super().get_config())
+
+
+class _Versioned(_Float32):
+    """A layer whose formula has changed; one from a file of btcp_tf 0.1.0 keeps the first."""
+
+    def __init__(self, version: int = 2, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.version = version
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "version": self.version}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls(**{"version": 1, **config})
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class McpLogit(_Float32):
+    """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`, exact where the softmax is 1 or 0."""
+
+    def call(self, logits: Any) -> Any:
+        ordered = ops.flip(ops.sort(logits, axis=1), axis=1)
+        return ops.logsumexp(ordered[:, 1:], axis=1, keepdims=True) - ordered[:, :1]
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class AnswerEvidence(_Float32):
+    """What the answer itself says: logits `[n, k]` → `[n, e]`.
+
+    The largest log-probabilities in order, the margin between the first two, the entropy, and
+    perhaps the predicted class (one column for each).
+
+    Args:
+      top: Log-probabilities that are taken, at most k.
+      classes: Whether the predicted class is told.
+    """
+
+    def __init__(self, top: int = 5, classes: bool = True, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.top = top
+        self.classes = classes
+
+    def call(self, logits: Any) -> Any:
+        k = logits.shape[1]
+        log_probs = ops.maximum(ops.log_softmax(logits, axis=1), -30.0)
+        probs = ops.exp(log_probs)
+        ordered = ops.flip(ops.sort(log_probs, axis=1), axis=1)
+        chances = ops.exp(ordered[:, :2])
+        told = [
+            ordered[:, : min(self.top, k)],
+            chances[:, :1] - chances[:, 1:],
+            -ops.sum(probs * log_probs, axis=1, keepdims=True),
+        ]
+        if self.classes:
+            told.append(ops.one_hot(ops.argmax(logits, axis=1), k, dtype="float32"))
+        return ops.concatenate(told, axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "top": self.top, "classes": self.classes}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class View(_Versioned):
+    """What an image shows, whatever a classifier makes of it: `[n, h, w(, c)]` → `[n, v + 1]`.
+
+    Histograms of oriented gradients (Dalal and Triggs, 2005) of the gray image in 28 × 28 pixels:
+    8 directions in 7 × 7 cells, each by the energy of the 3 × 3 cells around it. And the image
+    itself, in 14 × 14 pixels of c channels: v = 392 + 196 c. Other sizes are brought to that one.
+    Each image is standardized first, so the scale of its pixels does not matter. The last column is
+    its contrast: the standard deviation of its pixels, in their unit.
+    """
+
+    def call(self, images: Any) -> Any:
+        x = ops.cast(images, "float32")
+        if len(x.shape) == 3:
+            x = ops.expand_dims(x, -1)
+        whole: Any = dict(axis=(1, 2, 3), keepdims=True)
+        # Squares of pixels must neither overflow nor vanish; and the mean of one color is exact.
+        largest = ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
+        x = x / largest
+        x = x - ops.mean(x, **whole)
+        # An image of one color has no more than rounding errors to show.
+        spread = ops.std(x, **whole)
+        x = x / ops.maximum(spread, 1e-5)
+        if x.shape[1:3] != (_SIDE, _SIDE):
+            x = ops.image.resize(x, (_SIDE, _SIDE), antialias=True, data_format="channels_last")
+        gray = ops.mean(x, axis=-1)
+        across = ops.pad(gray[:, :, 2:] - gray[:, :, :-2], ((0, 0), (0, 0), (1, 1)))
+        down = ops.pad(gray[:, 2:] - gray[:, :-2], ((0, 0), (1, 1), (0, 0)))
+        # Each pixel votes for the two directions next to its own.
+        direction = ops.mod(ops.arctan2(down, across) * (_DIRECTIONS / (2 * np.pi)), _DIRECTIONS)
+        apart = ops.abs(direction[..., None] - np.arange(_DIRECTIONS, dtype=np.float32))
+        votes = ops.relu(1.0 - ops.minimum(apart, _DIRECTIONS - apart))
+        votes = votes * ops.sqrt(ops.square(across) + ops.square(down))[..., None]
+        cells = _CELL**2 * _means(votes, _CELL)
+        energy = ops.sum(ops.square(cells), axis=-1, keepdims=True)
+        around = 9 * _means(ops.pad(energy, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
+        cells = cells / ops.sqrt(around + _FLAT)
+        parts = [(cells, (_SIDE // _CELL) ** 2 * _DIRECTIONS)]
+        parts += [(_means(x, 2), (_SIDE // 2) ** 2 * x.shape[-1])]
+        parts += [(spread * largest, 1)] if self.version > 1 else []
+        return ops.concatenate([ops.reshape(part, (-1, size)) for part, size in parts], axis=1)
+
+
+def _faded(view: Any, faint: float) -> Any:
+    """A `View` `[n, v + 1]` without its last column: less of it, the less contrast there is.
+
+    Standardized, a single gray level would look like an image; without any, a blank one jumps.
+
+    Args:
+      view: Of images.
+      faint: The contrast of which 1 / √2 is left; 0: they are features, and stay what they are.
+    """
+    if not faint:
+        return view
+    contrast = view[:, -1:]
+    larger = ops.maximum(contrast, faint)  # Neither square overflows.
+    share = (contrast / larger) / ops.sqrt(
+        ops.square(contrast / larger) + ops.square(faint / larger)
+    )
+    return view[:, :-1] * share
+
+
+def as_points(features: np.ndarray, faint: float) -> np.ndarray:
+    """float32 `[n, d]` for heads and indexes; half precision's squares overflow."""
+    return np.asarray(keras.ops.convert_to_numpy(_faded(np.asarray(features, np.float32), faint)))
+
+
+def is_faint(name: str, around: Any) -> float:
+    """`faint` for evidence of this name, from `Seen` of the reference."""
+    if not name.startswith("image_"):
+        return 0.0
+    return max(_FADED * float(np.median(around.view[:, -1])), 1e-12)
+
+
+def _means(maps: Any, side: int, step: int | None = None) -> Any:
+    return ops.average_pool(maps, side, step, data_format="channels_last")
+
+
+def is_image(shape: Sequence[int | None]) -> bool:
+    """Whether samples of this shape have a `View`: at least 8 × 8 pixels of at most 4 channels."""
+    sides, channels = shape[:2], shape[2:]
+    return (
+        len(shape) in (2, 3)
+        and all(side is None or side >= 8 for side in sides)
+        and all(count is not None and count <= 4 for count in channels)
+    )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class NeighborEvidence(_Versioned):
+    """What the training samples around the features say: (features, logits) → `[n, e]`.
+
+    The share of other labels than the predicted class among the nearest 8, 16, 32 and 64; the
+    logarithm of the distance to the first, the tenth and the last of them; and of the distance to
+    the nearest sample of the predicted class over that to the nearest of any other.
+
+    Among the nearest k, a sample at distance d weighs 1 − d² / d_k² (Epanechnikov's kernel). So
+    nothing jumps where one of them comes or goes: its weight is 0 there. Where they are all equally
+    far, or all at the sample itself, what the next larger k says remains, and one half where that
+    says nothing either.
+
+    The index is an exhaustive one and goes wherever the model goes. It is searched in blocks:
+    memory is bounded by the batch times 8,192 numbers, or times 78 feature vectors.
+
+    Args:
+      size: Samples in the index.
+      width: Length of a feature vector.
+      neighbors: Nearest samples that are looked at, where there are so many.
+      axes: Principal components of the standardized points that distances are measured along, each
+        divided by the square root of its standard deviation; 0: they are measured between the
+        vectors as they are.
+      faint: See `_faded`.
+      version: 1 takes the nearest 5, 10, 20 and 50 without weights, repeated ones too, and the
+        logarithm of distance plus `unit`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        neighbors: int = NEIGHBORS,
+        axes: int = 0,
+        faint: float = 0.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.size = size
+        self.width = width
+        self.neighbors = min(neighbors, size)
+        self.axes = axes
+        self.faint = faint
+        self.points = self.add_weight(
+            shape=(size, axes or width), initializer="zeros", trainable=False, name="points"
+        )
+        self.labels = self.add_weight(
+            shape=(size,), initializer="zeros", trainable=False, dtype="int32", name="labels"
+        )
+        self.mean = self.add_weight(
+            shape=(width,), initializer="zeros", trainable=False, name="mean"
+        )
+        # A length below which all distances are alike.
+        self.unit = self.add_weight(shape=(), initializer="ones", trainable=False, name="unit")
+        if axes:
+            self.turn = self.add_weight(
+                shape=(width, axes), initializer="zeros", trainable=False, name="turn"
+            )
+        if self.version > 1:
+            self.shares = self.add_weight(
+                shape=(size,), initializer="ones", trainable=False, name="shares"
+            )
+
+    def set_points(
+        self, points: np.ndarray, labels: np.ndarray, shares: np.ndarray | float = 1.0
+    ) -> None:
+        """Fills the index.
+
+        Args:
+          points: `[size, width]`, features of the training samples.
+          labels: `[size]`.
+          shares: `[size]`, how much of a sample each is, see `distinct`.
+        """
+        # Far from the origin, rounding would swamp the distances.
+        mean = points.mean(axis=0, dtype=np.float64)
+        self.mean.assign(mean)
+        points = (points - mean).astype(np.float32)
+        if self.axes:
+            turn = _principal_axes(points, self.axes)
+            self.turn.assign(turn)
+            points = points @ turn
+        self.points.assign(points)
+        self.labels.assign(labels)
+        self.shares.assign(np.broadcast_to(shares, labels.shape))
+        self.unit.assign(max(_NEAR * _spread(points), 1e-12))
+
+    def call(self, features: Any, logits: Any) -> Any:
+        """
+        Args:
+          features: `[n, width]`, one column more if they are views.
+          logits: `[n, k]`.
+        """
+        features = _faded(features, self.faint) - self.mean
+        if self.axes:
+            features = ops.matmul(features, self.turn)
+        squared, places = self._nearest(features)
+        predicted = ops.cast(ops.argmax(logits, axis=1), "int32")
+        other = ops.take(self.labels, places) != predicted[:, None]
+        counts = sorted({min(count, self.neighbors) for count in _COUNTS[self.version]})
+        if self.version == 1:
+            distances = ops.log(ops.sqrt(squared) + self.unit)
+            parts = [ops.mean(ops.cast(other[:, :count], "float32"), axis=1) for count in counts]
+        else:
+            unit = ops.square(self.unit)
+            # Flat at 0, so that rounding does not move a sample that is in the index.
+            distances = 0.5 * ops.log(squared + unit)
+            parts = _weighted_shares(squared, unit, ops.take(self.shares, places), other, counts)
+        parts += [distances[:, place - 1] for place in sorted({1, min(10, self.neighbors)})]
+        parts += [distances[:, -1]]
+        # Where there is none among the neighbors, it is at least as far as the last of them.
+        far = distances[:, -1:]
+        same = ops.min(ops.where(other, far, distances), axis=1)
+        rest = ops.min(ops.where(other, distances, far), axis=1)
+        return ops.stack([*parts, same - rest], axis=1)
+
+    def _nearest(self, features: Any) -> tuple[Any, Any]:
+        """Squared distances `[n, neighbors]`, ascending, of the nearest samples, and their places
+        in the index."""
+        count = min(self.neighbors + _SPARE, self.size) if self.version > 1 else self.neighbors
+        best = places = None  # Negative ranks, largest first.
+        for start in range(0, self.size, _BLOCK):
+            end = min(start + _BLOCK, self.size)
+            points = self.points[start:end]
+            # |p|² − 2 q·p ranks the points by their distance to q.
+            ranks = ops.sum(ops.square(points), axis=1) - 2 * ops.matmul(
+                features, ops.transpose(points)
+            )
+            near, order = ops.top_k(-ranks, min(count, end - start))
+            order = order + start
+            if best is not None:
+                near, order = ops.concatenate([best, near], 1), ops.concatenate([places, order], 1)
+                near, chosen = ops.top_k(near, min(count, near.shape[1]))
+                order = ops.take_along_axis(order, chosen, axis=1)
+            best, places = near, order
+        # Anew from the differences: the product's rounding would swamp small distances.
+        difference = ops.expand_dims(features, 1) - ops.take(self.points, places, axis=0)
+        squared = ops.sum(ops.square(difference), axis=2)
+        if self.version == 1:
+            return squared, places
+        nearest, order = ops.top_k(-squared, self.neighbors)
+        return -nearest, ops.take_along_axis(places, order, axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        sizes = {"size": self.size, "width": self.width, "neighbors": self.neighbors}
+        return {**super().get_config(), **sizes, "axes": self.axes, "faint": self.faint}
+
+
+def _weighted_shares(
+    squared: Any, unit: Any, shares: Any, other: Any, counts: Sequence[int]
+) -> list[Any]:
+    """Shares `[n]` of other labels among as many of the nearest, see `NeighborEvidence`.
+
+    Args:
+      squared: Squared distances `[n, m]`, ascending.
+      unit: A square below which they are alike.
+      shares: `[n, m]`, how much of a sample each is.
+      other: bool `[n, m]`, whether its label is another one than that predicted.
+      counts: Ascending, at most m.
+    """
+    found: list[Any] = []
+    share: Any = 0.5
+    for count in reversed(counts):
+        reach = squared[:, count - 1 : count]
+        # Where they are all alike, which of them is nearer is a matter of rounding.
+        apart = ops.square(reach / (reach + unit))
+        weights = (reach - squared[:, :count]) / (reach + unit) * apart * shares[:, :count]
+        against = ops.sum(ops.where(other[:, :count], weights, 0.0), axis=1)
+        share = (against + _DOUBT * share) / (ops.sum(weights, axis=1) + _DOUBT)
+        found.insert(0, share)
+    return found
+
+
+def _spread(points: np.ndarray) -> float:
+    return float(np.sqrt(np.var(points, axis=0, dtype=np.float64).sum()))
+
+
+def distinct(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of a reference in which each point counts once, however often it is there.
+
+    Points are one if they are equal up to rounding, as if computed in another batch. One of several
+    labels is there with each of them, and is divided among these.
+
+    Args:
+      points: `[n, d]` float32.
+      labels: `[n]`.
+
+    Returns:
+      Numbers of the rows `[m]`, and how much of a point each is `[m]`.
+    """
+    from scipy import sparse, spatial
+
+    rows = points + np.float32(0)  # -0 is 0.
+    content = np.fromiter((hash(row.tobytes()) for row in rows), np.int64, len(rows))
+    _, first, point = np.unique(content, return_index=True, return_inverse=True)
+    unique = rows[first]
+    count, least = len(unique), _SAME * _spread(rows)
+    # What is near is near along some directions, too: there a tree finds it.
+    directions = np.random.default_rng(0).normal(size=(rows.shape[1], 8)) / 8**0.5
+    seen = (unique - unique.mean(axis=0, dtype=np.float64)) @ directions
+    _, near = spatial.KDTree(seen).query(seen, k=min(8, count), distance_upper_bound=3 * least)
+    here, column = np.nonzero(near.reshape(count, -1) < count)
+    there = near.reshape(count, -1)[here, column]
+    close = np.linalg.norm(unique[here] - unique[there], axis=1) <= least
+    links = sparse.coo_array((close, (here, there)), shape=(count, count))
+    _, group = sparse.csgraph.connected_components(links, directed=False)
+    # A point with each of its labels, in the order in which they came.
+    pairs = np.stack([group[point], labels], axis=1)
+    chosen = np.sort(np.unique(pairs, axis=0, return_index=True)[1])
+    of = group[point[chosen]]
+    return chosen, 1.0 / np.bincount(of)[of]
+
+
+def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
+    """Turn `[d, count]` of points whose mean is 0: the first axes, see `NeighborEvidence`."""
+    _, scale = standard(points)
+    apart = points * scale
+    variances, axes = np.linalg.eigh(apart.T @ apart / len(points))
+    # Where nothing varies there is rounding alone.
+    variances = np.maximum(variances[-count:], max(1e-6 * variances[-1], 1e-12))
+    return scale[:, None] * axes[:, -count:] / variances**0.25
+
+
+def standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale `[d]` that standardize the columns of a view.
+
+    They have one unit. So what hardly differs between these images is not blown up: it may differ
+    between others.
+    """
+    spread = points.std(axis=0)
+    least = 0.1 * np.sqrt(np.square(spread).mean())
+    return points.mean(axis=0), 1.0 / np.maximum(spread, least) if least else 0.0 * spread
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class HeadEvidence(_Versioned):
+    """What a second head on the same features says of the answer: (features, logits) → `[n, 3]`.
+
+    The log odds against the predicted class (from -10 to 10), its improbability, and the entropy of
+    the head's own answer.
+
+    Args:
+      width: Length of a feature vector.
+      classes: Classes, k.
+      hidden: Units of its hidden layer.
+      faint: See `_faded`.
+      version: 1 also says whether the head's own answer is another one, which jumps.
+    """
+
+    def __init__(
+        self, width: int, classes: int, hidden: int = 256, faint: float = 0.0, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.width = width
+        self.classes = classes
+        self.hidden = hidden
+        self.faint = faint
+        shapes = [(width,), (width,), (width, hidden), (hidden,), (hidden, classes), (classes,)]
+        names = ["mean", "scale", "kernel1", "bias1", "kernel2", "bias2"]
+        self.values = [
+            self.add_weight(shape=shape, initializer="zeros", trainable=False, name=name)
+            for shape, name in zip(shapes, names, strict=True)
+        ]
+
+    def call(self, features: Any, logits: Any) -> Any:
+        mean, scale, kernel1, bias1, kernel2, bias2 = self.values
+        features = _faded(features, self.faint)
+        x = ops.relu(ops.matmul((features - mean) * scale, kernel1) + bias1)
+        own = ops.log_softmax(ops.matmul(x, kernel2) + bias2, axis=1)
+        predicted = ops.argmax(logits, axis=1)
+        told = ops.one_hot(predicted, self.classes, dtype="float32")
+        log_p = ops.sum(told * own, axis=1)
+        against = ops.logsumexp(own - 1e9 * told, axis=1)
+        parts = [
+            ops.clip(against - log_p, -10.0, 10.0),
+            1.0 - ops.exp(log_p),
+            -ops.sum(ops.exp(own) * own, axis=1),
+        ]
+        if self.version == 1:
+            parts.append(ops.cast(ops.argmax(own, axis=1) != predicted, "float32"))
+        return ops.stack(parts, axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "classes": self.classes, "hidden": self.hidden}
+        return {**super().get_config(), **sizes, "faint": self.faint}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class ResidualLogit(_Float32):
+    """(z `[n, 1]`, evidence `[n, e]`, …) → logit(u) `[n, 1]` = a · z + b + h · all evidence.
+
+    With a = 1, b = 0 and h = 0, as it is made, it is MCP's.
+
+    Args:
+      read: Columns of all evidence together; 0: there is none.
+    """
+
+    def __init__(self, read: int, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.read = read
+        self.a = self.add_weight(shape=(), initializer="ones", name="a")
+        self.b = self.add_weight(shape=(), initializer="zeros", name="b")
+        if read:
+            self.h = self.add_weight(shape=(read, 1), initializer="zeros", name="h")
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, *evidence = inputs
+        total = self.a * z + self.b
+        if evidence:
+            total += ops.matmul(ops.concatenate(evidence, axis=1), self.h)
+        return total
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "read": self.read}
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Residual(ResidualLogit):
+    """The same → u `[n, 1]`, the sigmoid of it."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        return ops.sigmoid(super().call(inputs))

@@ -1,0 +1,1 @@
+"""How a person sees the results: tables, figures and pages."""

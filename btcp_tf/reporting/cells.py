@@ -1,0 +1,305 @@
+"""Cells, rows and headings of tables."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from btcp_tf.evaluation.predictions import REFERENCE
+from btcp_tf.methods.registry import METHODS
+from btcp_tf.metrics import METRICS, OOD_METRICS
+
+Row = Mapping[str, Any]
+"""One flat result row of `btcp_tf.evaluation`, or one row of a run's history."""
+
+HEADLINE = ("auroc", "aupr_error", "aurc")
+"""Metrics that a reader sees first."""
+
+RANKING = ("auroc", "aupr_error", "fpr95", "aurc", "e_aurc", "augrc")
+"""Metrics that no monotone map of u can move."""
+
+FEW_ERRORS = 30
+"""Below this many errors a report says that its figures rest on little."""
+
+# Printed value = value x scale, with so many decimals. What is not listed is a share, in percent.
+_SHARE = (100, 2)
+
+_UNITS = {
+    "aurc": (1000, 2),
+    "e_aurc": (1000, 2),
+    "augrc": (1000, 2),
+    "brier": (1, 4),
+    "nll": (1, 4),
+    "ood_au": (1, 4),
+    "tau": (1, 3),
+}
+
+_ALL_METRICS = METRICS | OOD_METRICS
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One entry of a table, or a number in a sentence."""
+
+    text: str
+    """As it is printed."""
+    value: float | None = None
+    """The exact number behind it, for programs."""
+    spread: str = ""
+    """What stands beside it in small print: an interval or a standard deviation."""
+    exact: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The exact numbers of `spread`: "sd", or "low" and "high"."""
+    word: str = ""
+    """A verdict: "better", "worse" or "not distinguishable"."""
+    paper: bool = False
+    """Whether it is the paper's number and not ours."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.text, self.spread, self.word)))
+
+
+Words = str | Cell
+"""A piece of a sentence, or an entry of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Headings and lines; how they look is a matter of the file that shows them."""
+
+    name: str
+    """Stem of its files."""
+    caption: str
+    columns: Mapping[str, str]
+    """Name for programs -> heading for people."""
+    lines: Sequence[Sequence[Words]]
+    """One entry for each column; the first is the line's heading."""
+
+
+def label(name: str) -> str:
+    """What people call a method, a stage of training or a column: "BTCP fine-tuned"."""
+    method = name.removesuffix("_finetuned")
+    title = METHODS[method].title if method in METHODS else method
+    return title if method == name else f"{title} fine-tuned"
+
+
+def stage_label(name: str) -> str:
+    """What people call a classifier: "frozen", "fine-tuned", "BTCP fine-tuned"."""
+    return {"finetuned": "fine-tuned"}.get(name) or label(name)
+
+
+def marked(name: str) -> str:
+    """The label of a method, saying so where it is a control or knows the labels."""
+    if name not in METHODS:
+        return label(name)
+    marks = ["control"] * (METHODS[name].group == "control")
+    marks += ["uses labels"] * METHODS[name].uses_labels
+    return label(name) + (f" ({', '.join(marks)})" if marks else "")
+
+
+def number(value: Any) -> float:
+    """A float; rows read from foreign JSON may hold None where a metric is not defined."""
+    return math.nan if value is None else float(value)
+
+
+def unit(name: str, times: str = "x") -> str:
+    """Unit of a printed metric: "%", "x1000" or none."""
+    scale, _ = _UNITS.get(name, _SHARE)
+    return {1: "", 100: "%"}.get(scale, f"{times}{scale}")
+
+
+def printed(value: float, name: str, sign: str = "") -> str:
+    """A value of a metric as it is printed, "n/a" for NaN."""
+    scale, decimals = _UNITS.get(name, _SHARE)
+    return "n/a" if math.isnan(value) else f"{scale * value:{sign}.{decimals}f}"
+
+
+def printed_u(u: float, decimals: int = 3) -> str:
+    """An uncertainty as a person reads it: no exponent in [0, 1], raw scores in 4 digits."""
+    if 0 < u < 10.0**-decimals:
+        return f"< {10.0**-decimals:.{decimals}f}"
+    return f"{u:.{decimals}f}" if 0 <= u <= 1 else f"{u:.4g}"
+
+
+def title_of(name: str) -> str:
+    """A metric's column heading without unit and arrow."""
+    return _ALL_METRICS[name].title if name in _ALL_METRICS else name
+
+
+def heading(name: str, change: str = "") -> str:
+    """A metric's column heading with its unit and an arrow to where it is better."""
+    metric = _ALL_METRICS[name]
+    arrow = "↑" if metric.higher_is_better else "↓"
+    return " ".join(filter(None, (change, metric.title, unit(name, "×"), arrow)))
+
+
+def interval(row: Row, name: str, metric: str = "") -> str:
+    """The 95 % interval of a column in brackets; nothing where there is none."""
+    low, high = number(row.get(f"{name}_low")), number(row.get(f"{name}_high"))
+    if math.isnan(low) or math.isnan(high):
+        return ""
+    sign = "+" if metric else ""
+    return f"[{printed(low, metric or name, sign)}, {printed(high, metric or name, sign)}]"
+
+
+def value_cell(row: Row, name: str, *, spread: bool = True) -> Cell:
+    """A metric of a row, with its standard deviation over seeds or its interval."""
+    value, sd = number(row.get(name)), number(row.get(f"{name}_sd"))
+    if not spread:
+        return Cell(printed(value, name), value)
+    if math.isnan(sd):
+        return Cell(printed(value, name), value, interval(row, name), _ends(row, name))
+    return Cell(printed(value, name), value, f"± {printed(sd, name)}", {"sd": sd})
+
+
+def _ends(row: Row, name: str) -> dict[str, float]:
+    """The exact interval of a column, where it has one."""
+    return {end: float(row[f"{name}_{end}"]) for end in ("low", "high") if interval(row, name)}
+
+
+def difference_cell(row: Row, name: str) -> Cell:
+    """A difference to MCP with its interval and, in words, what the interval allows to say."""
+    column = f"{name}_minus_{REFERENCE}"
+    value = number(row.get(column))
+    low, high = number(row.get(f"{column}_low")), number(row.get(f"{column}_high"))
+    if math.isnan(value) or math.isnan(low) or math.isnan(high):
+        word = ""
+    elif low <= 0 <= high:
+        word = "not distinguishable"
+    else:
+        word = "better" if (low > 0) == _ALL_METRICS[name].higher_is_better else "worse"
+    # A cell of nothing: the reference has no difference to itself.
+    text = "–" if math.isnan(value) else printed(value, name, "+")
+    return Cell(text, value, interval(row, column, name), _ends(row, column), word)
+
+
+def paper_cell(value: float | None, decimals: int = 2) -> Cell:
+    text = "–" if value is None else f"{value:.{decimals}f}"
+    return Cell(text, math.nan if value is None else value, paper=True)
+
+
+def count_cell(value: float) -> Cell:
+    # The mean count of several seeds is no whole number.
+    return Cell(f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}", float(value))
+
+
+def by(rows: Iterable[Row], *names: str) -> dict[Any, list[Row]]:
+    """Rows by the values of some columns, in order of appearance; "" where one is missing."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = tuple(row.get(name, "") for name in names)
+        groups.setdefault(key if len(names) > 1 else key[0], []).append(row)
+    return groups
+
+
+def only(rows: Iterable[Row], task: str = "failure", ood: str = "") -> list[Row]:
+    """Rows of one task and OOD set on the plain test set, or on whatever an old file calls it."""
+    return [
+        row
+        for row in rows
+        if row.get("task", "failure") == task
+        and row.get("ood", "") == ood
+        and ":" not in row.get("split", "")
+    ]
+
+
+def classifiers(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows that speak of the same answers, in order of appearance."""
+    keys = ("dataset", "seed", "split", "stage", "classifier_id", "n", "errors")
+    return list(by(rows, *keys).values())
+
+
+def with_answers(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Rows with `answers`: whose answers they speak of.
+
+    "" is the frozen classifier that all methods share. "mc_dropout" and "ensemble" answer with
+    means of their own; of fine-tuned rows it is the method that was fine-tuned, also in the row of
+    the MCP of that classifier.
+
+    Args:
+      rows: Rows of single runs, with `stage` and `classifier_id`.
+    """
+    groups = by(rows, "dataset", "seed", "ablation", "stage", "classifier_id")
+    result = []
+    for (*_, stage, _), group in groups.items():
+        tuned = next((row["method"] for row in group if row["method"] != REFERENCE), "")
+        for row in group:
+            own = row["method"] if _answers_itself(row) else ""
+            result.append({**row, "answers": tuned if stage == "finetuned" else own})
+    return result
+
+
+def _answers_itself(row: Row) -> bool:
+    return row["classifier_id"].endswith(f"-{row['method']}")
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """Rows as a table has them: shared classifier, own answers, fine-tuned; methods as METHODS."""
+    names = list(METHODS)
+
+    def place(row: Row) -> tuple:
+        known = names.index(row["method"]) if row["method"] in names else len(names)
+        return row["stage"] == "finetuned", bool(row["answers"]), row["answers"], known
+
+    return sorted(rows, key=place)
+
+
+def who(row: Row) -> str:
+    """The line's heading of a row of several seeds."""
+    if row["stage"] == "finetuned":
+        if row["method"] == REFERENCE:
+            return f"{label(REFERENCE)} of the fine-tuned {label(row['answers'])} classifier"
+        return f"{label(row['method'])} fine-tuned"
+    if row["answers"]:
+        return f"{label(row['method'])}, own answers"
+    return marked(row["method"])
+
+
+def sort_key(row: Row) -> str:
+    """The name of a row's line for programs."""
+    if row["stage"] == "finetuned":
+        return f"{row['answers']}_finetuned:{row['method']}"
+    return f"{row['method']}:own" if row["answers"] else row["method"]
+
+
+def about_row(row: Row) -> str:
+    if "seeds" not in row:
+        return f"{row['dataset']}, seed {row['seed']}"
+    seeds = int(row["seeds"])
+    return f"{row['dataset']}, {seeds} seed{'s' * (seeds > 1)}"
+
+
+def file_name(*words: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join(words))
+
+
+GIVEN = "given"
+"""The stage of rows made from a predictions file of anyone's."""
+
+
+def answers_title(row: Row) -> str:
+    """The answers that a row of one run speaks of, for people."""
+    if row["stage"] == GIVEN:
+        return str(row["dataset"])
+    own = f", own answers of {label(row['method'])}" if _answers_itself(row) else ""
+    return (
+        f"{row['dataset']}, seed {row['seed']}, {row['split']}: {stage_label(row['stage'])} "
+        f"classifier{own}"
+    )
+
+
+def group_title(row: Row) -> str:
+    if row["stage"] == GIVEN:
+        return answers_title(row)
+    return f"{answers_title(row)} {row['classifier_id'].partition('-')[0]}"
+
+
+def class_name(number: int, class_names: Sequence[str] | None) -> str:
+    """The name of a class, its number where there are no names."""
+    return str(number) if class_names is None else str(class_names[number])
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text, indented, with the entries of a column below one another."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [("  " + "  ".join(map(str.ljust, cells, widths))).rstrip() for cells in table]

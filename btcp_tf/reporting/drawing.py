@@ -1,0 +1,274 @@
+"""Styles, axes, legends and files of figures."""
+
+import dataclasses
+import functools
+import io
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from btcp_tf.core import files, wording
+from btcp_tf.reporting import cells
+from btcp_tf.reporting.cells import Row
+from btcp_tf.reporting.svg import Chart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# The order fixes each method's color, dashes and marker in all figures of all runs.
+KNOWN = ("mcp", "btcp", "tcp", "ohem", "mc_dropout", "trust_score", "thresholding", "residual")
+
+STYLES = tuple(
+    dict(color=color, linestyle=dashes, marker=marker, markerfacecolor=color)
+    for color, dashes, marker in (
+        ("#0072B2", (0, (5, 2)), "s"),
+        ("#D55E00", "-", "o"),
+        ("#009E73", (0, (1, 1.2)), "^"),
+        ("#CC79A7", (0, (6, 1.5, 1, 1.5)), "D"),
+        ("#56B4E9", (0, (3, 1, 1, 1, 1, 1)), "v"),
+        ("#E69F00", (0, (8, 2)), "P"),
+        ("#000000", (0, (2, 2)), "X"),
+        ("#5D3A9B", (0, (12, 1.5)), "*"),  # Theirs has no more that shows on white.
+    )
+)
+
+_CORRECT, WRONG, GRAY = "#56B4E9", "#D55E00", "#595959"
+
+FILLED: dict[str, Any] = dict(facecolor=_CORRECT, edgecolor=_CORRECT)
+
+HATCHED: dict[str, Any] = dict(facecolor="none", edgecolor=WRONG, hatch="////", linewidth=1.2)
+
+# Of lines that only show where the many are.
+_REST = dict(color="#B0B0B0", linestyle="-", marker="", linewidth=0.8, zorder=1.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure with the words that go with it."""
+
+    name: str
+    """Stem of its files."""
+    title: str
+    caption: str
+    figure: Figure
+    columns: int = 1
+    """Panels side by side; a page keeps each of them readable."""
+    alt: str = ""
+    """What is seen, in words with numbers; "": the caption says it."""
+    charts: tuple[Chart, ...] = ()
+    """The same for a page, which then shows these and not the picture."""
+
+    @functools.cached_property
+    def png(self) -> bytes:
+        """The figure as a PNG file, drawn once for its file and for the page."""
+        return _render(self.figure, "png")
+
+
+def optional(row: Row, column: str) -> float:
+    value = row.get(column)
+    return cells.number(None if value == "" else value)
+
+
+def short(name: str, length: int = 17) -> str:
+    name = wording.drawable(name)
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def draw_line(
+    ax: Axes, x: np.ndarray, y: np.ndarray, name: str, style: dict, every: float = 0.12
+) -> None:
+    # Matplotlib leaves names that start with "_" out of a legend.
+    words = style.get("label") or cells.label(name)
+    words = f" {words}" if words.startswith("_") and "label" not in style else words
+    look = dict(linewidth=1.6, markersize=4.5, markevery=every) | style | dict(label=words)
+    ax.plot(x, y, **look)
+
+
+def styles(names: Iterable[str]) -> dict[str, dict]:
+    """Line style of each name: known ones keep theirs, others take what is free.
+
+    Where there are more names than styles, the unknown ones are thin and gray and share one entry
+    of the legend.
+    """
+    names = list(names)
+    places = {
+        name: KNOWN.index(known)
+        for name in names
+        if (known := {"classifier": "mcp"}.get(name, name.removesuffix("_finetuned"))) in KNOWN
+    }
+    others = [name for name in names if name not in places]
+    free = [place for place in range(len(STYLES)) if place not in places.values()]
+    crowded = len(others) > len(free)
+    if not (crowded and places):
+        # Without a known name the first ones stand out.
+        places |= dict(zip(others, free, strict=False))
+    tuned = dict(linestyle=(0, (1, 2.5)), markerfacecolor="white")
+    rest = [name for name in names if name not in places]
+    shared = {name: "_nolegend_" for name in rest} | {
+        name: f"{len(rest)} others" for name in rest[:1]
+    }
+    return {
+        name: _REST | dict(label=shared[name])
+        if name in shared
+        else STYLES[places[name]] | (tuned if name.endswith("_finetuned") else {})
+        for name in names
+    }
+
+
+def percent(axis: Axis, decimals: int | None = None) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+
+
+def epoch_axis(ax: Axes, last: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    space = max(0.5, 0.03 * last)
+    ax.set_xlim(1 - space, last + space)
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def label_axes(ax: Axes, x: str, y: str, title: str) -> None:
+    ax.set_xlabel(x, fontsize=10)
+    ax.set_ylabel(y, fontsize=10)
+    # Names of users may hold a "$", which must not start a formula.
+    ax.set_title(title, fontsize=11, parse_math=False)
+    ax.tick_params(labelsize=9)
+    ax.grid(True, color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def draw_legend(ax: Axes, **place: Any) -> None:
+    for text in ax.legend(fontsize=9, framealpha=0.85, handlelength=3.2, **place).get_texts():
+        text.set_parse_math(False)
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+    """One legend for all panels, below them: among many lines it would cover some."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        lines, words = ax.get_legend_handles_labels()
+        entries = dict(zip(words, lines, strict=True)) | entries
+        if (own := ax.get_legend()) is not None:
+            own.remove()
+    legend = figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="lower center",
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        handlelength=3.2,
+    )
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def say_so(ax: Axes, words: str) -> None:
+    ax.text(
+        0.5,
+        0.5,
+        words,
+        transform=ax.transAxes,
+        ha="center",
+        va="center",
+        fontsize=10,
+        backgroundcolor="white",
+    )
+
+
+ROOM_BELOW = dict(height=4.9, bottom=1.25)
+"""Of `panels`, for a legend below them."""
+
+
+def panels(
+    count: int, *, height: float = 3.5, left: float = 0.85, bottom: float = 0.55
+) -> tuple[Figure, list[Axes], int]:
+    """A figure with panels in even rows of at most three, and the row's length.
+
+    Args:
+      count: Number of panels.
+      height: Height of a panel in inches.
+      left: Inches for what stands to the left of an axis.
+      bottom: Inches for what stands below it.
+    """
+    from matplotlib.figure import Figure
+
+    columns = 2 if count in (2, 4) else min(count, 3)
+    lines = math.ceil(count / columns)
+    # Margins in inches: the same for every figure, and far cheaper than a layout engine.
+    width, right, top = 3.55 + left, 0.2, 0.35
+    inner_width, inner_height = width - left - right, height - top - bottom
+    figure = Figure(figsize=(width * columns, height * lines))
+    axes = figure.subplots(
+        lines,
+        columns,
+        squeeze=False,
+        gridspec_kw=dict(
+            left=left / figure.get_figwidth(),
+            right=1 - right / figure.get_figwidth(),
+            top=1 - top / figure.get_figheight(),
+            bottom=bottom / figure.get_figheight(),
+            wspace=(left + right) / inner_width,
+            hspace=(top + bottom) / inner_height,
+        ),
+    )
+    for ax in axes.flat[count:]:
+        ax.set_axis_off()
+    return figure, list(axes.flat[:count]), columns
+
+
+def in_words(parts: Mapping[str, str]) -> str:
+    """What is seen in each panel of a figure."""
+    return "; ".join(f"{title}: {words}" for title, words in parts.items() if words)
+
+
+def halves(is_error: np.ndarray, u: np.ndarray) -> str:
+    told = [
+        f"{np.median(u[rows]):.3g} for {int(rows.sum()):,} {name} answers"
+        for name, rows in (("correct", ~is_error), ("wrong", is_error))
+        if rows.any()
+    ]
+    return f"median u {', '.join(told)}"
+
+
+def save_figures(folder: str | os.PathLike, drawings: Iterable[Drawing]) -> list[Path]:
+    """Writes each drawing as PNG and as PDF, atomically; equal drawings give equal bytes.
+
+    Returns:
+      The paths, a PNG followed by its PDF for each drawing.
+    """
+    paths = []
+    for drawing in drawings:
+        for ending, content in (("png", drawing.png), ("pdf", _render(drawing.figure, "pdf"))):
+            path = Path(folder) / f"{drawing.name}.{ending}"
+            with files.atomic_path(path) as temporary:
+                temporary.write_bytes(content)
+            paths.append(path)
+    return paths
+
+
+def _render(figure: Figure, ending: str) -> bytes:
+    from matplotlib.text import Text
+
+    # Files of the same data must not differ by the day or by Matplotlib's version.
+    hidden = {"png": ["Software"], "pdf": ["CreationDate", "Creator", "Producer"]}[ending]
+    buffer = io.BytesIO()
+    # All words of a figure pass here: names of classes and of foreign columns among them.
+    for words in figure.findobj(Text):
+        words.set_text(wording.drawable(words.get_text()))
+    with warnings.catch_warnings():
+        # Letters that the font does not have are shown as boxes.
+        warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)
+        figure.savefig(buffer, format=ending, dpi=140, metadata=dict.fromkeys(hidden))
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""How a model leaves the house: SavedModel, batch scoring, client."""

@@ -1,0 +1,169 @@
+"""Answers as rows of CSV, JSON Lines or Parquet."""
+
+import importlib.metadata
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from btcp_tf.core import files
+from btcp_tf.serving.inputs import UNLABELED
+from btcp_tf.serving.scorer import ANSWERS
+
+Record = dict[str, Any]
+"""One row of scores, columns in order; None: empty."""
+
+
+def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
+    """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels`.
+
+    A label that is `UNLABELED` is left empty.
+
+    Numbers keep the value of their single precision, digit for digit, so that whoever reads an
+    uncertainty compares the same number with tau as the model did.
+    """
+    names = [name for name in ("input", "labels", *ANSWERS, "problem") if name in batch]
+    columns = [batch[name].tolist() for name in names]
+    rows = []
+    for values in zip(*columns, strict=True):
+        row = dict(zip(names, values, strict=True))
+        if row.get("labels") == UNLABELED:
+            row["labels"] = None
+        row["problem"] = _plain(row["problem"]) or None
+        if row["problem"]:
+            row |= dict.fromkeys(ANSWERS)
+        rows.append(row)
+    return rows
+
+
+def _plain(text: str) -> str:
+    """One line that every encoding of Unicode can hold."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())
+
+
+def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes a file of scores from a `Scorer`'s answers; it appears whole or not at all.
+
+    Args:
+      path: Its ending, .csv, .jsonl or .parquet, is the format. Must not exist.
+      batches: See `records`; of at least one batch, all with the same columns.
+
+    Raises:
+      ValueError: If the ending is another one, or there is no batch.
+      FileExistsError: If there is a file already.
+    """
+    path = files.as_path("path", path).expanduser()
+    writer = writer_for(path)
+    if os.path.lexists(path):
+        raise FileExistsError(f"output: expected a new file, received {path}, which exists")
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise ValueError("batches: expected at least one, received none")
+    chunks = (records(batch) for batch in itertools.chain([first], rest))
+    with files.atomic_path(path) as temporary:
+        writer(temporary, chunks, first["probs"].shape[1], "labels" in first)
+
+
+_Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
+"""(path, rows in pieces, number of classes, whether there are labels)."""
+
+
+def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+    head = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
+    head += [f"probs_{number}" for number in range(classes)]
+    head += ["uncertainty", "accept", "problem"]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(",".join(head) + "\n")
+        for chunk in chunks:
+            for row in chunk:
+                probs = row["probs"] or [None] * classes
+                values = [*(row | {"probs": None}).values()]
+                place = list(row).index("probs")
+                values[place : place + 1] = probs
+                file.write(",".join(map(_csv_word, values)) + "\n")
+
+
+def _csv_word(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return repr(value)
+    # Not csv.writer, which before Python 3.13 leaves a lone carriage return without quotes.
+    quoted = any(letter in value for letter in ',"\r\n') or value != value.strip()
+    return '"' + value.replace('"', '""') + '"' if quoted else value
+
+
+def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            file.write(lines(chunk))
+
+
+def lines(rows: Iterable[Record]) -> bytes:
+    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    return text.encode("utf-8")
+
+
+def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {
+        "input": pyarrow.string(),
+        **({"labels": pyarrow.int64()} if labeled else {}),
+        "predicted": pyarrow.int64(),
+        "class_name": pyarrow.string(),
+        "probs": pyarrow.list_(pyarrow.float32()),
+        "uncertainty": pyarrow.float32(),
+        "accept": pyarrow.bool_(),
+        "problem": pyarrow.string(),
+    }
+    schema = pyarrow.schema(list(types.items()))
+    # A row group is in memory at once: at most 16 MB of probabilities.
+    group_rows = min(16_384, max(1, 2**22 // classes))
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+        tables, rows = [], 0
+        for chunk in chunks:
+            tables.append(pyarrow.Table.from_pylist(chunk, schema=schema))
+            rows += len(chunk)
+            if rows >= group_rows:
+                writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+                tables, rows = [], 0
+        if rows:
+            writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+
+
+_FORMATS: dict[str, _Writer] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}
+
+
+def ending_of(path: Path) -> str:
+    ending = path.suffix.lower()
+    if ending not in _FORMATS:
+        raise ValueError(
+            f"output: expected a file that ends in {', '.join(_FORMATS)}, received {str(path)!r}"
+        )
+    return ending
+
+
+def writer_for(path: Path) -> _Writer:
+    ending = ending_of(path)
+    if ending == ".parquet":
+        try:
+            importlib.import_module("pyarrow.parquet")
+        except ImportError:
+            raise ValueError(
+                "output: expected pyarrow for a .parquet file, received none; "
+                "pip install pyarrow, or btcp_tf[parquet], brings it"
+            ) from None
+    return _FORMATS[ending]

@@ -1,0 +1,452 @@
+"""SavedModels that decide: written aside, checked in a fresh process, published under a number.
+
+A version directory appears under its number only when it is complete and has
+answered like the Keras model in a process that could not import this package.
+There it must also accept, of the rows that its threshold was chosen on, just
+those with u < tau. The threshold is a variable of the model: `with_threshold`
+makes a version with another one, and needs neither the Keras model nor its data.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+import shutil
+import subprocess
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+import btcp_tf
+from btcp_tf import metrics
+from btcp_tf.core import files, wording
+from btcp_tf.data.images import scaled
+from btcp_tf.data.input_checks import InputRange
+from btcp_tf.decisions import exported
+from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.serving import export_check, signatures
+from btcp_tf.serving.export_check import WARMUP_FILE
+from btcp_tf.serving.publishing import PUBLICATION
+from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Intake
+from btcp_tf.thresholds import Threshold
+
+# Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
+_TEMPORARY_PREFIX = ".export-"
+
+
+def export(
+    model: keras.Model,
+    root: str | os.PathLike,
+    name: str,
+    class_names: Sequence[str],
+    sample_images: np.ndarray,
+    *,
+    threshold: Threshold,
+    held_out: Mapping[str, Predictions] | None = None,
+    calibration_inputs: np.ndarray | None = None,
+    about: Mapping[str, Any] | None = None,
+    input_range: InputRange | None = None,
+    pixels: str | None = None,
+) -> Path:
+    """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
+
+    Signatures, for any number n of inputs from 0 on:
+
+    - `serving_default` takes `images` `[n, ...]` as the model does: uint8 pixels `[n, height,
+      width, channels]` for the networks trained here. NaN and infinity fail the request, and so do
+      numbers that are too far from `input_range`;
+    - `serving_float`, of uint8 models: `images` float32 of the same shape, from 0 to 255. They are
+      rounded to whole numbers; NaN fails the request, and so does another scale: all from 0 to 1,
+      or beyond 0 to 255 by more than 255;
+    - `serving_bytes`, of uint8 models of gray or color images and of those with `pixels`:
+      `image_bytes` `[n]`, JPEG or PNG files of 8 bits a channel, read as `data.read_image` does.
+      Another file fails the request;
+    - `about` takes `ask` `[n]`, any text, and answers `json` `[n]`, each the content of
+      `assets.extra/btcp_tf.json`. A server's REST refuses what has no input, and a server that puts
+      requests together what does not answer one row for each.
+
+    The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
+    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u is below the threshold.
+    Where u is made of a logit (see `networks.with_logit`), the logits are compared: float32 has one
+    u for many answers of an accurate classifier. The `uncertainty` beside it is rounded to the side
+    of the threshold that it is on, so that `accept` is `uncertainty < tau`, in float64, for those
+    who have these answers alone.
+
+    In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape`, `threshold` (the fields of
+    `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
+    this package's checkout, null without one), where they are known `input_range` (its fields) and
+    `pixels`, and `about`, NaN and infinity being null; each of
+    `held_out` as a predictions file; and requests to warm up TensorFlow Serving.
+
+    Before the directory gets its number, a fresh process without `btcp_tf`
+    loads it and answers for no image, the first and all of `sample_images`, on
+    the CPU; its answers must equal those of `model` (floats to `TOLERANCE`). By
+    each signature it also answers for all of `calibration_inputs`, and must accept
+    those that `held_out["calibration"]` says: u < tau, row by row.
+
+    Args:
+      model: Functional model from images, or other numbers, `[n, ...]` to
+        `probs` `[n, k]` and `uncertainty` `[n, 1]`. May live under a
+        distribution strategy; the SavedModel does not.
+      root: Export root; made where it is missing.
+      name: Directory below `root`, such as the data set's name.
+      class_names: The k names, in the order of `probs`.
+      sample_images: `[m, ...]` in the model's type, at least one.
+      threshold: What is accepted; nothing where its `tau` is None.
+      held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
+        each with u of the model as its one column `COLUMN`, in float64 as `served` answers it.
+      calibration_inputs: Those that the rows of "calibration" answer, in their order and in the
+        model's type. None: they are not to be had, and the decision is checked on `sample_images`
+        alone.
+      about: What else a reader of the model should know; JSON values.
+      input_range: Of the inputs that the estimator was fitted on, for models of floats: others that
+        are too far from it are refused. None: none is.
+      pixels: How a model of float images `[height, width, 1 or 3]` reads pixels from 0 to 255, of
+        `data.PIXELS`; it gets `serving_bytes` then. None: it is not known.
+
+    Returns:
+      The new version directory. Its number is one above the largest that
+      exists, 1 for the first; a version that exists is never touched.
+
+    Raises:
+      ValueError: If the arguments do not fit the model or each other.
+      RuntimeError: If the check fails, with what differed; nothing is left behind.
+    """
+    held_out = held_out or {}
+    class_names, _ = wording.class_names(class_names, "class_names")
+    _validate(model, name, class_names, sample_images)
+    rows = held_out.get("calibration")
+    if calibration_inputs is not None and (
+        rows is None or len(rows.predicted) != len(calibration_inputs)
+    ):
+        received = "none" if rows is None else str(len(rows.predicted))
+        raise ValueError(
+            f"calibration_inputs: expected an input for each calibration row, received "
+            f"{len(calibration_inputs)} inputs for {received} rows"
+        )
+    sample_images = np.asarray(sample_images)
+    intake = Intake.of(model, sample_images, input_range, pixels)
+    if pixels:
+        # Files hold whole pixels: what is between them could not be compared.
+        scale, offset = intake.scale
+        whole = np.rint((sample_images - offset) / scale).clip(0, 255).astype(np.uint8)
+        sample_images = scaled(whole, pixels).astype(sample_images.dtype)
+    folder = files.as_path("root", files.as_path("root", root) / name)
+    with _temporary_directory(folder) as temporary:
+        content = {
+            **(about or {}),
+            "class_names": list(class_names),
+            "image_shape": list(model.input.shape[1:]),
+            **_decision(threshold, held_out),
+            "versions": {
+                "btcp_tf": btcp_tf.__version__,
+                "keras": keras.__version__,
+                "tensorflow": tf.__version__,
+            },
+            "git": _git_hash(),
+        }
+        if input_range is not None:
+            content["input_range"] = dataclasses.asdict(input_range)
+        if pixels is not None:
+            content["pixels"] = pixels
+        text = _json_text(content)
+        signatures.write(model, temporary, content["class_names"], threshold, text, intake)
+        _write_extra(temporary, text, held_out)
+        _write_warmup(temporary / WARMUP_FILE, name, sample_images)
+        export_check.check(
+            model,
+            temporary,
+            content["class_names"],
+            threshold,
+            text,
+            sample_images,
+            intake,
+            None if calibration_inputs is None else np.asarray(calibration_inputs),
+            rows,
+        )
+        return _publish(temporary, folder)
+
+
+def with_threshold(
+    source: str | os.PathLike,
+    threshold: Threshold,
+    held_out: Mapping[str, Predictions] | None = None,
+    folder: str | os.PathLike | None = None,
+) -> Path:
+    """Publishes the same model with another threshold as the next version.
+
+    The graph and the weights are copied as they are. Before it gets its number, the new version is
+    loaded and compared with its source.
+
+    Args:
+      source: A version directory that `export` wrote.
+      threshold: The new threshold.
+      held_out: Predictions files to put in the place of the source's, by name; others stay.
+      folder: Where the numbered versions are; made where it is missing. None: beside the source.
+
+    Returns:
+      The new version directory.
+
+    Raises:
+      FileNotFoundError, ValueError: If `source` is no such directory.
+      RuntimeError: If the new version does not answer as it should; nothing is left behind.
+    """
+    source = Path(source)
+    content = exported.read_about(source)
+    held_out = exported.read_held_out(source) | dict(held_out or {})
+    folder = source.parent if folder is None else Path(folder)
+    with _temporary_directory(folder) as temporary:
+        _copy(source, temporary)
+        # It would tell the hash of the weights as they were.
+        (temporary / "fingerprint.pb").unlink(missing_ok=True)
+        # The run whose version the source is did not publish this one.
+        content.pop(PUBLICATION, None)
+        text = _json_text({**content, **_decision(threshold, held_out)})
+        by_logit = LIMITS in _variables(temporary)
+        export_check.check_digits(source, threshold, held_out, by_logit)
+        limit = (
+            {LIMITS: signatures.limits(threshold)}
+            if by_logit
+            else {TAU: signatures.limit_of(threshold)}
+        )
+        _assign(temporary, {**limit, ABOUT: text})
+        _write_extra(temporary, text, held_out)
+        export_check.compare(source, temporary, threshold, text)
+        return _publish(temporary, folder)
+
+
+def _copy(source: Path, directory: Path) -> None:
+    """Copies a directory's content; OSError with the reason of the first file that fails."""
+    try:
+        shutil.copytree(source, directory, dirs_exist_ok=True)
+    except shutil.Error as error:
+        _, target, reason = error.args[0][0]
+        # Without the paths, of which one is gone by then.
+        raise OSError(
+            f"export: expected room for a copy of {source} in {directory.parent}, received for "
+            f"{os.path.relpath(target, directory)}: {reason.partition(': ')[0]}"
+        ) from None
+
+
+def _validate(
+    model: keras.Model, name: str, class_names: Sequence[str], sample_images: np.ndarray
+) -> None:
+    if not name or name in (".", "..") or Path(name).name != name:
+        raise ValueError(f"name: expected one directory name, received {name!r}")
+    if not isinstance(model.output, Mapping) or set(model.output) != {"probs", "uncertainty"}:
+        raise ValueError(
+            f"model: expected the outputs probs and uncertainty by name, received {model.output}"
+        )
+    if tf.distribute.has_strategy():
+        raise ValueError("export: expected a call outside of strategy.scope(), received one inside")
+    classes = model.output["probs"].shape[-1]
+    if len(class_names) != classes:
+        raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
+    sample_images = np.asarray(sample_images)
+    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+    if dtype == "string":
+        raise ValueError("model: expected inputs that are numbers, received text")
+    if (
+        sample_images.dtype != dtype
+        or sample_images.ndim != len(shape) + 1
+        or any(
+            wanted not in (None, size)
+            for wanted, size in zip(shape, sample_images.shape[1:], strict=True)
+        )
+        or not len(sample_images)
+    ):
+        raise ValueError(
+            f"sample_images: expected at least one {dtype} image of shape {shape}, "
+            f"received {sample_images.dtype} {sample_images.shape}"
+        )
+
+
+def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
+    """What `btcp_tf.json` says of a threshold and the rows it comes from."""
+    found = {"threshold": dataclasses.asdict(threshold), "calibration": None}
+    rows = held_out.get("calibration")
+    if rows is not None and rows.labels is not None:
+        is_error = rows.is_error
+        # A metric that lacks a class is null, which says it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            u, tau = rows.uncertainty[COLUMN], threshold.tau
+            values = metrics.evaluate_all(is_error, u, tau=0.0 if tau is None else tau)
+        found["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
+    return found
+
+
+def _variables(directory: Path) -> dict[str, str]:
+    """Of a SavedModel on disk: name of each variable → its key in the checkpoint."""
+    try:
+        reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
+        )
+    # TensorFlow's, and those that its Python side turns some of them into.
+    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"{directory}: expected the variables of a SavedModel, received what cannot be read "
+            f"({str(error).splitlines()[0][:200]}); export the model again"
+        ) from error
+    return {
+        attribute.full_name: attribute.checkpoint_key
+        for node in graph.nodes
+        for attribute in node.attributes
+    }
+
+
+def _assign(directory: Path, values: Mapping[str, Any]) -> None:
+    """Changes variables of a SavedModel on disk, by name; the rest stays bit for bit."""
+    path = str(directory / "variables" / "variables")
+    reader = tf.train.load_checkpoint(path)
+    keys = {key: name for name, key in _variables(directory).items() if name in values}
+    if not set(values) <= set(keys.values()):
+        raise ValueError(f"{directory}: expected the variables {', '.join(values)}, received none")
+    dtypes = reader.get_variable_to_dtype_map()
+    tensors = {
+        key: tf.constant(
+            values[keys[key]] if keys.get(key) in values else reader.get_tensor(key), dtype
+        )
+        for key, dtype in dtypes.items()
+    }
+    for old in (directory / "variables").iterdir():
+        old.unlink()
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=path,
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=list(tensors.values()),
+        )
+    except tf.errors.OpError as error:
+        raise OSError(
+            f"export: expected room for variables in {directory.parent}, received: "
+            f"{error.message.rpartition('; ')[2]}"
+        ) from None
+
+
+def _json_text(content: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False)
+    except TypeError as error:
+        raise ValueError(f"about: expected what JSON can hold, received: {error}") from None
+    return text + "\n"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _jsonable(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _git_hash() -> str | None:
+    """Commit of the checkout that this package is in; "+" behind it: with changes."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions]) -> None:
+    path = directory / ABOUT_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(about, encoding="utf-8")
+    for name, rows in held_out.items():
+        predictions.save_predictions(
+            path.parent / f"{name}.npz",
+            # The probabilities of all rows would be as large as a small model.
+            dataclasses.replace(rows, probs=None, uncertainty={COLUMN: rows.uncertainty[COLUMN]}),
+        )
+
+
+def _write_warmup(path: Path, name: str, images: np.ndarray) -> None:
+    from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for size in sorted({1, len(images)}):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = name
+            request.model_spec.signature_name = SIGNATURE
+            request.inputs["images"].CopyFrom(tf.make_tensor_proto(images[:size]))
+            log = prediction_log_pb2.PredictionLog(
+                predict_log=prediction_log_pb2.PredictLog(request=request)
+            )
+            writer.write(log.SerializeToString())
+
+
+@contextlib.contextmanager
+def _temporary_directory(folder: Path) -> Iterator[Path]:
+    """Yields a new directory in `folder`; removes it unless it was renamed by then.
+
+    Also sweeps away what killed exports left. A live export holds a lock on its
+    directory; one younger than the sweep's limit may not have taken it yet.
+    """
+    files.check_folder("export", folder)
+    for leftover in folder.glob(f"{_TEMPORARY_PREFIX}*"):
+        # One that is published meanwhile is gone under this name.
+        with contextlib.suppress(FileNotFoundError), _lock(leftover) as held:
+            if held and time.time() - leftover.stat().st_mtime > 5:
+                shutil.rmtree(leftover, ignore_errors=True)
+    temporary = folder / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+    temporary.mkdir()
+    try:
+        with _lock(temporary):
+            yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _lock(directory: Path) -> Iterator[bool]:
+    """Yields whether `directory` is now held; False also where the file system has no locks."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = True
+    except OSError:
+        held = False
+    try:
+        yield held
+    finally:
+        os.close(handle)
+
+
+def _publish(temporary: Path, folder: Path) -> Path:
+    """Renames `temporary` to the next free version number, whoever else exports meanwhile."""
+    for path in temporary.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as written:
+                os.fsync(written.fileno())
+    while True:
+        target = folder / str(max(exported.versions(folder), default=0) + 1)
+        try:
+            # Fails on a directory with content, so an export that was faster keeps its number.
+            os.rename(temporary, target)
+            return target
+        except OSError:
+            if not target.exists():
+                raise

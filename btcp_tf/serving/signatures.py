@@ -1,0 +1,351 @@
+"""The graph that is served: inputs, signatures and the decision."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from btcp_tf import thresholds
+from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes
+from btcp_tf.data.input_checks import FLAT, InputRange
+from btcp_tf.decisions.exported import SIGNATURE
+from btcp_tf.networks import models
+from btcp_tf.thresholds import Threshold
+from btcp_tf.training.inference import Inference
+
+BATCH = 256
+"""Inputs at once where the rows of the calibration set are answered: in the export, and when its
+threshold is chosen. Other batches may round the last digits in another way."""
+
+
+def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the SavedModel of a model computes for some inputs, before u is rounded to float32.
+
+    The threshold of a SavedModel is chosen on these answers: on the CPU, where it is checked, too,
+    and in the same batches.
+
+    Args:
+      model: As in `export`.
+      inputs: `[n, ...]` in the model's type, n > 0.
+
+    Returns:
+      `probs` float32 `[n, k]`, and u float64 `[n]`: expit of logit(u) where there is one.
+    """
+    with tf.device("/CPU:0"):
+        found = Inference(models.with_logit(_on_one_device(model)), BATCH)(inputs)
+    return found["probs"].astype(np.float32), models.uncertainty_of(found)
+
+
+def _on_one_device(model: keras.Model) -> keras.Model:
+    """The model, or a copy where it lives under a distribution strategy."""
+    # The graphs of a distributed model name this machine's devices, and a server has others.
+    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
+        copy = keras.models.clone_model(model)
+        copy.set_weights(model.get_weights())
+        return copy
+    return model
+
+
+TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
+"""Names of the model's variables that `with_threshold` changes. It has the first where it compares
+u, as all models of 0.1.0 do, or the second, `limits`, where it compares logits."""
+
+
+def limit_of(threshold: Threshold) -> float:
+    """u below it is accepted."""
+    return -math.inf if threshold.tau is None else threshold.tau
+
+
+def limits(threshold: Threshold) -> np.ndarray:
+    """The limit on logit(u), the largest float32 below tau, and the smallest from tau on."""
+    tau, tiny = limit_of(threshold), np.finfo(np.float32).tiny
+    with np.errstate(over="ignore"):
+        near = np.float32(tau)
+    below = near if float(near) < tau else np.nextafter(near, np.float32(-np.inf))
+    above = near if float(near) >= tau else np.nextafter(near, np.float32(np.inf))
+    # Processors may take the numbers between 0 and tiny for 0.
+    if 0 < tau <= tiny:
+        below, above = np.float32(0), tiny
+    return np.array([thresholds.logit_limit(threshold.tau), below, above], np.float64)
+
+
+_CONSTANT_SIZE = 2**16
+"""Weights of at most so many numbers are constants of the graph."""
+
+
+def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """The model at inference, as one function that all signatures share.
+
+    oneDNN packs a product's weights once where they are constants, and at each call where they are
+    variables. For a single image that packing costs an estimator of small layers more than its
+    products; large weights gain less, and would bring the graph near protobuf's 2 GiB.
+    """
+
+    small = {
+        id(variable): variable.value.numpy()
+        for variable in model.variables
+        if variable.value.dtype.is_floating
+        and variable.value.shape.num_elements() <= _CONSTANT_SIZE
+    }
+
+    def values(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+        # Made inside the function: a constant from outside would be an input of it.
+        return [tf.constant(small[id(v)]) if id(v) in small else v.value for v in variables]
+
+    @tf.function(
+        input_signature=[tf.TensorSpec(model.input.shape, model.input.dtype)], autograph=False
+    )
+    def outputs(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return model.stateless_call(
+            values(model.trainable_variables),
+            values(model.non_trainable_variables),
+            images,
+            training=False,
+        )[0]
+
+    return outputs
+
+
+def _decide(
+    outputs: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    class_names: Sequence[str],
+    limit: tf.Variable,
+    images: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    """What the signatures answer, by name."""
+    # A server's session checks no shapes, and some networks take images of any size.
+    images = tf.ensure_shape(images, images.shape)
+    # oneDNN's fused convolution gives an empty batch the shape of its input (TensorFlow 2.21), and
+    # what follows fails. So an empty batch runs as one blank image, whose answer is cut off.
+    count = tf.shape(images)[0]
+    blank = tf.cast(count == 0, tf.int32)
+    padding = [[0, blank]] + [[0, 0]] * (images.shape.rank - 1)
+    found = outputs(tf.pad(images, padding))
+    probs = tf.cast(found["probs"][:count], tf.float32)
+    uncertainty = tf.cast(found["uncertainty"][:count, 0], tf.float32)
+    if "logit" in found:
+        accept = tf.cast(found["logit"][:count, 0], tf.float64) < limit[0]
+        # On the side of tau that it is on: float32 may round it to the other one.
+        below, above = tf.cast(limit[1], tf.float32), tf.cast(limit[2], tf.float32)
+        uncertainty = tf.where(
+            accept, tf.minimum(uncertainty, below), tf.maximum(uncertainty, above)
+        )
+    else:
+        # A tau between neighboring float32 must not be rounded to one of them.
+        accept = tf.cast(uncertainty, tf.float64) < limit
+    predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
+    return {
+        "predicted": predicted,
+        "class_name": tf.gather(tf.constant(class_names, tf.string), predicted),
+        "probs": probs,
+        "uncertainty": uncertainty,
+        "accept": accept,
+    }
+
+
+class Intake(NamedTuple):
+    """What a model takes, and what it refuses."""
+
+    low: float
+    high: float
+    """Float inputs from `low` to `high` are taken."""
+    least: float
+    """Of a request's inputs that vary at all, one has to vary by as much."""
+    words: str
+    """What is expected."""
+    pixels: str | None
+    """Of `data.PIXELS`, for models of float images."""
+
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        sample_images: np.ndarray,
+        input_range: InputRange | None,
+        pixels: str | None,
+    ) -> "Intake":
+        """For the arguments of `export`; ValueError where `pixels` is not for that model."""
+        shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+        if pixels is not None and (
+            pixels not in PIXELS or "float" not in dtype or not are_image_sizes(shape)
+        ):
+            raise ValueError(
+                f"pixels: expected one of {', '.join(PIXELS)} with a model of float images "
+                f"[height, width, 1 or 3], received {pixels!r} with {dtype} {shape}"
+            )
+        if dtype == "uint8":
+            # Images of two levels vary by one.
+            seen = input_range or InputRange.of(sample_images)
+            least = (seen.contrast or 0.0) / FLAT
+            return cls(-255.0, 510.0, least, "pixels from 0 to 255", None)
+        if input_range is None:
+            return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
+        low, high = input_range.limits
+        words = f"numbers like those of fit, {input_range.words}"
+        return cls(low, high, (input_range.contrast or 0.0) / FLAT, words, pixels)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """(scale, offset) from pixels to the model's inputs."""
+        return PIXELS[self.pixels or "0_255"]
+
+
+def _meant(intake: Intake, images: tf.Tensor) -> tf.Tensor:
+    """The same floats; the request fails where they cannot be meant, see `checks`."""
+    images = tf.debugging.check_numerics(images, f"images: expected {intake.words}")
+    if math.isinf(intake.high):
+        return images
+    axes = list(range(1, images.shape.rank))
+    top = tf.cast(tf.reduce_max(images, axes), tf.float64)
+    bottom = tf.cast(tf.reduce_min(images, axes), tf.float64)
+    near = tf.reduce_all((bottom >= intake.low) & (top <= intake.high))
+    spread = top - bottom
+    vary = tf.reduce_any(spread >= intake.least) | ~tf.reduce_any(spread > 0)
+    found = [f"images: expected {intake.words}, received numbers from and to"]
+    found += [tf.reduce_min(bottom), tf.reduce_max(top)]
+    with tf.control_dependencies([tf.debugging.Assert(near & vary, found)]):
+        return tf.identity(images)
+
+
+def _rounded(intake: Intake, images: tf.Tensor) -> tf.Tensor:
+    """Float pixels as uint8."""
+    return tf.saturate_cast(tf.round(_meant(intake, images)), tf.uint8)
+
+
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+
+
+def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
+    """The same files; the request fails where one is of a kind that TensorFlow decodes otherwise
+    than Pillow, or Pillow not at all: palettes of BMP, GIF, WebP, 16 bits."""
+    # Substr fails where a file is shorter.
+    heads = tf.strings.join([tf.strings.substr(image_bytes, 0, 25), tf.constant(25 * b"\0")])
+    is_png = tf.strings.substr(heads, 0, len(_PNG)) == _PNG
+    # The first chunk of a PNG file is its header; its bits a channel are in the 25th byte.
+    is_deep = is_png & (tf.strings.substr(heads, 24, 1) == b"\x10")
+    is_jpeg = tf.strings.substr(heads, 0, len(_JPEG)) == _JPEG
+    good = (is_png & ~is_deep) | is_jpeg
+    first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
+    told = "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
+    remedy = "save it as PNG of 8 bits"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [told, first, remedy])]):
+        return tf.identity(image_bytes)
+
+
+def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
+    """Files as pixels, as `data` reads and converts them."""
+    height, width, channels = shape
+
+    def decoded(file: tf.Tensor) -> tf.Tensor:
+        # As Pillow does it, pixel for pixel. It decodes PNG, too.
+        pixels = tf.io.decode_jpeg(file, channels=3, dct_method="INTEGER_ACCURATE")
+        pixels = _upright(file, tf.cast(pixels, tf.float32))
+        pixels.set_shape((None, None, 3))
+        if channels == 1:
+            pixels = tf.round(tf.tensordot(pixels, tf.constant(LUMA), 1)[..., None])
+        pixels = tf.image.resize(pixels, (height, width), "bilinear", antialias=True)
+        return tf.saturate_cast(tf.round(pixels), tf.uint8)
+
+    files = _known_files(image_bytes)
+    return tf.map_fn(decoded, files, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
+
+
+# The entry of the orientation among those of the first directory, in either order of bytes. `\C` is
+# any byte.
+_ORIENTATION = (
+    r"\C*(?:Exif\x00\x00|eXIf)(?:"
+    r"II\*\x00\x08\x00\x00\x00\C\C(?:\C{12}){0,60}?\x12\x01\x03\x00\x01\x00\x00\x00([\x02-\x08])|"
+    r"MM\x00\*\x00\x00\x00\x08\C\C(?:\C{12}){0,60}?\x01\x12\x00\x03\x00\x00\x00\x01\x00([\x02-\x08])"
+    r")\C*"
+)
+
+_EXIF_BYTES = 2**17
+"""Where Exif is looked for: it stands before the pixels."""
+
+
+def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
+    """`[height, width, 3]` turned as the file's Exif orientation says."""
+    head = tf.strings.substr(file, 0, _EXIF_BYTES)
+
+    def turned() -> tf.Tensor:
+        found = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
+        # One byte, from 2 to 8.
+        turns = [
+            lambda: pixels[:, ::-1],
+            lambda: pixels[::-1, ::-1],
+            lambda: pixels[::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2)),
+            lambda: tf.transpose(pixels, (1, 0, 2))[:, ::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2))[::-1, ::-1],
+            lambda: tf.transpose(pixels, (1, 0, 2))[::-1],
+        ]
+        return tf.switch_case(tf.cast(tf.io.decode_raw(found, tf.uint8)[0], tf.int32) - 2, turns)
+
+    return tf.cond(tf.strings.regex_full_match(head, _ORIENTATION), turned, lambda: pixels)
+
+
+def signatures(model: keras.Model, intake: Intake) -> dict[str, tuple[tf.TensorSpec, Callable]]:
+    """By name what a signature takes, and how the model's inputs are made of it."""
+    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+
+    def floats(image_bytes: tf.Tensor) -> tf.Tensor:
+        scale, offset = intake.scale
+        return tf.cast(_decoded(shape, image_bytes), dtype) * scale + offset
+
+    own: Callable = functools.partial(_meant, intake) if "float" in dtype else lambda images: images
+    found: dict[str, tuple[tf.TensorSpec, Callable]] = {
+        SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), own)
+    }
+    files = tf.TensorSpec((None,), tf.string, name="image_bytes")
+    if dtype == "uint8":
+        spec = tf.TensorSpec((None, *shape), tf.float32, name="images")
+        found["serving_float"] = (spec, functools.partial(_rounded, intake))
+        if are_image_sizes(shape):
+            found["serving_bytes"] = (files, functools.partial(_decoded, shape))
+    elif intake.pixels:
+        found["serving_bytes"] = (files, floats)
+    return found
+
+
+def write(
+    model: keras.Model,
+    directory: Path,
+    class_names: Sequence[str],
+    threshold: Threshold,
+    about: str,
+    intake: Intake,
+) -> None:
+    model = models.with_logit(_on_one_device(model))
+    compares = LIMITS if "logit" in model.output else TAU
+    value = limits(threshold) if compares == LIMITS else limit_of(threshold)
+    limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
+    text = tf.Variable(about, trainable=False, name=ABOUT)
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_variable_collection("decision", [limit, text])
+    outputs = _with_constants(model)
+
+    def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
+        def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
+            return _decide(outputs, class_names, limit, prepare(value))
+
+        function = tf.function(answer, input_signature=[spec], autograph=False)
+        function.get_concrete_function()
+        return function
+
+    for name, (spec, prepare) in signatures(model, intake).items():
+        archive.add_endpoint(name, endpoint(spec, prepare))
+
+    def tell(ask: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"json": tf.fill(tf.shape(ask), text.read_value())}
+
+    spec = tf.TensorSpec((None,), tf.string, name="ask")
+    told = tf.function(tell, input_signature=[spec], autograph=False)
+    told.get_concrete_function()
+    archive.add_endpoint("about", told)
+    archive.write_out(str(directory), verbose=False)

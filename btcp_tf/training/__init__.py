@@ -1,0 +1,1 @@
+"""How the paper's three phases are trained."""

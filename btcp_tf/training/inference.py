@@ -1,0 +1,78 @@
+"""Outputs of all sub-models over many samples, in batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from btcp_tf.core.progress import Bar
+from btcp_tf.networks import models
+
+
+class Inference:
+    """A model in inference mode over arrays of any length, on one device.
+
+    One device also under a distribution strategy: no replica is ever left with
+    an empty batch, and the answers do not depend on the number of devices.
+    """
+
+    def __init__(self, model: keras.Model, batch_size: int) -> None:
+        spec = tf.TensorSpec((None, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
+        self._batch_size = batch_size
+        self._call = tf.function(
+            lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
+        ).get_concrete_function()
+
+    def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
+        """Answers of the model for all `inputs`, as NumPy; `title` shows a progress bar."""
+        return _in_batches(self._call, inputs, self._batch_size, title)
+
+
+def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
+    starts = range(0, len(inputs), batch_size)
+    bar = Bar(title, len(starts), shown=bool(title))
+    answers = []
+    for number, start in enumerate(starts, 1):
+        batch = call(tf.constant(inputs[start : start + batch_size]))
+        answers.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
+        bar.update(number)
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *answers)
+
+
+def sample_dropout(
+    network: keras.Model,
+    images: np.ndarray,
+    *,
+    passes: int,
+    seed: int,
+    batch_size: int,
+    title: str = "",
+) -> np.ndarray:
+    """Mean class probabilities of passes with dropout on (Gal and Ghahramani, 2016).
+
+    The network itself takes no part and is left bit-identical, see `networks.dropout_models`.
+
+    Args:
+      network: From `networks.assemble`.
+      images: `[n, ...]`.
+      passes: Stochastic passes for each image, at least 1.
+      seed: Of the masks.
+      batch_size: Images at once.
+      title: Shows a progress bar under this title.
+
+    Returns:
+      `[n, k]` float32.
+    """
+    before, after = models.dropout_models(network, seed)
+
+    @tf.function(reduce_retracing=True, jit_compile=False)
+    def mean(batch: tf.Tensor) -> tf.Tensor:
+        fixed = before(batch, training=False)
+        total = tf.zeros((tf.shape(batch)[0], after.output_shape[-1]))
+        for _ in tf.range(passes):
+            total += after(fixed, training=False)
+        return total / passes
+
+    return _in_batches(mean, images, batch_size, title)
