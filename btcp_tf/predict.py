@@ -1,4 +1,12 @@
-"""TODO predict"""
+"""Scores any number of images, or rows of numbers, with an exported SavedModel.
+
+python -m btcp_tf.predict --model=saved_models/fashion_mnist --input=photos --output=scores.csv
+
+Inputs are read, answered and written batch by batch, so that memory does not grow with their
+number. What is done stands in the folder `<output>.partial`, from which a killed command goes on;
+the file itself appears once, whole, with `<output>.about.json` beside it: which model, input and
+settings it is of. Importing this module does not import TensorFlow.
+"""
 
 import os
 import sys
@@ -11,7 +19,10 @@ from absl import flags
 from btcp_tf.core import command, keras_setup
 from btcp_tf.core.command import UsageError
 from btcp_tf.serving import batch_scoring
-from btcp_tf.serving.batch_scoring import SOME_PROBLEMS
+from btcp_tf.serving.batch_scoring import SOME_PROBLEMS, score
+from btcp_tf.serving.scorer import Scorer
+
+__all__ = ["Scorer", "main", "score"]
 
 USAGE = (
     "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
@@ -43,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
     def action() -> int:
-        return SOME_PROBLEMS if batch_scoring.score(**values).problems else 0
+        return SOME_PROBLEMS if score(**values).problems else 0
 
     return command.carry_out(action, values["verbose"])
 

@@ -27,8 +27,7 @@ from btcp_tf.evaluation.predictions import (
 )
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS
-from btcp_tf.reporting import page_parts, run_page, scores_page, study_page, terminal
-from btcp_tf.reporting import tables as tables_
+from btcp_tf.reporting import cells, page_parts, pages, run_page, scores_page, study_page, terminal
 
 CLASSES = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
 SETTINGS = {"gamma": "auto", "max_train_images": "0", "max_test_images": "0", "data_dir": "<here>"}
@@ -172,11 +171,11 @@ def test_page_holds_every_metric_of_every_row(run):
         of_stage = [row for row in rows if row["stage"] == stage]
         assert head == ["metric", *(METHODS[row["method"]].title for row in of_stage)]
         assert len(lines) == len(METRICS)
-        for (name, metric), cells in zip(METRICS.items(), lines, strict=True):
-            assert cells[0].startswith(metric.title)
-            assert cells[0].endswith("↑" if metric.higher_is_better else "↓")
-            scale = 1000 if "×1000" in cells[0] else 100 if "%" in cells[0][-4:] else 1
-            for row, cell in zip(of_stage, cells[1:], strict=True):
+        for (name, metric), printed in zip(METRICS.items(), lines, strict=True):
+            assert printed[0].startswith(metric.title)
+            assert printed[0].endswith("↑" if metric.higher_is_better else "↓")
+            scale = 1000 if "×1000" in printed[0] else 100 if "%" in printed[0][-4:] else 1
+            for row, cell in zip(of_stage, printed[1:], strict=True):
                 numbers = [float(x) for x in re.findall(r"-?\d+\.\d+", cell)]
                 expected = [scale * row[name + end] for end in ("", "_low", "_high")]
                 np.testing.assert_allclose(numbers, expected, atol=0.0051)
@@ -508,7 +507,7 @@ def study(tmp_path_factory):
     rows = make_study(folder)
     page = study_page.write_study_report(folder)
     plain = [row for row in rows if not row["ablation"]]
-    over = seeds.across_seeds(tables_.with_answers(plain))
+    over = seeds.across_seeds(cells.with_answers(plain))
     return folder, over, page.read_text(encoding="utf-8")
 
 
@@ -1039,7 +1038,7 @@ def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path,
     def fail(*arguments, **named):
         raise ValueError("expected what can be drawn, received this")
 
-    monkeypatch.setattr(run_page, "write_report", fail)
+    monkeypatch.setattr(pages, "write_report", fail)
     assert report.main([str(path), "--bootstrap_draws=5"]) == 1
     after = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
     assert after == before
