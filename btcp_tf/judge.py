@@ -248,21 +248,15 @@ class Judge:
             is out of range.
           FloatingPointError: If the loss is no longer finite.
         """
-        from btcp_tf.core.config import Config
         from btcp_tf.training import phases
+        from btcp_tf.training.settings import TrainingSettings
 
-        names = {field.name for field in dataclasses.fields(Config)}
-        if unknown := settings.keys() - names:
-            raise ValueError(
-                f"settings: expected some of {', '.join(sorted(names))}, received "
-                f"{', '.join(sorted(unknown))}" + wording.suggestion(min(unknown), names)
-            )
-        config = Config(**{"dataset": "digits", "verbose": verbose, **settings})
+        training = TrainingSettings.from_defaults(verbose=verbose, **settings)
         found = self._answers(x, y, batch_size, "training samples" if verbose else "", None)
         seen, labels = found.seen, found.labels
         with tempfile.TemporaryDirectory() as folder:
             estimator, facts = phases.fit_estimator(
-                seen.features, special.softmax(seen.logits, axis=1), labels, config, Path(folder)
+                seen.features, special.softmax(seen.logits, axis=1), labels, training, Path(folder)
             )
         words = (
             f"BTCP: {facts['train_errors']} errors among {len(labels)} samples, "

@@ -620,13 +620,13 @@ def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
     own = HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
     readers = residual_fit._readers(own, EVIDENCE, False, 64, 0)
     assert list(readers) == list(EVIDENCE)
-    z, evidence = residual_fit._read(readers, own.seen, 512)
+    z, evidence = residual_fit._compute(readers, own.seen, 512)
     spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
 
     def at(t, starts, ends):
         t = t[:, None, None, None]
         seen = seen_of((starts * (1 - t) + ends * t).astype(np.float32), kernel)
-        _, evidence = residual_fit._read(readers, seen, 512)
+        _, evidence = residual_fit._compute(readers, seen, 512)
         # In units of what the evidence differs by: a linear model has such slopes.
         values = np.hstack([evidence[name] / (spreads[name] + 1e-3) for name in evidence])
         return values, seen.logits.argmax(axis=1)

@@ -210,7 +210,7 @@ class HeldOut:
         seen, labels = self.reference
         if (name, seed) not in self._heads:
             self._heads[name, seed] = train_head(
-                _space(name, seen),
+                _vectors(name, seen),
                 labels,
                 seen.logits.shape[1],
                 seed,
@@ -229,13 +229,13 @@ class HeldOut:
         seen, labels = self.reference
         if name not in self._indexes:
             faint = evidence_layers.is_faint(name, seen)
-            points = evidence_layers.as_points(_space(name, seen), faint)
+            points = evidence_layers.as_points(_vectors(name, seen), faint)
             rows, shares = evidence_layers.distinct(points, labels)
             self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
         return self._indexes[name]
 
 
-def _space(name: str, seen: Any) -> Any:
+def _vectors(name: str, seen: Any) -> Any:
     """The vectors that evidence of this name is read from; None: there are none.
 
     Args:
@@ -277,13 +277,7 @@ def fit_residual(
     """
     check_evidence(allowed)
     everyone = [held_out, *folds]
-    if len({len(one.copies) for one in everyone}) > 1:
-        raise ValueError(
-            "copies: expected as many of all held-out samples, received "
-            + ", ".join(str(len(one.copies)) for one in everyone)
-        )
-    if folds and any(one.ensemble for one in everyone):
-        raise ValueError("ensemble: expected none beside folds, received one")
+    _check_held_out(everyone)
     # The samples of all, then the first copies of all, and so on.
     answers = [
         (number, [one.seen, *one.copies][version])
@@ -297,32 +291,55 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
-    # What is read means the same for all: no more neighbors than the smallest index has.
-    indexes = [
-        one.index(name) for one in everyone for name in _readable(one, allowed) if "neigh" in name
-    ]
-    neighbors = min([NEIGHBORS, *(len(index.points) for index in indexes)])
     if verbose:
         print("second heads ...", flush=True)
+    neighbors = _shared_neighbors(everyone, allowed)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
     if verbose:
         print(f"evidence of {len(is_error):,} answers: {', '.join(readers[0])} ...", flush=True)
-    read = [_read(readers[number], seen, batch_size) for number, seen in answers]
-    target = None
-    if held_out.ensemble:
-        of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
-        target = 1.0 - np.concatenate(of_label)
+    computed = [_compute(readers[number], seen, batch_size) for number, seen in answers]
     fit, weights, u = residual_choice.choose(
         is_error,
-        np.concatenate([z for z, _ in read]),
-        {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
+        np.concatenate([z for z, _ in computed]),
+        {name: np.concatenate([evidence[name] for _, evidence in computed]) for name in readers[0]},
         seed,
         classifier,
-        target,
+        _ensemble_target(held_out),
         verbose,
     )
     used = {name: readers[0][name] for name in fit.evidence}
     return Fitted(fit, used, weights, u[: len(held_out.labels)])
+
+
+def _check_held_out(everyone: Sequence[HeldOut]) -> None:
+    if len({len(one.copies) for one in everyone}) > 1:
+        raise ValueError(
+            "copies: expected as many of all held-out samples, received "
+            + ", ".join(str(len(one.copies)) for one in everyone)
+        )
+    if len(everyone) > 1 and any(one.ensemble for one in everyone):
+        raise ValueError("ensemble: expected none beside folds, received one")
+
+
+def _shared_neighbors(everyone: Sequence[HeldOut], allowed: Sequence[str]) -> int:
+    """How many neighbors are looked at: no more than the smallest index has, so that the evidence
+    means the same for all classifiers."""
+    indexes = [
+        one.index(name)
+        for one in everyone
+        for name in _from_reference(one, allowed)
+        if name.endswith("neighbors")
+    ]
+    return min([NEIGHBORS, *(len(index.points) for index in indexes)])
+
+
+def _ensemble_target(held_out: HeldOut) -> np.ndarray | None:
+    """1 − the ensemble's true class probability, of the samples, then of the copies; None without
+    an ensemble."""
+    if not held_out.ensemble:
+        return None
+    of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
+    return 1.0 - np.concatenate(of_label)
 
 
 def check_evidence(allowed: Any) -> None:
@@ -342,7 +359,7 @@ def _readers(
     readers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
-    for name in _readable(held_out, allowed):
+    for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
             readers[name] = held_out.head(name, seed)
             continue
@@ -355,12 +372,12 @@ def _readers(
     return readers
 
 
-def _readable(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
-    """What of the evidence needs a reference, and has it, in the order of `EVIDENCE`."""
+def _from_reference(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
+    """The evidence that needs a reference, and has one, in the order of `EVIDENCE`."""
     if held_out.reference is None:
         return []
     around = held_out.reference[0]
-    return [name for name in EVIDENCE[1:] if name in allowed and _space(name, around) is not None]
+    return [name for name in EVIDENCE[1:] if name in allowed and _vectors(name, around) is not None]
 
 
 def score_residual(
@@ -378,7 +395,7 @@ def score_residual(
       seen: `Seen`, or what has its fields.
       batch_size: Samples at once.
     """
-    z, evidence = _read(readers, seen, batch_size)
+    z, evidence = _compute(readers, seen, batch_size)
     a, b, h = weights
     return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
 
@@ -404,7 +421,7 @@ def contributions(
       g names, "mcp" and those of the readers; and `[n, g]` by how much each moves logit(u) from its
       mean over the held-out samples. The sum of a row is logit(u) minus the mean logit(u) there.
     """
-    parts = residual_choice.parts_of(*_read(readers, seen, batch_size), weights)
+    parts = residual_choice.parts_of(*_compute(readers, seen, batch_size), weights)
     return tuple(parts), np.stack([part - baseline[name] for name, part in parts.items()], axis=1)
 
 
@@ -428,7 +445,7 @@ def residual_of(
     """
     of_images = any(name.startswith("image_") for name in readers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    read = [reader(*reads(name, seen)) for name, reader in readers.items()]
+    read = [reader(*evidence_inputs(name, seen)) for name, reader in readers.items()]
     a, b, h = weights
     layer = Residual(read=len(h), name="residual")
     u = layer([z, *read])
@@ -436,19 +453,25 @@ def residual_of(
     return u
 
 
-def _read(
+def _compute(
     readers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
     z = _in_batches(McpLogit(), [seen.logits], batch_size)
     return z, {
-        name: _in_batches(reader, reads(name, seen), batch_size) for name, reader in readers.items()
+        name: _in_batches(reader, evidence_inputs(name, seen), batch_size)
+        for name, reader in readers.items()
     }
 
 
-def reads(name: str, seen: Any) -> list[Any]:
-    """What the layer of a kind of evidence takes of `Seen`, or of what has its fields."""
-    return [seen.logits] if name == "answer" else [_space(name, seen), seen.logits]
+def evidence_inputs(name: str, seen: Any) -> list[Any]:
+    """The inputs of the layer of a kind of evidence.
+
+    Args:
+      name: One of `EVIDENCE`.
+      seen: `Seen`, or another object with its fields.
+    """
+    return [seen.logits] if name == "answer" else [_vectors(name, seen), seen.logits]
 
 
 def _in_batches(layer: keras.layers.Layer, arrays: list[np.ndarray], batch_size: int) -> np.ndarray:
