@@ -142,8 +142,6 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
         adopted=bool(config.classifier),
         folder=run / "checkpoints",
         strategy=strategy,
-        describe=lambda stage, row, answers: row,
-        after_epoch=lambda stage, rows: None,
     )
     scorer = Scorer(network, stages, members, apart, dataset, config)
     return scorer, network, dataset, config

@@ -111,8 +111,7 @@ def run(
         estimators,
         folder=folder,
         strategy=strategy or tf.distribute.get_strategy(),
-        describe=describe or (lambda stage, row, answers: row),
-        after_epoch=lambda stage, rows: None,
+        describe=describe,
     )
     return network, initial, stages
 

@@ -111,7 +111,5 @@ def _train_further(
         {},
         folder=folder,
         strategy=strategy,
-        describe=lambda stage, row, answers: row,
-        after_epoch=lambda stage, rows: None,
     )
     return stages["classifier"].values

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import losses
-from btcp_tf.core.config import PHASES
+from btcp_tf.core.config import PHASES, Phase
 from btcp_tf.data.splits import Dataset
 from btcp_tf.networks import classifiers, mcp, models
 from btcp_tf.training import checkpoints, diagnosis, one_phase
@@ -77,8 +77,8 @@ def fit(
     adopted: bool = False,
     folder: Path,
     strategy: tf.distribute.Strategy,
-    describe: Describe,
-    after_epoch: Callable[[str, list[Row]], None],
+    describe: Describe | None = None,
+    after_epoch: Callable[[str, list[Row]], None] = lambda stage, rows: None,
 ) -> dict[str, Stage]:
     """Trains a classifier, an estimator on it for each method, and fine-tunes some of them.
 
@@ -94,7 +94,7 @@ def fit(
       adopted: Whether the classifier is trained already, which leaves out phase 1.
       folder: Where the checkpoints are and go, one `<stage>.npz` each.
       strategy: From `make_strategy`.
-      describe: Completes a row after each epoch.
+      describe: Completes a row after each epoch; None: rows stay as they are.
       after_epoch: Receives (stage, its rows so far) once an epoch's checkpoint is written, and once
         for a stage that was finished before.
 
@@ -105,7 +105,10 @@ def fit(
     stages = {"classifier": _classifier_phase(training, adopted)}
     if not estimators:
         return stages
-    features = training.features(show_progress=True)
+    title = "features of the training images" if settings.verbose == 1 else ""
+    features = _Features(
+        training.encode(dataset.train.images, title), training.encode(dataset.validation.images)
+    )
     for method, recipe in estimators.items():
         stages[method] = _estimator_phase(training, stages["classifier"], features, method, recipe)
     for method in settings.finetuned:
@@ -131,7 +134,7 @@ class _Training:
     settings: TrainingSettings
     folder: Path
     strategy: tf.distribute.Strategy
-    describe: Describe
+    describe: Describe | None
     after_epoch: Callable[[str, list[Row]], None]
 
     @functools.cached_property
@@ -150,87 +153,81 @@ class _Training:
         """Features → uncertainty `[n, 1]`."""
         return Inference(self.network.get_layer("estimator"), self.settings.test_batch_size)
 
-    def features(self, *, show_progress: bool = False) -> _Features:
-        title = "features of the training images"
-        shown = show_progress and self.settings.verbose == 1
-        return _Features(
-            self.encode(self.dataset.train.images, title if shown else ""),
-            self.encode(self.dataset.validation.images),
-        )
-
-    def u_true(self, train_features: np.ndarray) -> np.ndarray:
-        """U, the training images' targets `[n]`."""
-        _, probs = self.classify(train_features)
-        return 1.0 - losses.true_class_probability(probs, self.dataset.train.labels).numpy()
-
-    def outputs(self, features: _Features | None, phase: str) -> EpochOutputs:
+    def outputs(self, features: _Features | None, *, of_mcp: bool = False) -> EpochOutputs:
         """What the network answers now.
 
         Args:
-          features: None: they are computed anew.
-          phase: Name of the phase; in "classifier" the uncertainty is MCP.
+          features: Of the frozen encoder; None: they are computed anew.
+          of_mcp: Whether the uncertainty is MCP, not the estimator's.
         """
         few = len(self.dataset.validation)
         if features is None:
-            features = _Features(
-                self.encode(self.dataset.train.images[:few]),
-                self.encode(self.dataset.validation.images),
-            )
+            train = self.encode(self.dataset.train.images[:few])
+            features = _Features(train, self.encode(self.dataset.validation.images))
         values = []
         for part in (features.validation, features.train[:few]):
             logits, probs = self.classify(part)
-            of_mcp = phase == "classifier"
             values += [probs, mcp.mcp_of(logits) if of_mcp else self.estimate(part)[:, 0]]
         return EpochOutputs(*values)
 
     def train(
         self,
         name: str,
-        model: PhaseModel,
+        phase: Phase,
         x: np.ndarray,
         y: np.ndarray,
         *,
-        epochs: int,
-        learning_rate: float,
-        basis: str,
-        former_bases: tuple[str, ...] = (),
-        features: _Features | None = None,
+        loss: LossSettings | None = None,
         targets: Callable[[], np.ndarray] | None = None,
+        features: _Features | None = None,
     ) -> list[Row]:
-        """Trains a stage; see `one_phase.fit_phase`.
+        """Trains a stage, and returns a row for each epoch; see `one_phase.fit_phase`.
 
         Args:
           name: Name of the stage, and of its checkpoint.
-          model: From `phase_model`.
+          phase: One of `PHASES`.
           x: Images, or features `[n, d]`.
           y: Labels, or targets `[n]`.
-          epochs: Epochs of the phase.
-          learning_rate: Learning rate of the phase.
-          basis: Fingerprint of what the stage starts from.
-          former_bases: What earlier versions wrote for the same.
-          features: Where the encoder is frozen, its outputs.
+          loss: The estimator's loss.
           targets: Computes U before each epoch.
+          features: Where the encoder is frozen, its outputs.
         """
+        settings = self.settings
+        epochs, learning_rate = {
+            "classifier": (settings.classifier_epochs, settings.learning_rate),
+            "estimator": (settings.estimator_epochs, settings.estimator_learning_rate),
+            "finetune": (settings.finetune_epochs, settings.finetune_learning_rate),
+        }[phase.name]
+        model = self._phase_model(phase, loss)
+
+        def describe(row: Row) -> Row:
+            if self.describe is None:
+                return row
+            return self.describe(name, row, self.outputs(features, of_mcp=phase == PHASES[0]))
+
+        # The data decides how the first phase goes; later ones start from its weights.
+        basis, former_bases = self.dataset.fingerprint, self.dataset.former_fingerprints
+        if phase != PHASES[0]:
+            basis, former_bases = checkpoints.weights_id(self.network), ()
         rows = one_phase.fit_phase(
             model,
             x,
             y,
-            settings=self.settings,
+            settings=settings,
             epochs=epochs,
             learning_rate=learning_rate,
             checkpoint=self.folder / f"{name}.npz",
             basis=basis,
             former_bases=former_bases,
-            describe=lambda row: self.describe(name, row, self.outputs(features, model.phase.name)),
+            describe=describe,
             before_epoch=(lambda: model.set_targets(targets())) if targets else None,
             after_epoch=lambda rows: self.after_epoch(name, rows),
         )
         self.after_epoch(name, rows)
         return rows
 
-    def phase_model(self, number: int, loss: LossSettings | None = None) -> PhaseModel:
-        """The model of phase 1, 2 or 3."""
-        phase, settings = PHASES[number - 1], self.settings
+    def _phase_model(self, phase: Phase, loss: LossSettings | None) -> PhaseModel:
+        settings = self.settings
         terms = {"cross_entropy": settings.cross_entropy_weight, "dfl": settings.dfl_weight}
         with self.strategy.scope():
             return PhaseModel(
@@ -244,46 +241,35 @@ class _Training:
 
 def _classifier_phase(training: _Training, adopted: bool) -> Stage:
     """Phase 1: encoder and classifier, by cross-entropy."""
-    network, dataset, settings = training.network, training.dataset, training.settings
-    if adopted:
-        return Stage("classifier", "", checkpoints.snapshot(network), [], {})
-    rows = training.train(
-        "classifier",
-        training.phase_model(1),
-        dataset.train.images,
-        dataset.train.labels,
-        epochs=settings.classifier_epochs,
-        learning_rate=settings.learning_rate,
-        # The data decides how this phase goes; later ones start from its weights.
-        basis=dataset.fingerprint,
-        former_bases=dataset.former_fingerprints,
-    )
-    _, probs = training.classify(training.encode(dataset.validation.images))
-    problem = diagnosis.unlearned(probs, dataset.validation.labels)
-    return Stage("classifier", "", checkpoints.snapshot(network), rows, {}, problem)
+    rows, problem = [], ""
+    if not adopted:
+        train, validation = training.dataset.train, training.dataset.validation
+        rows = training.train("classifier", PHASES[0], train.images, train.labels)
+        _, probs = training.classify(training.encode(validation.images))
+        problem = diagnosis.unlearned(probs, validation.labels)
+    values = checkpoints.snapshot(training.network)
+    return Stage("classifier", "", values, rows, {}, problem)
 
 
 def _estimator_phase(
     training: _Training, classifier: Stage, features: _Features, method: str, recipe: Recipe
 ) -> Stage:
     """Phase 2: the estimator, by the DFL, on the features of the frozen encoder."""
-    network, settings = training.network, training.settings
+    network, labels = training.network, training.dataset.train.labels
     checkpoints.restore(network, classifier.values)
-    u_true = training.u_true(features.train)
-    loss, uncapped = loss_settings(settings, recipe, u_true)
+    _, probs = training.classify(features.train)
+    u_true = _u_true(probs, labels)
+    loss, uncapped = loss_settings(training.settings, recipe, u_true)
     rows = training.train(
         method,
-        training.phase_model(2, loss),
+        PHASES[1],
         features.train,
         u_true,
-        epochs=settings.estimator_epochs,
-        learning_rate=settings.estimator_learning_rate,
-        basis=checkpoints.weights_id(network),
-        features=features,
+        loss=loss,
         targets=lambda: u_true,
+        features=features,
     )
-    _, probs = training.classify(features.train)
-    facts = _facts(probs, training.dataset.train.labels, u_true, loss, uncapped)
+    facts = _facts(probs, labels, u_true, loss, uncapped)
     u = training.estimate(features.validation)[:, 0]
     problem = diagnosis.collapse(u, rows[-1]["effective_sample_size"])
     return Stage(method, method, checkpoints.snapshot(network), rows, facts, problem, loss)
@@ -291,27 +277,27 @@ def _estimator_phase(
 
 def _finetuning_phase(training: _Training, estimator: Stage) -> Stage:
     """Phase 3: everything, by cross-entropy + DFL."""
-    network, dataset, settings = training.network, training.dataset, training.settings
-    assert estimator.loss is not None, "phase 2 has left its loss"
-    name = f"{estimator.method}_finetuned"
-    checkpoints.restore(network, estimator.values)
-    rows = training.train(
-        name,
-        training.phase_model(3, estimator.loss),
-        dataset.train.images,
-        dataset.train.labels,
-        epochs=settings.finetune_epochs,
-        learning_rate=settings.finetune_learning_rate,
-        basis=checkpoints.weights_id(network),
-        targets=lambda: training.u_true(training.encode(dataset.train.images)),
+    train, validation = training.dataset.train, training.dataset.validation
+    name, loss = f"{estimator.method}_finetuned", estimator.loss
+    assert loss is not None, "phase 2 has left its loss"
+    checkpoints.restore(training.network, estimator.values)
+
+    def targets() -> np.ndarray:
+        _, probs = training.classify(training.encode(train.images))
+        return _u_true(probs, train.labels)
+
+    rows = training.train(name, PHASES[2], train.images, train.labels, loss=loss, targets=targets)
+    found = training.outputs(None)
+    problem = diagnosis.unlearned(found.probs, validation.labels) or diagnosis.collapse(
+        found.uncertainty, rows[-1]["effective_sample_size"]
     )
-    outputs = training.outputs(None, "finetune")
-    problem = diagnosis.unlearned(outputs.probs, dataset.validation.labels) or diagnosis.collapse(
-        outputs.uncertainty, rows[-1]["effective_sample_size"]
-    )
-    facts = {"gamma": estimator.loss.gamma}
-    values = checkpoints.snapshot(network)
-    return Stage(name, estimator.method, values, rows, facts, problem, estimator.loss)
+    values, facts = checkpoints.snapshot(training.network), {"gamma": loss.gamma}
+    return Stage(name, estimator.method, values, rows, facts, problem, loss)
+
+
+def _u_true(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The targets, `[n]`."""
+    return 1.0 - losses.true_class_probability(probs, labels).numpy()
 
 
 def fit_estimator(
@@ -347,7 +333,7 @@ def fit_estimator(
     for number, layer in enumerate(estimator.layers[1:]):
         draw = keras.initializers.GlorotUniform(settings.seed + number)
         layer.kernel.assign(draw(layer.kernel.shape))
-    u_true = 1.0 - losses.true_class_probability(probs, labels).numpy()
+    u_true = _u_true(probs, labels)
     loss, uncapped = loss_settings(settings, Recipe(), u_true)
     model = PhaseModel(PHASES[1], network, loss)
     rows = one_phase.fit_phase(
