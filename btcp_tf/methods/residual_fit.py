@@ -1,11 +1,11 @@
-"""The residual estimator: MCP, corrected by what MCP does not see.
+"""The residual estimator: MCP, corrected by evidence that MCP does not use.
 
-    logit(u) = a · logit(1 − max(probs)) + b + h(evidence)
+    logit(u) = a · logit(1 − max(probs)) + b + h · evidence
 
-h is linear, and zero where the evidence adds nothing: what is left then is MCP, calibrated. The
-evidence is what the whole answer says; what a second head on the same features says, and what the
-training samples around them say; and what such a head and such samples say that see of an image
-what no training has shaped. The classifier cannot be wrong about an image in the same way there.
+Where the evidence adds nothing, h is zero and u is MCP, calibrated. Kinds of evidence (`EVIDENCE`):
+the whole answer; a second head on the same features; the training samples next to them; and a
+second head and the next training samples by the `View` of the image, which no training has shaped:
+a classifier and these are not wrong about an image in the same way.
 
 u is continuous: along a line between two inputs logit(u) jumps only where the predicted class
 changes. So rounding, which differs between batches, threads and servers, cannot move it.
@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from keras import layers, ops
 from scipy import special
 
-from btcp_tf.methods import residual_choice
+from btcp_tf.methods import residual_choice, second_head
 from btcp_tf.methods.residual_choice import FEW_ERRORS, Fit, Weights
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import (
@@ -40,9 +39,9 @@ def residual_model(
     """The classifier with the residual estimator in the place of the trained one.
 
     Args:
-      model: From `assemble`; its weights are shared.
-      readers: Of `estimators.fit_residual`; {}: it is MCP, perhaps calibrated.
-      weights: Of `estimators.fit_residual`; `estimators.MCP` are those of MCP itself.
+      model: From `networks.assemble`; its weights are shared.
+      readers: From `fit_residual`; {}: u is MCP, perhaps calibrated.
+      weights: From `fit_residual`, or `residual_choice.MCP`.
     """
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
@@ -54,90 +53,15 @@ def residual_model(
 
 
 _AXES = 64
-
-_SMOOTHING = 0.1
-
-_HEAD_BATCH = 256
-
-_HEAD_STEPS = 2400
-
-_HEAD_PASSES = 100
+"""Principal axes along which `image_neighbors` measures distances."""
 
 EVIDENCE = ("answer", "head", "neighbors", "image_head", "image_neighbors")
-"""What the residual estimator may read: the whole answer; a second head on the features, and the
-nearest of the classifier's training samples by their features; the same two by the `View` of the
-images. All but the first need the training samples."""
+"""Evidence that the residual estimator may use: the whole answer; a second head on the features,
+and the nearest of the classifier's training samples by their features; the same two by the `View`
+of the images. All but the first need the training samples."""
 
 NO_INDEX = ("answer", "head", "image_head")
-"""What of `EVIDENCE` takes no training sample into the model."""
-
-
-def train_head(
-    features: np.ndarray,
-    labels: np.ndarray,
-    classes: int,
-    seed: int,
-    name: str = "head",
-    faint: float = 0.0,
-) -> HeadEvidence:
-    """A second head, kept from knowing its samples by heart: by dropout and smoothed labels.
-
-    Args:
-      features: `[n, d]` of training samples.
-      labels: `[n]`.
-      classes: k.
-      seed: Of weights, dropout and order.
-      name: Of the layer.
-      faint: See `_faded`; of views.
-    """
-    import tensorflow as tf
-
-    features = evidence_layers.as_points(features, faint)
-    head = HeadEvidence(features.shape[1], classes, faint=faint, name=name)
-    mean, spread = features.mean(axis=0), features.std(axis=0)
-    # A column of rounding errors is a constant; elsewhere it may be none.
-    varies = spread > 1e-5 * np.abs(features).max(axis=0)
-    scale = np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
-    if name == "image_head":
-        mean, scale = evidence_layers.standard(features)
-
-    def smoothed(labels: Any, logits: Any) -> Any:
-        log_probs = ops.log_softmax(logits, axis=1)
-        told = ops.take_along_axis(log_probs, ops.cast(labels, "int32")[:, None], axis=1)[:, 0]
-        return -((1.0 - _SMOOTHING) * told + _SMOOTHING * ops.mean(log_probs, axis=1))
-
-    # Seeds of its own: the caller's random numbers stay what they were.
-    first, second = (keras.initializers.GlorotUniform(seed + n) for n in range(2))
-    model = keras.Sequential(
-        [
-            keras.Input((features.shape[1],)),
-            layers.Dense(head.hidden, "relu", kernel_initializer=first, dtype="float32"),
-            layers.Dropout(0.5, seed=seed, dtype="float32"),
-            layers.Dense(classes, kernel_initializer=second, dtype="float32"),
-        ]
-    )
-    n = len(features)
-    batch = min(_HEAD_BATCH, n)
-    passes = min(_HEAD_PASSES, -(-_HEAD_STEPS * batch // n))
-    random = np.random.default_rng(seed)
-    order = np.concatenate([random.permutation(n) for _ in range(passes)])
-    x = tf.constant((features - mean) * scale, tf.float32)
-    y = tf.constant(labels, tf.int64)
-    # All passes are one epoch: with few samples the pauses between epochs would take longest.
-    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch, drop_remainder=True)
-    batches = batches.map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # It can stall `fit` for seconds.
-    steps = len(order) // batch
-    model.compile(
-        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
-        smoothed,
-        jit_compile=False,
-        steps_per_execution=min(50, steps),
-    )
-    model.fit(batches.with_options(options), verbose=0, shuffle=False)
-    head.set_weights([mean, scale, *model.get_weights()])
-    return head
+"""The evidence that takes no training sample into the model."""
 
 
 class Fitted(NamedTuple):
@@ -146,16 +70,16 @@ class Fitted(NamedTuple):
     fit: Fit
     """How it went."""
     readers: dict[str, keras.layers.Layer]
-    """The layers that read the evidence of the classifier itself, in order."""
+    """The layers that compute the evidence of the classifier itself, in order."""
     weights: Weights
-    """Of MCP's logit, and of all evidence in that order."""
+    """For the evidence in that order."""
     held_out_u: np.ndarray
     """u `[n]` of the classifier's own held-out samples, each by a fit that has not seen it; where
     the estimator is MCP, that of MCP."""
 
 
 class Seen(NamedTuple):
-    """What the evidence of n samples is read from."""
+    """What the evidence of n samples is computed from."""
 
     features: np.ndarray
     """`[n, d]`."""
@@ -183,12 +107,12 @@ class HeldOut:
     """A classifier's answers to samples that it was not trained on."""
 
     seen: Seen
-    """Of the n samples."""
+    """The answers to n samples."""
     labels: np.ndarray
-    """`[n]`."""
+    """True classes, `[n]`."""
     reference: tuple[Seen, np.ndarray] | None = None
-    """m samples that it was trained on, at least 2, and their labels `[m]`; None: what is around a
-    sample is no evidence."""
+    """m samples that it was trained on, at least 2, and their labels `[m]`; None: only the answer
+    is evidence."""
     copies: tuple[Seen, ...] = ()
     """Other versions of the samples, such as noisy ones."""
     ensemble: tuple[np.ndarray, ...] = ()
@@ -200,27 +124,27 @@ class HeldOut:
     _indexes: dict[str, Index] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, name: str, seed: int) -> HeadEvidence:
-        """A second head of `train_head`, trained once however many estimators read it.
+        """A second head, trained once however many estimators use it; see `train_head`.
 
         Args:
           name: "head" on the features, or "image_head" on the view.
-          seed: Of the head.
+          seed: Seed of the head.
         """
         assert self.reference is not None, "it learns from the reference"
         seen, labels = self.reference
         if (name, seed) not in self._heads:
-            self._heads[name, seed] = train_head(
+            self._heads[name, seed] = second_head.train_head(
                 _vectors(name, seen),
                 labels,
                 seen.logits.shape[1],
                 seed,
                 name,
-                evidence_layers.is_faint(name, seen),
+                evidence_layers.faint_contrast(name, seen),
             )
         return self._heads[name, seed]
 
     def index(self, name: str) -> Index:
-        """Of the reference, made once.
+        """The index of the reference, made once.
 
         Args:
           name: "neighbors", or "image_neighbors".
@@ -228,7 +152,7 @@ class HeldOut:
         assert self.reference is not None, "it is made of the reference"
         seen, labels = self.reference
         if name not in self._indexes:
-            faint = evidence_layers.is_faint(name, seen)
+            faint = evidence_layers.faint_contrast(name, seen)
             points = evidence_layers.as_points(_vectors(name, seen), faint)
             rows, shares = evidence_layers.distinct(points, labels)
             self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
@@ -236,12 +160,7 @@ class HeldOut:
 
 
 def _vectors(name: str, seen: Any) -> Any:
-    """The vectors that evidence of this name is read from; None: there are none.
-
-    Args:
-      name: Of `EVIDENCE`.
-      seen: `Seen`, or what has its fields.
-    """
+    """The vectors that evidence of this name is computed from; None: there are none."""
     return seen.view if name.startswith("image_") else seen.features
 
 
@@ -263,17 +182,17 @@ def fit_residual(
     is less a matter of chance than right or wrong (its distillation); it is still judged by these.
 
     Args:
-      held_out: Of the classifier itself; with an `ensemble`, without `folds`.
-      folds: Of such further classifiers; with references if `held_out` has one, and as many copies.
-      allowed: What it may read, of `EVIDENCE`, "answer" among it. With `NO_INDEX` no training
-        sample goes into the model.
-      seed: Of the cross-validation's parts, of the bootstrap and of the second head.
+      held_out: Answers of the classifier itself; with an `ensemble`, without `folds`.
+      folds: Answers of further classifiers; with references if `held_out` has one, and as many
+        copies.
+      allowed: Evidence that it may use, of `EVIDENCE`, "answer" among it. With `NO_INDEX` no
+        training sample goes into the model.
+      seed: Seed of the cross-validation's parts, of the bootstrap and of the second head.
       batch_size: Samples at once.
-      verbose: 1 says what is being done.
+      verbose: 1 prints what is being done.
 
     Raises:
       ValueError: If `allowed` or an argument is not as described.
-
     """
     check_evidence(allowed)
     everyone = [held_out, *folds]
@@ -344,18 +263,18 @@ def _ensemble_target(held_out: HeldOut) -> np.ndarray | None:
 
 def check_evidence(allowed: Any) -> None:
     """ValueError unless it is a list of kinds of evidence, "answer" among them."""
-    told = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
+    expected = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
     if isinstance(allowed, str | bytes) or not isinstance(allowed, Collection):
-        raise ValueError(f"{told}, in a list, received {allowed!r}")
+        raise ValueError(f"{expected}, in a list, received {allowed!r}")
     names = list(allowed)
     if "answer" not in names or any(name not in EVIDENCE for name in names):
-        raise ValueError(f"{told}, received {', '.join(map(str, names)) or 'none'}")
+        raise ValueError(f"{expected}, received {', '.join(map(str, names)) or 'none'}")
 
 
 def _readers(
     held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
 ) -> dict[str, keras.layers.Layer]:
-    """The layers that read the evidence, in the order of `EVIDENCE`."""
+    """The layers that compute the evidence, in the order of `EVIDENCE`."""
     readers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
@@ -390,9 +309,9 @@ def score_residual(
     """u `[n]` of the estimator that `fit_residual` returned.
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
-      seen: `Seen`, or what has its fields.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
+      seen: `Seen`, or another object with its fields.
       batch_size: Samples at once.
     """
     z, evidence = _compute(readers, seen, batch_size)
@@ -411,8 +330,8 @@ def contributions(
     """Why u is what it is: what MCP and each kind of evidence add to logit(u).
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
       seen: `Seen` of n answers, or what has its fields.
       baseline: `Fit.baseline`.
       batch_size: Samples at once.
@@ -436,8 +355,8 @@ def residual_of(
     """The same in a functional model: u `[n, 1]`, of Keras tensors.
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
       inputs: The classifier's, `[n, ...]`.
       features: `[n, d]`.
       logits: `[n, k]`.
