@@ -63,7 +63,7 @@ class _Versioned(_Float32):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class McpLogit(_Float32):
-    """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`, exact where the softmax is 1 or 0."""
+    """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`: `mcp.mcp_logit` in a graph."""
 
     def call(self, logits: Any) -> Any:
         ordered = ops.flip(ops.sort(logits, axis=1), axis=1)

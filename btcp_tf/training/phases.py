@@ -157,7 +157,7 @@ class _Training:
         """What the network answers now.
 
         Args:
-          features: Of the frozen encoder; None: they are computed anew.
+          features: Outputs of the frozen encoder; None: they are computed anew.
           of_mcp: Whether the uncertainty is MCP, not the estimator's.
         """
         few = len(self.dataset.validation)
