@@ -36,7 +36,6 @@ from btcp_tf.reporting import (
     run_page,
     scores_page,
     study_page,
-    tables,
     terminal,
 )
 
