@@ -249,7 +249,7 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     accept = inputs = None
     if any(value is not None for value in columns.values.get(_ACCEPT, ())):
         accept = np.array(columns.converted(_ACCEPT, tabular.truth, "true or false"), bool)
-    if "problem" in whole.names and "input" in whole.names:
+    if "input" in whole.names and ("problem" in whole.names or not columns.has_numbers("input")):
         inputs = [str(name) for name in columns.values["input"]]
     left_out = len(whole) - len(answered), len(answered) - len(columns)
     return Answers(found, accept, inputs, *left_out, _tau_beside(path))
