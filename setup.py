@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -57,9 +57,9 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",
-    packages=["btcp_tf"],
+    packages=find_packages(include=["btcp_tf", "btcp_tf.*"]),
     package_dir={"": "."},
-    package_data={"btcp_tf": ["templates/*"]},
+    package_data={"btcp_tf.reporting": ["templates/*"]},
     cmdclass={"build_py": BuildWithFlags},
     install_requires=[
         f"tensorflow{TENSORFLOW}",

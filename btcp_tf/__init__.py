@@ -12,25 +12,30 @@ work with saved predictions (`btcp_tf.metrics`, `btcp_tf.evaluation`,
 """
 
 import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
 from typing import Any
 
 __version__ = "0.2.0"
 
-# Public name → module that holds it; a module stands for itself.
+# Public name -> module that holds it; a module stands for itself.
 _PUBLIC = {
-    "Config": "config",
+    "Config": "core.config",
     "attach": "judge",
     "load": "judge",
     **{
         name: name
         for name in (
-            "classifiers",
             "client",
             "config",
             "data",
+            "decisions",
             "drift",
-            "estimators",
             "evaluation",
+            "experiment",
             "export",
             "judge",
             "losses",
@@ -41,8 +46,10 @@ _PUBLIC = {
             "plots",
             "predict",
             "report",
-            "runs",
+            "reporting",
             "scores",
+            "serving",
+            "set_threshold",
             "study",
             "tables",
             "thresholds",
@@ -51,19 +58,74 @@ _PUBLIC = {
     },
 }
 
-# Modules that import Keras, which may be set up in ways that they cannot work with.
-_WITH_KERAS = ("classifiers", "estimators", "judge", "losses", "networks", "training")
+# Names that import Keras, which may be set up in ways that they cannot work with.
+_WITH_KERAS = ("judge", "losses", "networks", "training")
+
+# Modules of version 0.1.0 -> the modules that hold their names now.
+_MOVED = {
+    "classifiers": ("networks.classifiers",),
+    "client": ("serving.client",),
+    "command": ("core.command", "experiment.settings"),
+    "config": ("core.config",),
+    "drift": ("decisions.drift",),
+    "estimators": ("methods.residual_fit", "methods.residual_choice", "networks.evidence_layers"),
+    "exported": ("decisions.exported",),
+    "files": ("core.files",),
+    "inputs": ("serving.inputs",),
+    "pages": ("reporting.pages",),
+    "plots": ("reporting.plots", "reporting.figures", "reporting.drawing"),
+    "runs": ("experiment.run", "experiment.values", "experiment.publish", "experiment.decide"),
+    "saved_model": ("serving.saved_model", "serving.signatures"),
+    "scores": ("decisions.scores",),
+    "tables": ("reporting.tables", "reporting.cells", "reporting.terminal", "reporting.paper"),
+    "tabular": ("evaluation.tabular",),
+}
 
 __all__ = sorted(_PUBLIC)
 
 
+class _MovedModule(types.ModuleType):
+    """A module of an earlier version: its names, from where they stand now."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            for home in _MOVED[self.__name__.rpartition(".")[2]]:
+                module = importlib.import_module(f"btcp_tf.{home}")
+                if hasattr(module, name):
+                    return getattr(module, name)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+
+class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules under the names that they had before there were packages."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        package, _, name = fullname.rpartition(".")
+        if package == __name__ and name in _MOVED:
+            return importlib.machinery.ModuleSpec(fullname, self)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _MovedModule(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+# Behind the ordinary finders: they find what is there.
+sys.meta_path.append(_Moved())
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _PUBLIC and name not in _MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _PUBLIC[name] in _WITH_KERAS:
-        importlib.import_module(f"{__name__}.keras_setup").check()
-    module = importlib.import_module(f"{__name__}.{_PUBLIC[name]}")
-    value = module if _PUBLIC[name] == name else getattr(module, name)
+    target = _PUBLIC.get(name, name)
+    if target in _WITH_KERAS:
+        importlib.import_module(f"{__name__}.core.keras_setup").check()
+    module = importlib.import_module(f"{__name__}.{target}")
+    value = module if target == name else getattr(module, name)
     globals()[name] = value
     return value
 

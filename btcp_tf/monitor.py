@@ -1,4 +1,16 @@
-"""TODO monitor"""
+"""Does a threshold still hold? Scores from production beside the data that it was chosen on.
+
+    python -m btcp_tf.monitor --baseline=saved_models/digits --scores=scores.csv
+
+A promise such as "at most 5 % of the accepted answers are wrong" holds as long as what comes in is
+drawn as the calibration set was. Without labels this looks for signs that it is not: in u, in the
+classes predicted, in the share of abstentions. With labels, which may come later and for some rows
+only, it tests the promise itself: all rows at once, whatever their order; or, where the order in
+which labels came is stated, row by row, and says at which row it was shown broken. The verdicts go
+to the terminal, to `monitor.json` and to `monitor.html`; the exit status tells a scheduler. No
+TensorFlow here. Files are read in `btcp_tf.scores`, the statistics are in `btcp_tf.drift`, and what
+earlier looks judged is kept by `btcp_tf.looks`.
+"""
 
 import json
 import os

@@ -1,4 +1,11 @@
-"""TODO report"""
+"""Reports of a run, of a study and of anyone's scores, from what was saved: nothing is trained.
+
+    python -m btcp_tf.report runs/fashion_mnist-seed0
+
+draws the report and the figures of a run's or a study's folder again; for a predictions file it
+computes the same tables and writes a report beside it. No TensorFlow here. What tables hold is in
+`btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
+"""
 
 import sys
 import textwrap
@@ -16,14 +23,6 @@ from btcp_tf.decisions import decision_file
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.predictions import ENDINGS
 from btcp_tf.reporting import cells, page_parts, run_page, scores_page, study_page, terminal
-
-__all__ = [
-    "main",
-    "terminal_table",
-    "write_predictions_report",
-    "write_run_report",
-    "write_study_report",
-]
 
 USAGE = "python -m btcp_tf.report PATH [--SETTING=VALUE ...]"
 

@@ -1,9 +1,9 @@
 """The same SavedModel with another threshold, as a new version beside it; nothing is trained.
 
-    python -m btcp_tf.export saved_models/fashion_mnist --threshold=target_risk --risk=0.02
+    python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
 The threshold is chosen on the calibration rows that travel with the model, or on anyone's labeled
-scores (`--scores`). What a SavedModel is and answers stands in `btcp_tf.saved_model`.
+scores (`--scores`). What a SavedModel is and answers stands in `btcp_tf.serving.saved_model`.
 """
 
 import os
@@ -22,7 +22,7 @@ from btcp_tf.decisions.scores import load_scores
 from btcp_tf.evaluation.predictions import ENDINGS, Predictions
 from btcp_tf.experiment import settings
 
-USAGE = "python -m btcp_tf.export MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
+USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
 _SETTINGS = (
     "threshold",

@@ -1,4 +1,13 @@
-"""`python -m btcp_tf.study`: several seeds and data sets, one report."""
+"""The paper's comparison: every method on one classifier for each data set and seed.
+
+    python -m btcp_tf.study --dataset=fashion_mnist,mnist --preset=fast --seeds=5
+
+A study is a folder of runs, one for each data set and seed, and of ablations: runs that train
+another estimator on the classifier of the first seed. Each leaves its own rows; the study gathers
+them into `results.json`, tables, figures and a report. Killed at any time, the same command goes
+on; with more seeds or data sets it adds to what is there. A run that fails is reported at the end
+and does not stop the others.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -18,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags()
-    command.answer_questions(words, flag_values, USAGE)
+    command.answer_questions(words, flag_values, USAGE, settings.help_lines())
     with command.exit_on_error():
         study = studies.plan(words, flag_values)
     return command.carry_out(lambda: int(studies.run(study) > 0), study.verbose)

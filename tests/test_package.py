@@ -26,12 +26,17 @@ def in_a_fresh_process(code):
     "imports",
     [
         "btcp_tf",
-        "btcp_tf.config, btcp_tf.files, btcp_tf.metrics, btcp_tf.evaluation, btcp_tf.report, "
-        "btcp_tf.methods, btcp_tf.data, btcp_tf.command, btcp_tf.main, btcp_tf.runs, "
-        "btcp_tf.study, btcp_tf.thresholds, btcp_tf.client, btcp_tf.predict, btcp_tf.export, "
-        "btcp_tf.drift, btcp_tf.exported, btcp_tf.scores, btcp_tf.monitor, btcp_tf.inputs, "
-        "btcp_tf.tabular, btcp_tf.pages, btcp_tf.glance, btcp_tf.gallery, btcp_tf.svg",
+        "btcp_tf.main, btcp_tf.study, btcp_tf.report, btcp_tf.predict, btcp_tf.monitor, "
+        "btcp_tf.set_threshold, btcp_tf.export, btcp_tf.metrics, btcp_tf.thresholds",
+        ", ".join(
+            ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+            for room in ("core", "data", "evaluation", "decisions", "reporting")
+            for path in sorted((CHECKOUT / "btcp_tf" / room).glob("*.py"))
+        ),
+        "btcp_tf.methods.registry, btcp_tf.serving.client, btcp_tf.serving.batch_scoring, "
+        "btcp_tf.experiment.run, btcp_tf.experiment.studies, btcp_tf.experiment.settings",
     ],
+    ids=["package", "commands", "rooms", "others"],
 )
 def test_what_needs_no_tensorflow_does_not_import_it(imports):
     heavy = "{'tensorflow', 'keras', 'tensorflow_datasets', 'jinja2'}"
@@ -53,6 +58,117 @@ def test_public_names_are_found_when_used():
     assert set(btcp_tf.__all__) <= set(dir(btcp_tf))
     for module in btcp_tf._PUBLIC.values():
         assert importlib.util.find_spec(f"btcp_tf.{module}") is not None
+
+
+@pytest.mark.parametrize("package", ["data", "evaluation", "methods", "networks", "training"])
+def test_a_package_offers_the_names_of_its_modules(package):
+    module = importlib.import_module(f"btcp_tf.{package}")
+    names = dir(module)
+    assert len(names) > 10
+    for name in names:
+        assert getattr(module, name) is not None, name
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = module.nothing
+
+
+OLD_NAMES = {
+    "classifiers": "load take_apart",
+    "client": "Client",
+    "command": "parse reading UsageError",
+    "config": "Config",
+    "data": "DATASETS Dataset Split load load_images read_image batches CORRUPTIONS",
+    "drift": "psi ks rate_test evidence clopper_pearson",
+    "estimators": "EVIDENCE Fit View fit_residual Residual FEW_ERRORS",
+    "evaluation": "Predictions rows ood_rows across_seeds load_predictions save_predictions",
+    "export": "main",
+    "exported": "read_about newest",
+    "files": "atomic_path folder_lock",
+    "inputs": "open_inputs",
+    "judge": "attach load Judge",
+    "losses": "dfl",
+    "methods": "METHODS Method Outputs Reference mcp trust_score",
+    "metrics": "METRICS auroc aurc",
+    "networks": "ENCODERS build_model",
+    "pages": "Report to_html",
+    "plots": "plot_roc draw_run save_figures",
+    "predict": "main",
+    "runs": "run End Decision",
+    "saved_model": "export with_threshold",
+    "scores": "load_scores load_baseline",
+    "tables": "headline_tables Cell PAPER terminal_table",
+    "tabular": "read Columns",
+    "thresholds": "target_risk",
+    "training": "fit fit_phase make_strategy LossSettings",
+}
+
+
+@pytest.mark.parametrize("module", OLD_NAMES)
+def test_names_of_version_0_1_0_are_found_where_they_were(module):
+    found = importlib.import_module(f"btcp_tf.{module}")
+    for name in OLD_NAMES[module].split():
+        space = {}
+        exec(f"from btcp_tf.{module} import {name}", space)
+        assert space[name] is getattr(found, name)
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        exec(f"from btcp_tf.{module} import nothing", {})
+
+
+ORDER = (
+    "core",
+    "formulas",
+    "data",
+    "networks",
+    "training",
+    "methods",
+    "evaluation",
+    "decisions",
+    "reporting",
+    "serving",
+    "experiment",
+    "commands",
+)
+FORMULAS = ("losses", "metrics", "thresholds")
+
+
+def _modules():
+    root = CHECKOUT / "btcp_tf"
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts != ("__init__",):
+            yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def _room(module):
+    package, _, rest = module.partition(".")
+    if package in ORDER:
+        return package
+    return "formulas" if package in FORMULAS else "commands"
+
+
+def test_packages_import_only_what_is_below_them():
+    modules = dict(_modules())
+    known = set(modules)
+    for module, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            targets = []
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "btcp_tf":
+                base = node.module.removeprefix("btcp_tf").removeprefix(".")
+                full = [f"{base}.{name.name}".removeprefix(".") for name in node.names]
+                targets = [name if name in known else base for name in full]
+            elif isinstance(node, ast.Import):
+                targets = [
+                    name.name.removeprefix("btcp_tf.")
+                    for name in node.names
+                    if name.name.startswith("btcp_tf.")
+                ]
+            for target in filter(None, targets):
+                assert ORDER.index(_room(target)) <= ORDER.index(_room(module)), (module, target)
+
+
+def test_each_package_says_which_question_it_answers():
+    for room in set(ORDER) - {"formulas", "commands"}:
+        text = (CHECKOUT / "btcp_tf" / room / "__init__.py").read_text(encoding="utf-8")
+        assert len(ast.get_docstring(ast.parse(text))) > 20
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -79,7 +195,7 @@ def test_setup_declares_what_is_imported():
     }
     setup = (CHECKOUT / "setup.py").read_text(encoding="utf-8")
     imported = set()
-    for path in (CHECKOUT / "btcp_tf").glob("*.py"):
+    for _, path in _modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {name.name.split(".")[0] for name in node.names}
@@ -105,7 +221,12 @@ def test_an_editable_install_is_a_plain_path_and_a_built_one_brings_the_flag_fil
         [sys.executable, "-c", code, str(tmp_path)], cwd=CHECKOUT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "{'': '.'} ['btcp_tf']"
+    package_dir, _, packages = done.stdout.splitlines()[0].partition(" [")
+    assert package_dir == "{'': '.'}"
+    rooms = {"btcp_tf", *(f"btcp_tf.{room}" for room in ORDER)}
+    rooms -= {"btcp_tf.formulas", "btcp_tf.commands"}
+    assert set(packages.rstrip("]").replace("'", "").split(", ")) == rooms
+    assert (tmp_path / "btcp_tf" / "reporting" / "templates" / "page.html").exists()
     built = {path.name for path in (tmp_path / "btcp_tf" / "flags").iterdir()}
     assert built == {path.name for path in (CHECKOUT / "flags").glob("*.cfg")}
     assert not (CHECKOUT / "btcp_tf" / "flags").exists()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from btcp_tf import study
+from btcp_tf import study, thresholds
 from btcp_tf.data import datasets
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.results import load_rows
@@ -228,7 +228,7 @@ def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
         if row["task"] == "failure" and row["split"] == "test" and row["stage"] == "frozen"
     }
     validation = predictions.load_predictions(cell / "predictions_validation.npz")
-    tau = runs.thresholds.best_bacc(validation.is_error, validation.uncertainty["tcp"]).tau
+    tau = thresholds.best_bacc(validation.is_error, validation.uncertainty["tcp"]).tau
     assert found["thresholding"]["tau"] == extra["taus"]["thresholding"] == tau
     assert found["thresholding"]["auroc"] == found["tcp"]["auroc"]
     assert found["tcp"]["tau"] == 0.5

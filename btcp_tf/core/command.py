@@ -40,8 +40,7 @@ from absl import flags
 
 import btcp_tf
 from btcp_tf.core import config, wording
-from btcp_tf.core.config import OWN_DATA, Config
-from btcp_tf.experiment.settings import USAGE, presets
+from btcp_tf.core.config import Config
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
@@ -305,7 +304,7 @@ def fail(message: str) -> NoReturn:
 
 
 def answer_questions(
-    words: Sequence[str], flag_values: flags.FlagValues, usage: str = USAGE
+    words: Sequence[str], flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()
 ) -> None:
     """Ends the process with status 0 after `--help` or `--version` among a command line's words.
 
@@ -313,11 +312,12 @@ def answer_questions(
       words: The words after the program's name.
       flag_values: The command's flags.
       usage: First line of the help.
+      about: Lines of the help between its first line and the flags.
     """
     words = list(words)
     before = words[: words.index("--")] if "--" in words else words
     if any(word in _HELP_WORDS for word in before):
-        _show(help_text(flag_values, usage))
+        _show(help_text(flag_values, usage, about))
     if any(word in _VERSION_WORDS for word in before):
         _show(f"btcp_tf {btcp_tf.__version__}")
 
@@ -331,15 +331,14 @@ def _show(answer: str) -> NoReturn:
     sys.exit(0)
 
 
-def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
+def help_text(flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()) -> str:
     """The help of a command: all its flags with their defaults, in groups.
 
     Args:
       flag_values: The command's flags: those of `define_flags`, others, or both.
       usage: What stands behind "usage:".
+      about: Lines between the usage and the flags.
     """
-    from btcp_tf.data.catalog import DATASETS
-
     groups: dict[str, list[str]] = {"This command": []}
     title = ""
     for name in FIELDS:
@@ -349,15 +348,8 @@ def help_text(flag_values: flags.FlagValues, usage: str = USAGE) -> str:
     groups["This command"] = [name for name in flag_values if name not in FIELDS]
 
     lines = [f"usage: {usage}"]
-    if "preset" in flag_values:
-        lines += [
-            "",
-            f"Data sets: {', '.join(DATASETS)}, what else is prepared in",
-            f"--data_dir; {' and '.join(OWN_DATA)}: images of one's own.",
-            f"Presets: {', '.join(presets())}.",
-            "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
-            "then the words of the command line in order; the last one counts.",
-        ]
+    if about:
+        lines += ["", *about]
     for title, names in groups.items():
         lines += ["", f"{title}:"]
         for name in names:

@@ -135,7 +135,8 @@ def _prepare(name: str, spec: DatasetSpec, folder: pathlib.Path) -> pathlib.Path
     # Any failure of the download, the unpacking or the disk has the same remedy.
     except Exception as error:
         raise FileNotFoundError(
-            f"{name}: the download failed: {type(error).__name__}: {folders.first_line(error)}; {remedy}."
+            f"{name}: the download failed: {type(error).__name__}: {folders.first_line(error)}; "
+            f"{remedy}."
         ) from error
     return pathlib.Path(builder.data_dir)
 

@@ -291,7 +291,7 @@ def _next_steps(findings: Findings) -> Iterator[str]:
     changed = findings.assumption.verdict == "changed"
     anew = (
         "label a random sample of recent answers and choose the threshold on it: python -m "
-        "btcp_tf.export MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
+        "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
     )
     again = "To look again as labels come, add them at the end and name --ordered."
     if promise.test == SEQUENTIAL:
@@ -306,7 +306,7 @@ def _next_steps(findings: Findings) -> Iterator[str]:
         what = "accepts nothing" if threshold.tau is None else "promises nothing"
         yield (
             f"The threshold {what}: choose one that promises an error rate, with python -m "
-            "btcp_tf.export MODEL --threshold=target_risk --risk=LIMIT"
+            "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT"
             + ("." if threshold.tau is None else ", or test a limit of your own with --risk.")
         )
     elif promise.verdict == "kept":
@@ -372,8 +372,8 @@ def _classes(baseline: Baseline, scores: Scores) -> int | None:
         if baseline.class_names is not None and name != baseline.class_names[number]:
             raise ValueError(
                 f"{scores.name}: expected class_name {baseline.class_names[number]!r} for class "
-                f"{number} as in {baseline.name}, received {tabular.shown(name)!r}: the scores of another "
-                "model"
+                f"{number} as in {baseline.name}, received {tabular.shown(name)!r}: the scores of "
+                "another model"
             )
     return classes
 
@@ -414,7 +414,8 @@ def _notes(
             yield (
                 "The scores' own column accept differs from u < tau (tau "
                 f"{'none' if tau is None else f'{tau:.6g}'}) in {int(differ.sum()):,} of "
-                f"{len(differ):,} rows, the first being {promises.name_of(scores, int(differ.argmax()))}: "
+                f"{len(differ):,} rows, the first being "
+                f"{promises.name_of(scores, int(differ.argmax()))}: "
                 "they were made with another threshold or another model. Here u < tau counts."
             )
     if threshold is not None and tau is None:

@@ -22,7 +22,7 @@ TRIALS = ("quick", "smoke")
 
 def flags_dir() -> Path:
     """Folder of the project's flag files, in an installed package or a checkout."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "flags"
     return installed if installed.is_dir() else package.parent / "flags"
 
@@ -32,6 +32,19 @@ def presets() -> list[str]:
     from btcp_tf.data.catalog import DATASETS
 
     return sorted(path.stem for path in flags_dir().glob("*.cfg") if path.stem not in DATASETS)
+
+
+def help_lines() -> list[str]:
+    """What `--help` says of data sets, presets and the order in which settings are taken."""
+    from btcp_tf.data.catalog import DATASETS
+
+    return [
+        f"Data sets: {', '.join(DATASETS)}, what else is prepared in",
+        f"--data_dir; {' and '.join(OWN_DATA)}: images of one's own.",
+        f"Presets: {', '.join(presets())}.",
+        "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
+        "then the words of the command line in order; the last one counts.",
+    ]
 
 
 def define_flags(flag_values: flags.FlagValues | None = None) -> flags.FlagValues:
@@ -80,7 +93,7 @@ def parse(
     """
     words = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags() if flag_values is None else flag_values
-    command.answer_questions(words, flag_values, usage)
+    command.answer_questions(words, flag_values, usage, help_lines())
     with command.exit_on_error():
         return _parse(words, flag_values)
 

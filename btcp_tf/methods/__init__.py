@@ -1,1 +1,16 @@
 """How one gets an uncertainty: one function for each method."""
+
+from btcp_tf.core import lazy
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "answers": "RELU_LAMBDA mcp entropy margin doctor temperature relu max_logit energy",
+        "controls": "constant random mcp_cubed tcp_oracle squash",
+        "features": "KNN_NEIGHBORS trust_score knn mahalanobis relative_mahalanobis vim",
+        "outputs": "Outputs Reference Score",
+        "registry": "Method METHODS",
+        "residual_scores": "residual residual_no_index ResidualScore",
+        "sampled": "mc_dropout ensemble",
+    },
+)

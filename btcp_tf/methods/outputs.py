@@ -3,11 +3,15 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
+
+if TYPE_CHECKING:
+    from btcp_tf.methods.residual_fit import HeldOut
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,7 +37,7 @@ class Outputs:
     """Mean probabilities [n, k] of the passes with dropout ("dropout") or of the ensemble's members
     ("ensemble")."""
     view: np.ndarray | None = None
-    """[n, v + 1], from `estimators.View`; None: `residual` does without."""
+    """[n, v + 1], from `networks.evidence_layers.View`; None: `residual` does without."""
 
     def __post_init__(self) -> None:
         logits = _finite("logits", self.logits, (None, None))
@@ -136,12 +140,10 @@ class Reference:
             raise ValueError(f"neighbors: expected at least 1, received {self.neighbors}")
 
     @functools.cached_property
-    def held_out(self) -> "list[estimators.HeldOut]":
+    def held_out(self) -> "list[HeldOut]":
         """What `residual` learns from: the classifier's own samples, then those of the folds."""
-        from btcp_tf.methods.residual_fit import (
-            HeldOut,
-            Seen,
-        )  # TensorFlow, which the rest of this module does without.
+        # TensorFlow, which the rest of this module does without.
+        from btcp_tf.methods.residual_fit import HeldOut, Seen
 
         pairs = [(self.train, self.validation), *self.folds]
         copies = self.copies or ((),) * len(pairs)

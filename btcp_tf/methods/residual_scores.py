@@ -10,19 +10,20 @@ from btcp_tf.methods.outputs import Outputs, Reference, Score
 if TYPE_CHECKING:
     import keras
 
+    from btcp_tf.methods.residual_choice import Fit, Weights
+
 
 def residual(reference: Reference) -> Score:
     """MCP, corrected by the whole answer, by second heads on the features and on the image itself,
     and by the training samples that are nearest in either: logit(u) = a · logit(1 − largest
-    probability) + b + h · evidence; see `estimators.fit_residual`.
+    probability) + b + h · evidence; see `residual_fit.fit_residual`.
 
     Fitted by cross-validated logistic regression to the errors of the validation samples, and to
     those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
     the samples themselves, it is MCP, calibrated. Range [0, 1].
     """
-    from btcp_tf.methods.residual_fit import (
-        EVIDENCE,
-    )  # TensorFlow, which the rest of this module does without.
+    # TensorFlow, which the rest of this module does without.
+    from btcp_tf.methods.residual_fit import EVIDENCE
 
     return _residual("residual", reference, EVIDENCE)
 
@@ -32,9 +33,8 @@ def residual_no_index(reference: Reference) -> Score:
 
     Range [0, 1].
     """
-    from btcp_tf.methods.residual_fit import (
-        NO_INDEX,
-    )  # TensorFlow, which the rest of this module does without.
+    # TensorFlow, which the rest of this module does without.
+    from btcp_tf.methods.residual_fit import NO_INDEX
 
     return _residual("residual_no_index", reference, NO_INDEX)
 
@@ -44,31 +44,28 @@ class ResidualScore:
     """A fitted residual estimator: u of outputs, and the parts that a model is made of."""
 
     readers: "dict[str, keras.layers.Layer]"
-    weights: "estimators.Weights"
-    fit: "estimators.Fit"
+    weights: "Weights"
+    fit: "Fit"
     held_out_u: np.ndarray
     """u `[n]` of the validation samples, each by a fit that has not seen it."""
 
     def __call__(self, outputs: Outputs) -> np.ndarray:
-        from btcp_tf.methods import (
-            residual_fit,
-        )  # TensorFlow, which the rest of this module does without.
+        # TensorFlow, which the rest of this module does without.
+        from btcp_tf.methods import residual_fit
 
         return residual_fit.score_residual(self.readers, self.weights, outputs)
 
     def contributions(self, outputs: Outputs) -> tuple[tuple[str, ...], np.ndarray]:
-        """What moved logit(u) of each answer, and by how much: see `estimators.contributions`."""
-        from btcp_tf.methods import (
-            residual_fit,
-        )  # TensorFlow, which the rest of this module does without.
+        """What moved logit(u) of each answer, and by how much: see `residual_fit.contributions`."""
+        # TensorFlow, which the rest of this module does without.
+        from btcp_tf.methods import residual_fit
 
         return residual_fit.contributions(self.readers, self.weights, outputs, self.fit.baseline)
 
 
 def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
-    from btcp_tf.methods import (
-        residual_fit,
-    )  # TensorFlow, which the rest of this module does without.
+    # TensorFlow, which the rest of this module does without.
+    from btcp_tf.methods import residual_fit
 
     if reference.verbose:
         print(f"fitting {name}", flush=True)

@@ -1,1 +1,14 @@
 """From an input to probabilities and an uncertainty: Keras models and layers."""
+
+from btcp_tf.core import lazy
+
+__getattr__, __dir__ = lazy.names(
+    __name__,
+    {
+        "encoders": "ENCODERS",
+        "models": (
+            "build_model adopt reads_whole_numbers assemble with_logit uncertainty_of "
+            "outputs_model dropout_models build_classifier build_estimator"
+        ),
+    },
+)

@@ -1,5 +1,7 @@
 """Styles, axes, legends and files of figures."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import io

@@ -1,5 +1,7 @@
 """The figures of a report: several panels each, with their captions."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -268,7 +268,7 @@ def harder(
         "The test answers are harder than those that the threshold was chosen on "
         f"({100 * k / n:.1f} % wrong against {100 * j / m:.1f} %). Choose it again on labeled "
         "answers from where the model will work:",
-        f"python -m btcp_tf.export {shlex.quote(model)} --threshold=target_risk "
+        f"python -m btcp_tf.set_threshold {shlex.quote(model)} --threshold=target_risk "
         "--scores=LABELED.csv",
     )
 
@@ -342,7 +342,7 @@ def _first_promise(
             return Step(
                 f"Nothing is promised yet. That at most {100 * risk:.4g} % of the accepted answers "
                 f"are wrong could be, with about {100 * share:.0f} of 100 accepted:",
-                f"python -m btcp_tf.export {model} --threshold=target_risk --risk={risk:g} "
+                f"python -m btcp_tf.set_threshold {model} --threshold=target_risk --risk={risk:g} "
                 f"--delta={delta:g}",
             )
     for risk in sorted(wanted, reverse=True):

@@ -110,7 +110,8 @@ def _glance_figures(findings: Findings) -> Iterator[Figure]:
     if promise.accepted and promise.interval is not None:
         yield Figure(
             glance.percent(promise.errors / promise.accepted),
-            f"wrong among the accepted, {promises.interval_text(promise.interval)} with 95 % certainty: "
+            f"wrong among the accepted, {promises.interval_text(promise.interval)} with 95 % "
+            "certainty: "
             f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
         )
     else:

@@ -1,5 +1,7 @@
 """Plots of a monitoring report."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 

@@ -293,8 +293,9 @@ def error_blocks(
         if method:
             title = "Most confident errors"
             caption = (
-                f"Wrong answers of the {cells.stage_label(predictor)} classifier with the smallest u by "
-                f"{cells.label(method)}, the most trusted first: what it is, what the classifier said, "
+                f"Wrong answers of the {cells.stage_label(predictor)} classifier with the "
+                f"smallest u by {cells.label(method)}, the most trusted first: what it is, what the "
+                "classifier said, "
                 "and u."
             )
             key = f"u ({cells.label(method)}, {cells.stage_label(predictor)})"

@@ -7,6 +7,8 @@ readers and in gray. Where there are more methods than a reader can follow, the
 paper's and `residual` stand out and the others are thin and gray.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -147,7 +147,8 @@ def exported_answers(
 
 def run_title(test: Sequence[Row]) -> str:
     """What a run's report is called."""
-    return f"Which answers are wrong? {page_parts.names_of(test, 'dataset')}, seed {page_parts.names_of(test, 'seed')}"
+    dataset, seed = (page_parts.names_of(test, key) for key in ("dataset", "seed"))
+    return f"Which answers are wrong? {dataset}, seed {seed}"
 
 
 def _class_table(

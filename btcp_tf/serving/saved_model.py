@@ -360,7 +360,7 @@ def _jsonable(value: Any) -> Any:
 
 def _git_hash() -> str | None:
     """Commit of the checkout that this package is in; "+" behind it: with changes."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
