@@ -85,7 +85,7 @@ OLD_NAMES = {
     "files": "atomic_path folder_lock",
     "inputs": "open_inputs",
     "judge": "attach load Judge",
-    "losses": "dfl",
+    "losses": "DistributionalFocalLoss distributional_focal_loss",
     "methods": "METHODS Method Outputs Reference mcp trust_score",
     "metrics": "METRICS auroc aurc",
     "networks": "ENCODERS build_model",

@@ -294,9 +294,8 @@ def error_blocks(
             title = "Most confident errors"
             caption = (
                 f"Wrong answers of the {cells.stage_label(predictor)} classifier with the "
-                f"smallest u by {cells.label(method)}, the most trusted first: what it is, what the "
-                "classifier said, "
-                "and u."
+                f"smallest u by {cells.label(method)}, the most trusted first: what it is, what "
+                "the classifier said, and u."
             )
             key = f"u ({cells.label(method)}, {cells.stage_label(predictor)})"
             values = [cells.printed_u(float(p.uncertainty[method][row]), 4) for row in rows]
