@@ -35,7 +35,13 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The site, without a dead link; into site/."""
-    session.run("mkdocs", "build", "--strict", "--quiet", env=dict.fromkeys(("NO_MKDOCS_2_WARNING", "DISABLE_MKDOCS_2_WARNING"), "true"))
+    session.run(
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        env=dict.fromkeys(("NO_MKDOCS_2_WARNING", "DISABLE_MKDOCS_2_WARNING"), "true"),
+    )
 
 
 @nox.session

@@ -1,8 +1,8 @@
 """Draws docs/images/risk_coverage.svg from the predictions that a run saved.
 
-    python docs/scripts/draw_risk_coverage.py runs/fashion_mnist-fast-seed0 docs/images/risk_coverage.svg
+    python docs/scripts/draw_risk_coverage.py RUN docs/images/risk_coverage.svg
 
-The run of the picture in the README: version 0.2.0,
+The run of the picture in the README, of version 0.2.0:
 `python -m btcp_tf.main --dataset=fashion_mnist --preset=fast --seed=0
 --method=mcp,residual,residual_no_index --residual_folds=2 --finetune_epochs=0`.
 """
@@ -33,7 +33,9 @@ def main(run: str, output: str) -> None:
         curve = metrics.risk_coverage_curve(found.is_error, found.uncertainty[name])
         coverage, risk = np.asarray(curve.coverage), np.asarray(curve.risk)
         # Of 10,000 steps as many as the eye can see.
-        wanted = np.unique(np.searchsorted(coverage, np.linspace(0.02, 1, 200)).clip(0, len(risk) - 1))
+        wanted = np.unique(
+            np.searchsorted(coverage, np.linspace(0.02, 1, 200)).clip(0, len(risk) - 1)
+        )
         ax.plot(100 * coverage[wanted], 100 * risk[wanted], style, color=color, label=label)
     wrong = 100 * found.is_error.mean()
     ax.set(
@@ -41,7 +43,7 @@ def main(run: str, output: str) -> None:
         ylabel="wrong among them (%)",
         xlim=(0, 100),
         ylim=(0, None),
-        title=f"Fashion-MNIST, {len(found.is_error):,} test images, {wrong:.2f} % of all answers wrong",
+        title=f"Fashion-MNIST, {len(found.is_error):,} test images, {wrong:.2f} % wrong in all",
     )
     ax.title.set_fontsize(11)
     ax.grid(alpha=0.3)

@@ -74,8 +74,12 @@ def flag_files() -> str:
             for field in dataclasses.fields(Config)
             if field.name != "dataset" and any(field.name in files[name] for name in names)
         ]
-        rows = [[f"`{setting}`", *(files[name].get(setting, "") for name in names)] for setting in used]
-        parts.append(f"### {title}\n\n" + table(["setting", *(f"`{name}`" for name in names)], rows))
+        rows = [
+            [f"`{setting}`", *(files[name].get(setting, "") for name in names)] for setting in used
+        ]
+        parts.append(
+            f"### {title}\n\n" + table(["setting", *(f"`{name}`" for name in names)], rows)
+        )
     return "\n".join(parts)
 
 
@@ -201,7 +205,10 @@ def question(package: str) -> str:
 def packages_svg() -> str:
     """The packages as a stack; each imports only what stands below it."""
     fixed = {
-        "commands": ("main, study, report, predict, set_threshold, monitor; judge", "What did the user ask for?"),
+        "commands": (
+            "main, study, report, predict, set_threshold, monitor; judge",
+            "What did the user ask for?",
+        ),
         "formulas": ("losses, metrics, thresholds", "The formulas, as pure functions."),
     }
     step, width = 54, 720
@@ -226,7 +233,9 @@ def packages_svg() -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13" role="img" '
-        f'aria-label="Packages from top to bottom: {", ".join(order)}">' + "".join(boxes) + "</svg>\n"
+        f'aria-label="Packages from top to bottom: {", ".join(order)}">'
+        + "".join(boxes)
+        + "</svg>\n"
     )
 
 
