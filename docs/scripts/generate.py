@@ -11,6 +11,7 @@ import html
 import importlib
 import io
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -84,15 +85,11 @@ def flag_files() -> str:
 
 
 def settings_page() -> str:
-    rows = [
-        [
-            f"`{field.name}`",
-            f"`{config.to_word(field.default)}`" if config.to_word(field.default) else "",
-            text(config.accepted(field)),
-            text(field.metadata["help"]),
-        ]
-        for field in dataclasses.fields(Config)
-    ]
+    rows = []
+    for field in dataclasses.fields(Config):
+        default, accepts = config.to_word(field.default), text(config.accepted(field))
+        what = text(field.metadata["help"]) + (f" *[{accepts}]*" if accepts else "")
+        rows.append([f"`{field.name}`", what, f"`{default}`" * bool(default)])
     return f"""# Settings
 
 Every setting of a run is a flag of `python -m btcp_tf.main` and `btcp_tf.study`, a line of a flag
@@ -108,7 +105,7 @@ one line and [status 2](exit-statuses.md), before any work.
 
 ## All settings
 
-{table(["setting", "default", "accepts", "what it does"], rows)}
+{table(["setting", "what it does, and *what it accepts*", "default"], rows)}
 ## Flag files
 
 {flag_files()}"""
@@ -211,25 +208,30 @@ def packages_svg() -> str:
         ),
         "formulas": ("losses, metrics, thresholds", "The formulas, as pure functions."),
     }
-    step, width = 54, 720
+    width, gap = 480, 12
     order = package_order()[::-1]
-    height = step * len(order) + 10
-    boxes = []
-    for number, package in enumerate(order):
+    boxes, y = [], 5
+    for package in order:
         title, words = fixed.get(package) or (f"{package}/", question(package))
-        y = 5 + number * step
+        lines = textwrap.wrap(words, 66)
+        height = 30 + 16 * len(lines)
         boxes.append(
-            f'<rect x="5" y="{y}" width="{width - 10}" height="{step - 14}" rx="6" '
+            f'<rect x="5" y="{y}" width="{width - 10}" height="{height}" rx="6" '
             'fill="#e8eaf6" stroke="#3f51b5"/>'
-            f'<text x="20" y="{y + 17}" font-weight="bold">{html.escape(title)}</text>'
-            f'<text x="20" y="{y + 33}" fill="#444">{html.escape(words)}</text>'
+            f'<text x="18" y="{y + 18}" font-weight="bold">{html.escape(title)}</text>'
         )
-        if number < len(order) - 1:
-            bottom = y + step - 14
+        for number, line in enumerate(lines):
             boxes.append(
-                f'<path d="M{width // 2} {bottom} v10 m-4 -5 l4 5 l4 -5" fill="none" '
+                f'<text x="18" y="{y + 36 + 16 * number}" fill="#444">{html.escape(line)}</text>'
+            )
+        y += height
+        if package != order[-1]:
+            boxes.append(
+                f'<path d="M{width // 2} {y} v{gap - 1} m-4 -5 l4 5 l4 -5" fill="none" '
                 'stroke="#3f51b5"/>'
             )
+        y += gap
+    height = y
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="system-ui, sans-serif" font-size="13" role="img" '
