@@ -857,7 +857,8 @@ def attach(
       example: A few inputs, for models that do not know the shape of theirs.
 
     Raises:
-      As `classifiers.take_apart`; and `ValueError` if the names are not k different ones.
+      ValueError: If the names are not k different ones, or the classifier cannot be taken apart;
+        see `classifiers.take_apart`.
     """
     keras_setup.check()
     if isinstance(classifier, str | os.PathLike):
