@@ -1,4 +1,8 @@
-"""Builds and installs btcp_tf; the flag files travel inside the package."""
+"""Builds and installs btcp_tf: version, packages, dependencies and commands.
+
+Name, description, license and classifiers stand in pyproject.toml. The flag files travel inside the
+package.
+"""
 
 import re
 import shutil
@@ -44,21 +48,10 @@ TENSORFLOW = ">=2.21,<2.22"
 RAY = "ray[data,serve]>=2.60,<3"
 
 setup(
-    name="btcp_tf",
     version=_version(),
-    description=(
-        "Balanced True Class Probability: learned uncertainty of a classifier's predictions "
-        "in TensorFlow and Keras 3"
-    ),
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    author="The btcp_tf authors",
-    license="Apache-2.0",
-    license_files=["LICENSE"],
-    python_requires=">=3.11",
     packages=find_packages(include=["btcp_tf", "btcp_tf.*"]),
     package_dir={"": "."},
-    package_data={"btcp_tf.reporting": ["templates/*"]},
+    package_data={"btcp_tf": ["py.typed"], "btcp_tf.reporting": ["templates/*"]},
     cmdclass={"build_py": BuildWithFlags},
     install_requires=[
         f"tensorflow{TENSORFLOW}",
@@ -94,7 +87,18 @@ setup(
             "hypothesis>=6.130,<7",
             "ruff>=0.17,<0.18",
             "mypy>=2.4,<3",
+            "nox>=2025.2",
+            # Run the notebook of examples/.
+            "nbclient>=0.10,<0.12",
+            "ipykernel>=6.29,<8",
         ],
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6,<10",
+            "mkdocs-gen-files>=0.5,<0.7",
+            "mkdocstrings[python]>=0.29,<2",
+        ],
+        "package": ["build>=1.2,<2", "twine>=6,<8"],
     },
     entry_points={"console_scripts": ["btcp_tf = btcp_tf.main:main"]},
 )

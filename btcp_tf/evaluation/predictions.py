@@ -25,6 +25,7 @@ from btcp_tf import metrics
 from btcp_tf.core import files
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
+from btcp_tf.networks import mcp
 
 REFERENCE = "mcp"
 """The method that others are compared with."""
@@ -96,11 +97,11 @@ class Predictions:
         return self.predicted != self.labels
 
 
-def mcp_of(predictions: Predictions) -> np.ndarray | None:
+def mcp_column(predictions: Predictions) -> np.ndarray | None:
     """u of MCP, `[n]`: the column of that name, else made of `probs`; None without either."""
     if REFERENCE in predictions.uncertainty:
         return predictions.uncertainty[REFERENCE]
-    return None if predictions.probs is None else 1.0 - predictions.probs.max(axis=1)
+    return None if predictions.probs is None else mcp.mcp_of_probs(predictions.probs)
 
 
 def _classes(

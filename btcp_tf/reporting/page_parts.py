@@ -16,7 +16,7 @@ from btcp_tf.core.files import as_path, atomic_path
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.evaluation import predictions as predictions_
 from btcp_tf.evaluation import tabular
-from btcp_tf.evaluation.predictions import REFERENCE, Predictions, about_file, mcp_of
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions, about_file, mcp_column
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, plots, tables
@@ -107,7 +107,7 @@ def look_step(picked: Mapping[str, np.ndarray]) -> Step:
 def curve_of(p: Predictions, method: str, chosen: Outcome | None) -> Chart:
     """Risk and coverage of a method and of MCP."""
     columns = [(cells.label(method), "ours", p.uncertainty[method])]
-    mcp = mcp_of(p)
+    mcp = mcp_column(p)
     if mcp is not None and not np.allclose(mcp, columns[0][2], atol=1e-6):
         columns.append((cells.label(REFERENCE), "mcp", mcp))
     return glance.risk_coverage(p.is_error, columns, chosen)

@@ -160,8 +160,7 @@ class Client:
           model of floats may overflow: `probs` and `uncertainty` can then be NaN, in rows that
           are not accepted alone.
 
-        Raises:
-          See the class.
+        It raises what `Client` says.
         """
         deadline = Deadline(self._timeout)
         name, spec = self._input(signature, "images", deadline)
@@ -182,8 +181,7 @@ class Client:
         Returns:
           As `predict`.
 
-        Raises:
-          See the class.
+        It raises what `Client` says.
         """
         given: Any = files
         if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -208,8 +206,7 @@ class Client:
         Of a version that an earlier release exported, whose `about` takes nothing, TensorFlow
         Serving refuses it over REST, and wherever it batches requests: then read that file.
 
-        Raises:
-          See the class.
+        It raises what `Client` says.
         """
         deadline = Deadline(self._timeout)
         known = self._signature("about", deadline)
