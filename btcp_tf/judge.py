@@ -689,7 +689,16 @@ class Judge:
         return _Learned(held_out, kept, hashes, joined)
 
     def _warn_if_poor(self, held_out: HeldOut) -> None:
-        """Warns of a classifier that knows no more than how frequent the classes are."""
+        """Warns of a classifier that knows no more than how frequent the classes are, and of labels
+        of which nobody could tell."""
+        present = np.unique(held_out.labels)
+        if len(present) == 1 < len(held_out.labels):
+            warnings.warn(
+                f"y: expected labels of several classes, received {len(held_out.labels):,} of "
+                f"{self.class_names[present[0]]!r} alone: what is learned from them says nothing "
+                "of the other classes",
+                stacklevel=3,
+            )
         found = plausibility.examine(held_out.seen.logits, held_out.labels, self.class_names)
         if found.words:
             warnings.warn(
