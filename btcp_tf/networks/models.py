@@ -83,7 +83,7 @@ def adopt(
       ValueError: As `classifiers.take_apart`; and if it reads other images, or answers with
         another number of classes.
     """
-    given = classifiers.load(path)
+    given = classifiers.load(path, "classifier")
     inputs = getattr(given, "inputs", None)
     dtype = inputs[0].dtype if inputs else "float32"
     example = None
