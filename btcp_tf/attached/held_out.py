@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,19 @@ def _pair(samples: Any) -> tuple[Any, Any]:
 def _seen_rows(seen: Seen, rows: np.ndarray) -> Seen:
     columns: list[Any] = [None if column is None else column[rows] for column in seen]
     return Seen(*columns)
+
+
+def overlap(hashes: np.ndarray, parts: Mapping[str, Part], also: Iterable[str] = ()) -> Overlap:
+    """Which samples an estimator, or its classifier, learned from.
+
+    Args:
+      hashes: Hashes of the samples, uint64 `[n]`.
+      parts: Known samples, by name of the part.
+      also: Parts that are counted in the words, but do not make a sample known.
+    """
+    learned = known.overlap(hashes, parts, ("fit", "copies", "folds", "reference"))
+    more = known.overlap(hashes, parts, also)
+    return Overlap(learned.known, "; ".join(filter(None, (learned.words, more.words))))
 
 
 def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:

@@ -25,12 +25,12 @@ MOST_ERRORS_LEFT = 0.5
 share of the errors."""
 
 _FEWEST = 10
-"""With fewer samples nothing can be said."""
+"""With fewer samples there is no verdict."""
 
 _FOLDS = 5
 
 _STEEPEST = 100.0
-"""Of logits in units of their standard deviation."""
+"""Largest steepness of logits in units of their standard deviation."""
 
 _TAIL = 0.01
 """Share of each class's logits, on either side, that is cut off: a few that explode must not decide
@@ -42,7 +42,7 @@ _CLEARLY = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Plausibility:
-    """What labeled samples say of a classifier; from `examine`."""
+    """How plausible a classifier is, by labeled samples; from `examine`."""
 
     n: int
     """Number of samples."""
@@ -81,6 +81,14 @@ def examine(
       With `words` if the interval of the gain does not lie above `LEAST_GAIN` times the entropy
       and the gain itself is below `DOUBTFUL_GAIN` times it, or if another class order leaves less
       than `MOST_ERRORS_LEFT` of the errors.
+
+    >>> random = np.random.default_rng(0)
+    >>> labels = random.integers(0, 3, 200)
+    >>> logits = 2 * np.eye(3)[labels] + random.normal(size=(200, 3))
+    >>> examine(logits, labels).words
+    ''
+    >>> examine(logits, (labels + 1) % 3).order
+    (2, 0, 1)
     """
     logits, labels = np.asarray(logits, np.float64), np.asarray(labels, np.int64)
     n, right = len(labels), logits.argmax(axis=1) == labels
@@ -111,6 +119,9 @@ def clearly_better(right: np.ndarray, before: np.ndarray) -> bool:
     Args:
       right: `[n]` bool, which answers are right.
       before: The same of other answers to the same samples.
+
+    >>> clearly_better(np.arange(50) != 0, np.arange(50) > 25)
+    True
     """
     gained, lost = int((right & ~before).sum()), int((before & ~right).sum())
     if not gained > lost:
