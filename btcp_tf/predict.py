@@ -19,7 +19,10 @@ from absl import flags
 from btcp_tf.core import command, keras_setup
 from btcp_tf.core.command import UsageError
 from btcp_tf.serving import batch_scoring
-from btcp_tf.serving.batch_scoring import SOME_PROBLEMS
+from btcp_tf.serving.batch_scoring import SOME_PROBLEMS, score
+from btcp_tf.serving.scorer import Scorer
+
+__all__ = ["Scorer", "main", "score"]
 
 USAGE = (
     "python -m btcp_tf.predict --model=DIR --input=DIR_OR_FILE --output=FILE [--SETTING=VALUE ...]"
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
     def action() -> int:
-        return SOME_PROBLEMS if batch_scoring.score(**values).problems else 0
+        return SOME_PROBLEMS if score(**values).problems else 0
 
     return command.carry_out(action, values["verbose"])
 

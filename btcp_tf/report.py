@@ -7,6 +7,7 @@ computes the same tables and writes a report beside it. No TensorFlow here. What
 `btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
 """
 
+import os
 import sys
 import textwrap
 import zipfile
@@ -58,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{given[0]}: expected only with a predictions file, received it with {path}, "
                 "whose rows are saved already"
             )
+        if folder := flag_values["files_dir"].value:
+            page_parts.folders_(path, os.path.expanduser(folder))
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
-_SCORING = ("tau", "bootstrap_draws", "reverse", "seed")
+_SCORING = ("tau", "bootstrap_draws", "reverse", "seed", "files_dir")
 
 
 def _define_flags() -> flags.FlagValues:
@@ -86,6 +89,13 @@ def _define_flags() -> flags.FlagValues:
         "reverse", [], "Columns where higher = more trusted.", flag_values=flag_values
     )
     flags.DEFINE_integer("seed", 0, "Seed of the bootstrap draws.", flag_values=flag_values)
+    flags.DEFINE_string(
+        "files_dir",
+        "",
+        "Folder of the files that the column input of a predictions file names, to show those that "
+        "are images; empty: the folder that was scored, or that of the predictions file.",
+        flag_values=flag_values,
+    )
     return flag_values
 
 
@@ -95,6 +105,7 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
     notes: list[str] = []
     if path.is_file():
         given = {name: values[name] for name in _SCORING}
+        given["files_dir"] = os.path.expanduser(values["files_dir"]) or None
         if not flag_values["tau"].present:
             given["tau"] = None
         page, rows, notes = scores_page.write_scores_page(path, output_dir=output_dir, **given)

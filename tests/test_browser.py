@@ -3,6 +3,7 @@
 These tests need Chromium and the extra `browser`: `pytest -m browser -n0`.
 """
 
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -190,6 +191,36 @@ def test_filters_show_what_they_say(visit):
     page.locator("[data-filter=class]").select_option(label="Dress")
     assert 0 < cards.count() < wrong
     assert all("Dress" in card.inner_text() for card in cards.all())
+
+
+def test_the_gallery_of_a_study_is_filtered_by_itself(visit):
+    page = visit("study")
+    cards = page.locator(".card:visible")
+    everything = cards.count()
+    page.locator("[data-filter=kind]").select_option("unsuspected")
+    assert 0 < cards.count() < everything
+    assert page.locator(".answers .count").inner_text() == f"{cards.count()} of {everything} shown"
+    assert all("wrong" in card.inner_text() for card in cards.all())
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_words_stay_inside_their_figures(browser, tmp_path, width):
+    p = make_answers(400, 0)
+    columns = {"uncertainty": p.uncertainty["residual"], "a_column_of_theirs": p.uncertainty["mcp"]}
+    predictions.save_predictions(tmp_path / "s.npz", dataclasses.replace(p, uncertainty=columns))
+    path, _ = scores_page.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll("svg[role=img] text")].filter((text) => {
+          const [inner, outer] = [text, text.closest("svg")].map((e) => e.getBoundingClientRect());
+          return inner.left < outer.left - 1 || inner.right > outer.right + 1 ||
+            inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1;
+        }).map((text) => text.textContent)"""
+    )
+    assert outside == []
+    assert page.locator("svg.chart").count() and page.locator("svg.matrix").count() == 1
+    page.close()
 
 
 def test_a_click_sorts_a_table_and_another_the_other_way(visit):

@@ -415,9 +415,23 @@ def test_blocks_are_those_of_all_orders(groups):
     assert drift.blocks(np.sort(groups)).changes == len(set(groups)) - 1
 
 
+@pytest.mark.parametrize("groups", [(0, 0, 0, 1, 1), (1, 0, 0, 0, 0, 0), (0, 1) * 3])
+def test_two_groups_have_the_exact_distribution_of_runs(groups):
+    orders = [*itertools.permutations(groups)]
+    every = [np.count_nonzero(np.diff(order)) for order in orders]
+    for order in set(orders):
+        found = drift.blocks(order)
+        assert found.p_value == pytest.approx(np.mean(np.less_equal(every, found.changes)))
+
+
+def test_few_errors_at_the_start_of_a_long_file_are_in_order_as_exactly_as_they_are_rare():
+    groups = np.arange(100_000) < 3
+    assert drift.blocks(groups.astype(int)).p_value == pytest.approx(2 / math.comb(100_000, 3))
+
+
 def test_the_bound_for_long_files_is_no_less_than_what_shuffles_show():
     # Blocks of three: fewer changes than chance makes, by so much that no shuffle shows it.
-    groups = np.repeat(rng().integers(0, 2, 1000), 3)
+    groups = np.repeat(rng().integers(0, 3, 1000), 3)
     found, shuffled = drift.blocks(groups, shuffles=99), np.empty(2000)
     for seed in range(2000):
         shuffled[seed] = np.count_nonzero(np.diff(rng(seed).permutation(groups)))

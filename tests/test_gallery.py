@@ -38,6 +38,79 @@ def test_no_answer_is_shown_twice_however_few_there_are(n):
     assert len(set(rows.tolist())) == len(rows) == min(n, 48)
 
 
+@pytest.mark.parametrize("methods", [("residual",), ("mcp", "residual")])
+def test_errors_of_a_study_are_wrong_and_shown_once(methods):
+    p = make_predictions()
+    u = {name: p.uncertainty[name] for name in methods}
+    found = gallery.pick_errors(p.is_error, u, "residual", 5)
+    rows = np.concatenate([*found.values()]).tolist()
+    assert len(set(rows)) == len(rows) and p.is_error[rows].all()
+    assert bool(len(found["unsuspected"])) == (len(methods) > 1)
+    for row in found["unsuspected"]:
+        assert all(np.mean(column <= column[row]) <= 0.5 for column in u.values())
+    wrong = set(np.flatnonzero(p.is_error).tolist()) - set(found["unsuspected"].tolist())
+    by_u = sorted(wrong, key=lambda row: p.uncertainty["residual"][row])
+    assert found["trusted"].tolist() == by_u[:5] and found["caught"].tolist() == by_u[:-6:-1]
+    none = gallery.pick_errors(np.zeros(200, bool), u, "residual")
+    assert [len(rows) for rows in none.values()] == [0, 0, 0]
+
+
+def test_a_gallery_has_the_kinds_of_its_cards_alone():
+    p = make_predictions()
+    made = gallery.build(
+        p, "residual", 0.5, picked={"caught": np.array([3])}, remarks={3: "so"}, name="x"
+    )
+    assert [*made.kinds] == ["caught"] and not made.mixed and made.name == "x"
+    assert [card.remark for card in made.cards] == ["so"]
+    assert [*gallery.build(p, "residual", 0.5).kinds] == ["uncertain", "trusted"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending", "shape"),
+    [
+        ("RGB", "jpg", (80, 160, 3)),
+        ("L", "jpg", (80, 160, 1)),
+        ("P", "gif", (80, 160, 3)),
+        ("RGBA", "webp", (80, 160, 3)),
+        ("1", "bmp", (80, 160, 1)),
+    ],
+)
+def test_pictures_of_files_are_small(tmp_path, mode, ending, shape):
+    Image.new("RGB", (1200, 600), (200, 200, 200)).convert(mode).save(tmp_path / f"a.{ending}")
+    found = gallery.read_picture(tmp_path / f"a.{ending}")
+    assert found is not None and found.shape == shape and found.dtype == np.uint8
+    assert mode == "1" or np.abs(found.astype(int) - 200).max() < 20
+
+
+def test_pictures_are_the_right_way_up(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("L", (40, 20)).save(tmp_path / "a.jpg", exif=exif)
+    assert gallery.read_picture(tmp_path / "a.jpg").shape == (40, 20, 1)
+
+
+def test_files_that_are_too_large_or_no_pictures_are_not_shown(tmp_path, monkeypatch):
+    small = tmp_path / "a.png"
+    Image.new("L", (30, 20)).save(small)
+    assert gallery.read_picture(small) is not None
+    monkeypatch.setattr(gallery, "MOST_PIXELS", 599)
+    assert gallery.read_picture(small) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(gallery, "LARGEST_FILE", small.stat().st_size - 1)
+    assert gallery.read_picture(small) is None
+    monkeypatch.undo()
+    # The header of a bomb; half a file; 16 bits; a folder; nothing.
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    assert gallery.read_picture(small) is None
+    monkeypatch.undo()
+    noise = np.random.default_rng(0).integers(0, 256, (90, 90, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "half.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "half.png").read_bytes()[:9_000])
+    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
+    for name in ("half.png", "deep.png", ".", "none.png", "bad\0name"):
+        assert gallery.read_picture(tmp_path / name) is None
+
+
 def test_cards_say_what_the_rows_say():
     p = make_predictions()
     images = np.random.default_rng(1).integers(0, 256, (200, 5, 4, 3), np.uint8)
@@ -68,6 +141,14 @@ def test_decisions_of_a_file_count_and_without_a_threshold_none_is_accepted():
     for card in gallery.build(p, "residual", 0.5, accept=accept).cards:
         assert card.accepted == (card.row % 2 == 0)
     assert not any(card.accepted for card in gallery.build(p, "residual", None).cards)
+
+
+def test_mcp_is_not_said_beside_itself():
+    p = make_predictions()
+    u = p.uncertainty["mcp"]
+    same = Predictions(p.labels, None, p.predicted, {"mcp": u, "uncertainty": u + 1e-8})
+    for method in ("mcp", "uncertainty"):
+        assert all(card.mcp is None for card in gallery.build(same, method, 0.5).cards)
 
 
 def test_large_pictures_become_small_and_gray_ones_stay_gray():

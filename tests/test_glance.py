@@ -126,7 +126,7 @@ def test_without_a_promise_the_strictest_possible_one_is_offered():
     is_error, u = draw(3000)
     step = glance.labels(DEFAULT, is_error, u, wanted=(0.05, 0.0001, 0.02), model="m/1")
     assert "at most 2 %" in step.words
-    assert step.command.startswith("python -m btcp_tf.export m/1 --threshold=target_risk")
+    assert step.command.startswith("python -m btcp_tf.set_threshold m/1 --threshold=target_risk")
     assert "--risk=0.02" in step.command
     few = glance.labels(DEFAULT, is_error[:20], u[:20], wanted=(0.01,))
     assert few is None or "takes about" in few.words

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import btcp_tf
 from btcp_tf import judge as module
 from btcp_tf import thresholds
+from btcp_tf.attached import held_out
 from btcp_tf.decisions import exported
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
@@ -659,7 +660,7 @@ def test_names_with_line_ends_are_cleaned_with_a_warning(classifier):
 )
 def test_fit_refuses_settings_before_any_work(classifier, monkeypatch, settings, message):
     judge = btcp_tf.attach(classifier)
-    monkeypatch.setattr(judge, "_held_out", None)
+    monkeypatch.setattr(held_out, "collect", None)
     with pytest.raises(ValueError, match=message):
         judge.fit(X, Y, **settings)
 

@@ -424,6 +424,58 @@ def test_a_sorted_file_is_no_order_of_arrival(by):
     assert any("sorted by" in note for note in found.notes)
 
 
+def by_error(p, *, first):
+    """The rows of `p` with all wrong answers at one end, the others in their order."""
+    wrong = p.predicted != p.labels
+    return shuffled(p, np.argsort(~wrong if first else wrong, kind="stable"))
+
+
+def test_errors_first_are_no_order_of_arrival():
+    p = answers(600, 3)
+    base, scores = baseline_of(answers(400, 0), RULE), by_error(p, first=True)
+    assert monitoring.monitor(base, scores_of(p, labels=p.labels), order="rows").status != 4
+    with pytest.raises(ValueError, match="as if sorted by right and wrong: .*leave out --ordered"):
+        monitoring.monitor(base, scores, order="rows")
+    # Errors that were handed over tell nothing, and hide nothing.
+    u = scores.uncertainty
+    accepted_first = np.argsort(u >= TAU, kind="stable")
+    with pytest.raises(ValueError, match="as if sorted by right and wrong"):
+        monitoring.monitor(
+            base,
+            scores,
+            labels=(accepted_first, scores.labels[accepted_first]),
+            order="rows",
+        )
+    found = monitoring.monitor(base, scores, order="time")
+    assert found.status == 4 and any("right and wrong" in note for note in found.notes)
+
+
+def test_errors_last_may_be_a_failure_and_are_told_from_one_by_a_person():
+    p = answers(600, 3, harder=0.02)
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitoring.monitor(base, by_error(p, first=False), order="rows")
+    assert found.promise.verdict == "broken"
+    assert any("right and wrong" in note and "--ordered" in note for note in found.notes)
+    # A model that fails from one row on is told so: no refusal, whatever its errors look like.
+    wrong = np.arange(600) >= 560
+    p = answers(600, 3)
+    labels = np.where(wrong, (p.predicted + 1) % 3, p.predicted)
+    found = monitoring.monitor(base, scores_of(p, labels=labels), order="rows")
+    accepted = p.uncertainty["uncertainty"][:560] < TAU
+    assert found.status == 4 and found.promise.since == accepted.sum() + 1
+
+
+@pytest.mark.parametrize("start", [0, 1, 40])
+def test_one_error_or_a_few_at_random_are_no_sorted_file(start):
+    p = answers(300, 3)
+    labels = p.predicted.copy()
+    labels[start] = (labels[start] + 1) % 3
+    found = monitoring.monitor(
+        baseline_of(answers(400, 0), RULE), scores_of(p, labels=labels), order="rows"
+    )
+    assert not any("sorted" in note for note in found.notes)
+
+
 def test_bunches_that_a_stream_makes_are_no_sorted_file():
     p = answers(600, 3)
     # Three of a kind at a time, and the classes drift.

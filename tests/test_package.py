@@ -120,6 +120,7 @@ ORDER = (
     "networks",
     "training",
     "methods",
+    "attached",
     "evaluation",
     "decisions",
     "reporting",

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import production
 import pytest
+from PIL import Image
 from scipy.stats import binomtest
 
 from btcp_tf import report, thresholds
@@ -27,8 +28,16 @@ from btcp_tf.evaluation.predictions import (
 )
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS
-from btcp_tf.reporting import page_parts, run_page, scores_page, study_page, terminal
-from btcp_tf.reporting import tables as tables_
+from btcp_tf.reporting import (
+    cells,
+    gallery,
+    page_parts,
+    pages,
+    run_page,
+    scores_page,
+    study_page,
+    terminal,
+)
 
 CLASSES = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
 SETTINGS = {"gamma": "auto", "max_train_images": "0", "max_test_images": "0", "data_dir": "<here>"}
@@ -172,11 +181,11 @@ def test_page_holds_every_metric_of_every_row(run):
         of_stage = [row for row in rows if row["stage"] == stage]
         assert head == ["metric", *(METHODS[row["method"]].title for row in of_stage)]
         assert len(lines) == len(METRICS)
-        for (name, metric), cells in zip(METRICS.items(), lines, strict=True):
-            assert cells[0].startswith(metric.title)
-            assert cells[0].endswith("↑" if metric.higher_is_better else "↓")
-            scale = 1000 if "×1000" in cells[0] else 100 if "%" in cells[0][-4:] else 1
-            for row, cell in zip(of_stage, cells[1:], strict=True):
+        for (name, metric), printed in zip(METRICS.items(), lines, strict=True):
+            assert printed[0].startswith(metric.title)
+            assert printed[0].endswith("↑" if metric.higher_is_better else "↓")
+            scale = 1000 if "×1000" in printed[0] else 100 if "%" in printed[0][-4:] else 1
+            for row, cell in zip(of_stage, printed[1:], strict=True):
                 numbers = [float(x) for x in re.findall(r"-?\d+\.\d+", cell)]
                 expected = [scale * row[name + end] for end in ("", "_low", "_high")]
                 np.testing.assert_allclose(numbers, expected, atol=0.0051)
@@ -354,7 +363,8 @@ def test_a_run_of_an_earlier_version_is_drawn_again_with_the_pictures_it_has(
     undrawn, run, tmp_path
 ):
     folder = shutil.copytree(run[0], tmp_path / "run")
-    (folder / "figures" / "gallery.npz").unlink()
+    for name in ("gallery", "errors"):
+        (folder / "figures" / f"{name}.npz").unlink()
     assert report.main([str(folder)]) == 0
     tree = parse((folder / "report.html").read_text(encoding="utf-8"))
     with np.load(folder / "figures" / "most_confident_errors.npz") as saved:
@@ -508,7 +518,7 @@ def study(tmp_path_factory):
     rows = make_study(folder)
     page = study_page.write_study_report(folder)
     plain = [row for row in rows if not row["ablation"]]
-    over = seeds.across_seeds(tables_.with_answers(plain))
+    over = seeds.across_seeds(cells.with_answers(plain))
     return folder, over, page.read_text(encoding="utf-8")
 
 
@@ -663,16 +673,53 @@ def test_study_draws_the_papers_figures(study):
     }
 
 
-def test_study_shows_in_how_many_seeds_an_error_is_made(study):
-    folder, _, text = study
+def cards_of(tree):
+    return [card for card in tree.iter("li") if (card.get("class") or "").startswith("card")]
+
+
+def test_study_shows_the_wrong_answers_of_its_best_method(study):
+    folder, rows, text = study
     first, second = (
         load_predictions(folder / f"fashion_mnist-seed{k}" / "predictions.npz") for k in (0, 1)
     )
-    _, *lines = tables(parse(text))["Errors that every method trusts: fashion_mnist"]
-    for line in lines:
-        row = int(line[0])
+    tree, u = parse(text), first.uncertainty["doctor"]
+    tau = find(rows, "doctor")["tau"]
+    shown: dict[str, list[int]] = {}
+    for card in cards_of(tree):
+        row = int(card.get("id").removeprefix("answer-fashion-mnist-"))
+        shown.setdefault(card.get("data-kind"), []).append(row)
+        said = words(card)
+        assert first.is_error[row] and CLASSES[first.predicted[row]] in said
+        assert card.get("data-accept") == ("accepted" if u[row] < tau else "handed-over")
         count = 1 + int(second.predicted[row] == first.predicted[row])
-        assert first.is_error[row] and line[3] == f"{count} of 2"
+        assert f"the same in {count} of 2 seeds" in said
+    assert [*shown] == ["unsuspected", "trusted", "caught"]
+    others = set(np.flatnonzero(first.is_error).tolist()) - set(shown["unsuspected"])
+    by_u = sorted(others, key=lambda row: u[row])
+    assert shown["trusted"] == by_u[:12] and shown["caught"] == by_u[::-1][:12]
+    assert len(shown["unsuspected"]) >= 4
+    # No other class of answers is there to choose.
+    filters = {select.get("data-filter") for select in tree.iter("select")}
+    assert filters == {"kind", "accept", "class"}
+
+
+def test_study_shows_the_pictures_that_its_runs_keep_for_any_method(undrawn, tmp_path):
+    make_study(tmp_path)
+    cell = tmp_path / "fashion_mnist-seed0"
+    p = load_predictions(cell / "predictions.npz")
+    images = np.random.default_rng(0).integers(0, 256, (400, 3, 2, 1), np.uint8)
+    files = np.array([str(tmp_path / "a" / f"{row}.png") for row in range(400)])
+    # The run's own gallery is about another method than the study's.
+    decision = Decision(thresholds.DEFAULT, "frozen", "btcp", p)
+    run_page.write_run_report(
+        cell, make_rows(p), {"frozen": p}, images=images, files=files, decision=decision
+    )
+    cards = cards_of(parse(study_page.write_study_report(tmp_path).read_text(encoding="utf-8")))
+    assert len(cards) >= 24
+    for card in cards:
+        row = int(card.get("id").rpartition("-")[2])
+        assert card.find("img").get("src") == gallery.picture(images[row])
+        assert card.find(".//a").get("href") == (tmp_path / "a" / f"{row}.png").as_uri()
 
 
 def test_study_without_files_of_its_runs_still_has_its_tables(undrawn, study, tmp_path):
@@ -768,6 +815,107 @@ def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     assert links() == [file.as_uri()]
     about.write_text("no JSON")
     assert links() == []
+
+
+def write_named(path, names, *, problem=""):
+    """Scores of as many rows as there are names; the first one has the highest u."""
+    lines = [f"input,predicted,labels,uncertainty{problem and ',problem'}"]
+    lines += [
+        f"{name},{row % 2},{row % 3 % 2},{1 - row / len(names)}{problem and ','}"
+        for row, name in enumerate(names)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def shown_cards(path, **options):
+    """Row -> card of the report of a file."""
+    page, _ = scores_page.write_predictions_report(path, bootstrap_draws=5, **options)
+    cards = cards_of(parse(page.read_text(encoding="utf-8")))
+    return {int(card.get("id").removeprefix("answer-")): card for card in cards}
+
+
+@pytest.mark.parametrize("problem", ["", "problem"])
+@pytest.mark.parametrize("place", ["beside", "given", "scored"])
+def test_cards_of_scores_show_the_files_that_rows_name(undrawn, tmp_path, problem, place):
+    folder = {"beside": tmp_path, "given": tmp_path / "x", "scored": tmp_path / "y"}[place]
+    (folder / "a").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
+    Image.fromarray(pixels).save(folder / "a" / "0 #.png")
+    (folder / "a" / "1.png").write_bytes(b"no picture")
+    Image.fromarray(pixels).save(tmp_path.parent / f"{tmp_path.name}.png")
+    outside = f"../{tmp_path.name}.png"
+    path = tmp_path / "scores.csv"
+    write_named(
+        path,
+        ["a/0 #.png", "a/1.png", outside, str(tmp_path.parent / f"{tmp_path.name}.png")]
+        + [f"n{row}" for row in range(40)],
+        problem=problem,
+    )
+    if place == "scored":
+        about = {"paths": {"input": str(folder)}}
+        about_file(path).write_text(json.dumps(about))
+    cards = shown_cards(path, **({"files_dir": folder} if place == "given" else {}))
+    picture, link = cards[0].find("img"), cards[0].find(".//a")
+    assert picture.get("src") == gallery.picture(pixels) and "a/0 #.png" in picture.get("alt")
+    assert link.get("href") == (folder / "a" / "0 #.png").as_uri()
+    # What is no picture is linked alone; what lies outside or is not there is a row.
+    assert cards[1].find("img") is None and cards[1].find(".//a") is not None
+    for row in (2, 3, 4):
+        assert cards[row].find("img") is None and cards[row].find(".//a") is None
+    assert "n0" in words(cards[4])
+
+
+def test_a_folder_of_files_is_there_and_belongs_to_scores(run, tmp_path, capsys):
+    path = tmp_path / "scores.csv"
+    write_named(path, ["a", "b", "c"])
+    with pytest.raises(SystemExit, match="2"):
+        report.main([str(path), f"--files_dir={tmp_path / 'none'}"])
+    with pytest.raises(ValueError, match="files_dir: expected a folder that is there"):
+        scores_page.write_predictions_report(path, files_dir=path)
+    assert "files_dir: expected a folder that is there" in capsys.readouterr().err
+    assert not (tmp_path / "scores.csv-report").exists()
+    with pytest.raises(SystemExit, match="2"):
+        report.main([str(run[0]), f"--files_dir={tmp_path}"])
+    assert "files_dir: expected only with a predictions file" in capsys.readouterr().err
+
+
+def test_a_matrix_shows_which_class_is_taken_for_which(run):
+    _, _, predictions, text = run
+    p = predictions["frozen"]
+    counts = np.zeros((4, 4), int)
+    for true, said in zip(p.labels, p.predicted, strict=True):
+        counts[true, said] += 1
+    (matrix,) = (svg for svg in parse(text).iter("svg") if svg.get("class") == "matrix")
+    cells = {
+        cell.find("title").text for cell in matrix.iter("rect") if cell.find("title") is not None
+    }
+    assert cells == {
+        f"{CLASSES[true]} taken for {CLASSES[said]}: {counts[true, said]}"
+        for true, said in np.argwhere(counts)
+    }
+    wrong = counts - np.diag(np.diag(counts))
+    true, said = np.unravel_index(wrong.argmax(), wrong.shape)
+    alt = matrix.get("aria-label")
+    assert f"{np.trace(counts)} of 60 answers are right" in alt
+    assert f"{CLASSES[true]} taken for {CLASSES[said]}, {wrong.max()} times" in alt
+    _, first, *_ = tables(parse(text))["Which class is taken for which: fashion_mnist"]
+    assert first[:3] == [CLASSES[true], CLASSES[said], str(wrong.max())]
+    assert float(first[3]) == pytest.approx(100 * wrong.max() / counts[true].sum(), abs=0.005)
+    assert float(first[4]) == pytest.approx(100 * wrong.max() / wrong.sum(), abs=0.005)
+
+
+def test_of_many_classes_the_most_confused_pairs_are_listed(undrawn, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 40, 2000)
+    predicted = np.where(rng.random(2000) < 0.3, rng.integers(0, 40, 2000), labels)
+    predicted[labels == 7] = 31
+    p = Predictions(labels, None, predicted, {"mcp": rng.random(2000)})
+    page = run_page.write_run_report(tmp_path, make_rows(p, dataset="many"), {"frozen": p})
+    tree = parse(page.read_text(encoding="utf-8"))
+    assert not [svg for svg in tree.iter("svg") if svg.get("class") == "matrix"]
+    (lines,) = (lines for name, lines in tables(tree).items() if "class is taken for which" in name)
+    assert len(lines) == 21
+    assert lines[1][:4] == ["7", "31", str(np.sum(labels == 7)), "100.00"]
 
 
 @pytest.fixture
@@ -1039,7 +1187,7 @@ def test_a_report_that_cannot_be_drawn_leaves_the_earlier_one(undrawn, tmp_path,
     def fail(*arguments, **named):
         raise ValueError("expected what can be drawn, received this")
 
-    monkeypatch.setattr(run_page, "write_report", fail)
+    monkeypatch.setattr(pages, "write_report", fail)
     assert report.main([str(path), "--bootstrap_draws=5"]) == 1
     after = {p: p.read_bytes() for p in (tmp_path / "scores.npz-report").rglob("*") if p.is_file()}
     assert after == before

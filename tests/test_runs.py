@@ -26,7 +26,7 @@ from btcp_tf.decisions import decision_file, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Predictions, load_predictions
-from btcp_tf.experiment import decide, prepare, publish, run
+from btcp_tf.experiment import decide, prepare, publish
 from btcp_tf.experiment import train as train_
 from btcp_tf.experiment.settings import parse
 from btcp_tf.experiment.train import train_folds
@@ -275,7 +275,7 @@ def test_other_data_than_at_the_start_is_refused(whole, tmp_path, monkeypatch, c
     shutil.copytree(whole / "run", tmp_path / "run")
     (tmp_path / "run" / "finished.json").unlink()
     monkeypatch.setattr(
-        run,
+        datasets,
         "load",
         lambda *a, load=datasets.load, **k: dataclasses.replace(load(*a, **k), fingerprint="other"),
     )
@@ -463,7 +463,7 @@ def test_a_run_is_reported_whatever_the_export_does(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr("btcp_tf.saved_model.export", failing)
+        patch.setattr("btcp_tf.serving.saved_model.export", failing)
         for _ in range(2):
             if isinstance(fault, OSError):
                 assert main(words(tmp_path)) == 1

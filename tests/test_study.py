@@ -11,9 +11,9 @@ from btcp_tf.data import datasets
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.results import load_rows
 from btcp_tf.experiment import run, studies
-from btcp_tf.experiment.studies import ABLATION, PAIRS
+from btcp_tf.experiment.studies import PAIRS
 from btcp_tf.methods.registry import METHODS
-from btcp_tf.reporting import plots
+from btcp_tf.reporting import drawing
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
 
@@ -35,7 +35,7 @@ def short():
     """Two ablations, each a whole run; of the figures, which take half of the time, no pixels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
-        patch.setattr(plots, "_render", lambda figure, ending: b"")
+        patch.setattr(drawing, "_render", lambda figure, ending: b"")
         yield
 
 
@@ -95,7 +95,7 @@ def test_plans_ablations_of_the_first_seed_that_change_one_setting():
     found = plan("--dataset=mnist", "--seeds=2", "--seed=7")
     base = found.cells[0].config
     ablations = [cell for cell in found.cells if cell.ablation]
-    assert len(ablations) == len(ABLATION)
+    assert len(ablations) == len(studies.ABLATION)
     for cell in ablations:
         name, _, value = cell.ablation.partition("=")
         assert cell.of == "mnist-seed7"
@@ -162,7 +162,7 @@ def test_every_method_has_rows_of_every_task(finished):
         shifted = {row["split"] for row in of_seed if row["split"] != "test"}
         assert len(shifted) == 9 and all(name.startswith("test:") for name in shifted)
     assert {row["ablation"] for row in rows} - {""} == {
-        f"{name}={value}" for change in ABLATION for name, value in change.items()
+        f"{name}={value}" for change in studies.ABLATION for name, value in change.items()
     }
 
 
@@ -216,7 +216,7 @@ def test_ablations_of_a_given_classifier_need_no_checkpoint_of_it(tmp_path, monk
     cells = plan(*words).cells
     for cell in cells:
         studies._run_cell(tmp_path / "study", cell)
-    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(ABLATION)
+    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(studies.ABLATION)
 
 
 def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
@@ -249,7 +249,7 @@ def test_means_of_many_passes_predict_for_themselves(finished):
 def test_a_finished_study_computes_nothing_again(finished, monkeypatch):
     folder, words = finished
     results = (folder / "results.json").read_bytes()
-    monkeypatch.setattr(run, "load", None)  # Any cell that trained or scored would need it.
+    monkeypatch.setattr(datasets, "load", None)  # Any cell that trained or scored would need it.
     assert study.main(words) == 0
     assert (folder / "results.json").read_bytes() == results
 

@@ -342,10 +342,10 @@ class Blocks(NamedTuple):
 def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
     """Tests whether groups of rows stand together more than chance puts them: a test of runs.
 
-    A permutation test with fewer shuffles where the answer is plain sooner: at ten orders with no
-    more changes than the rows' own; and with none where a bound on the p-value is below what
-    shuffles can show, as in any long file that is sorted. The p-value is never too small, whatever
-    groups there are.
+    Exact where there are two groups. Else a permutation test with fewer shuffles where the answer
+    is plain sooner: at ten orders with no more changes than the rows' own; and with none where a
+    bound on the p-value is below what shuffles can show, as in any long file that is sorted. The
+    p-value is never too small, whatever groups there are.
 
     Args:
       groups: Whole numbers `[n]`, the group of each row in the order of rows, n > 0.
@@ -368,6 +368,8 @@ def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
     n = len(order)
     changes = int(np.count_nonzero(np.diff(order)))
     expected = n - 1 - float(np.sum(counts * (counts - 1.0)) / n)
+    if len(counts) == 2:
+        return Blocks(changes, expected, _few_runs(changes + 1, *map(int, counts)))
     # Two rows that change places alter four neighborhoods at most.
     bound = math.exp(-(max(0.0, expected - changes) ** 2) / (8 * n))
     if bound < 1 / (shuffles + 1):
@@ -379,6 +381,30 @@ def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
         if as_few == 10:
             return Blocks(changes, expected, as_few / done)
     return Blocks(changes, expected, (as_few + 1) / (shuffles + 1))
+
+
+def _few_runs(runs: int, first: int, second: int) -> float:
+    """Probability of at most so many runs where all orders of two groups are equally likely.
+
+    Args:
+      runs: At least 2.
+      first: Rows of one group, at least 1.
+      second: Of the other.
+    """
+    numbers = np.arange(2, runs + 1)
+    fewer, more = numbers // 2, (numbers + 1) // 2  # Runs of either group.
+
+    def log_splits(rows: int, parts: np.ndarray) -> np.ndarray:
+        """Logarithm of the number of ways to split rows into so many runs."""
+        return special.gammaln(rows) - special.gammaln(parts) - special.gammaln(rows - parts + 1)
+
+    n = first + second
+    log_orders = special.gammaln(n + 1) - special.gammaln(first + 1) - special.gammaln(second + 1)
+    shares = [
+        np.exp(log_splits(first, a) + log_splits(second, b) - log_orders).sum()
+        for a, b in ((fewer, more), (more, fewer))
+    ]
+    return min(1.0, float(sum(shares)))
 
 
 _EXCESS = 2.0 ** np.array([0.125, 0.25, 0.5, 1, 2, 3, 4])

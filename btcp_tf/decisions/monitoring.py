@@ -123,8 +123,8 @@ def monitor(
 
     Raises:
       ValueError: If the scores are those of another model, or an argument is not as described; if
-        rows that are said to be in order are sorted by their class or u, or are not those that were
-        judged before.
+        rows that are said to be in order are sorted by class, u or error, or are not those that
+        were judged before.
     """
     if order not in ORDERS:
         raise ValueError(
@@ -157,12 +157,12 @@ def monitor(
             f"{promises.name_of(scores, int(labels[0][row]))}"
         )
     cut = None if threshold is None else threshold.tau
-    sorted_by = _sorted_by(scores, now, labels) if order and labels is not None else None
-    if sorted_by is not None and order == "rows":
+    sorted_by = _sorted_by(scores, now, labels, cut) if order and labels is not None else None
+    if sorted_by is not None and order == "rows" and not sorted_by.may_be_a_break:
         raise ValueError(
             "ordered: expected rows in the order in which their labels came, received "
-            f"{sorted_by}; leave out --ordered for the test of a fixed sample, which needs no "
-            "order, or name a column of times or running numbers with --time_column"
+            f"{sorted_by.words}; leave out --ordered for the test of a fixed sample, which needs "
+            "no order, or name a column of times or running numbers with --time_column"
         )
     promise = promises.judge_promise(
         scores, now, threshold, labels, risk, delta, ordered=bool(order)
@@ -212,35 +212,62 @@ def _figures(
     )
 
 
-_SORTED = 0.001
-"""p-value from which on rows are taken for sorted."""
+_SORTED = 1e-4
+"""p-value, for each of the columns looked at, from which on rows are taken for sorted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sorting:
+    """What labeled rows are sorted by, or nearly so."""
+
+    words: str
+    by_error: bool = False
+    """Right and wrong answers stand apart."""
+    may_be_a_break: bool = False
+    """The wrong ones come late, which is also what a model looks like that suddenly fails."""
 
 
 def _sorted_by(
-    scores: Scores, uncertainty: np.ndarray, labels: tuple[np.ndarray, np.ndarray]
-) -> str | None:
-    """By what labeled rows are sorted, or nearly so, in words; None: by nothing.
+    scores: Scores,
+    uncertainty: np.ndarray,
+    labels: tuple[np.ndarray, np.ndarray],
+    tau: float | None,
+) -> _Sorting | None:
+    """By what labeled rows are sorted, or nearly so; None: by nothing.
 
-    Only an order that a sort makes: less than a third of the changes that chance would make. That
-    classes come a little bunched is common in a stream, and no fault.
+    Only an order that a sort makes: less than a third of the changes that chance would make, and so
+    few in at most one of 10,000 random orders. That classes come a little bunched is common in a
+    stream, and no fault.
     """
     rows, true = labels
     if not len(rows):
         return None
-    quarters = np.quantile(uncertainty[rows], [0.25, 0.5, 0.75])
+    predicted, u = scores.predicted[rows], uncertainty[rows]
+    # The promise is about accepted answers: in their order errors count.
+    judged = np.ones(len(rows), bool) if tau is None else u < tau
+    wrong = (predicted != true)[judged]
     columns = {
-        "true class": true,
-        "predicted class": scores.predicted[rows],
-        "uncertainty": np.searchsorted(quarters, uncertainty[rows]),
+        "true class": ("the true class", true),
+        "predicted class": ("the predicted class", predicted),
+        "uncertainty": (
+            "the quarter that u is in",
+            np.searchsorted(np.quantile(u, [0.25, 0.5, 0.75]), u),
+        ),
+        "right and wrong": ("right or wrong among the accepted", wrong.astype(np.int64)),
     }
-    for name, groups in columns.items():
-        found = drift.blocks(groups)
+    for name, (what, groups) in columns.items():
+        if not len(groups):
+            continue
+        found = drift.blocks(groups, shuffles=9_999)
         if found.changes <= found.expected / 3 and found.p_value <= _SORTED:
-            what = "the quarter that u is in" if name == "uncertainty" else f"the {name}"
-            return (
+            by_error = groups is columns["right and wrong"][1]
+            first = wrong[: int(wrong.sum())]
+            return _Sorting(
                 f"rows that stand together as if sorted by {name}: from one to the next {what} "
-                f"changes {found.changes:,} times, and in a random order {found.expected:,.0f} "
-                "times"
+                f"changes {found.changes:,} time{'s' * (found.changes != 1)}, and in a random "
+                f"order {found.expected:,.0f} times (p at most {_SORTED:g})",
+                by_error,
+                by_error and float(first.mean()) < 0.5,
             )
     return None
 
@@ -264,7 +291,7 @@ def _with_this_look(
 
 
 def _order_notes(
-    promise: Promise, history: History, delta: float, sorted_by: str | None
+    promise: Promise, history: History, delta: float, sorted_by: _Sorting | None
 ) -> Iterator[str]:
     """What follows from the order of rows and from earlier looks."""
     if promise.test == FIXED_SAMPLE:
@@ -278,11 +305,17 @@ def _order_notes(
                 "--ordered or --time_column one may look as often as one likes."
             )
     elif promise.test == SEQUENTIAL and sorted_by is not None:
-        yield (
-            f"In the order of time the test sees {sorted_by}. It counts each answer on its own, "
-            "so a block of a difficult class can break the promise although all rows together "
-            "keep it."
+        effect = (
+            "It counts each answer on its own, so a block of a difficult class can break the "
+            "promise although all rows together keep it."
         )
+        if sorted_by.by_error:
+            effect = (
+                "If labels came in this order, the model failed all at once; if somebody sorted "
+                "the rows, the verdict means nothing: look without --ordered or --time_column at "
+                "all rows together."
+            )
+        yield f"In the order that is stated the test sees {sorted_by.words}. {effect}"
 
 
 def _next_steps(findings: Findings) -> Iterator[str]:

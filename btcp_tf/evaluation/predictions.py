@@ -25,6 +25,7 @@ from btcp_tf import metrics
 from btcp_tf.core import files
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
+from btcp_tf.networks import mcp
 
 REFERENCE = "mcp"
 """The method that others are compared with."""
@@ -96,11 +97,11 @@ class Predictions:
         return self.predicted != self.labels
 
 
-def mcp_of(predictions: Predictions) -> np.ndarray | None:
+def mcp_column(predictions: Predictions) -> np.ndarray | None:
     """u of MCP, `[n]`: the column of that name, else made of `probs`; None without either."""
     if REFERENCE in predictions.uncertainty:
         return predictions.uncertainty[REFERENCE]
-    return None if predictions.probs is None else 1.0 - predictions.probs.max(axis=1)
+    return None if predictions.probs is None else mcp.mcp_of_probs(predictions.probs)
 
 
 def _classes(
@@ -249,7 +250,7 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     accept = inputs = None
     if any(value is not None for value in columns.values.get(_ACCEPT, ())):
         accept = np.array(columns.converted(_ACCEPT, tabular.truth, "true or false"), bool)
-    if "problem" in whole.names and "input" in whole.names:
+    if "input" in whole.names and ("problem" in whole.names or not columns.has_numbers("input")):
         inputs = [str(name) for name in columns.values["input"]]
     left_out = len(whole) - len(answered), len(answered) - len(columns)
     return Answers(found, accept, inputs, *left_out, _tau_beside(path))

@@ -29,6 +29,7 @@ from btcp_tf.experiment.values import (
     predictions_file,
 )
 from btcp_tf.methods.registry import METHODS
+from btcp_tf.methods.residual_choice import FEW_ERRORS
 
 if TYPE_CHECKING:
     import keras
@@ -330,7 +331,7 @@ def collect_notes(
                 f"{stage.name}: gamma = 1 / (12 var(U)) is {uncapped:.4g}, capped at "
                 f"{stage.facts['gamma']:g} (gamma_max)"
             )
-        if stage.facts.get("train_errors", 100) < 100:
+        if stage.facts.get("train_errors", FEW_ERRORS) < FEW_ERRORS:
             notes.append(
                 f"{stage.name}: the classifier is wrong on only {stage.facts['train_errors']} "
                 "training images; an estimator learns little from so few errors"

@@ -16,7 +16,7 @@ from btcp_tf.experiment.values import AllPredictions, Row
 from btcp_tf.methods.registry import METHODS
 
 if TYPE_CHECKING:
-    from btcp_tf.training.phases import Answers
+    from btcp_tf.training.phases import EpochOutputs
 
 
 def log(folder: Path, event: str) -> None:
@@ -43,11 +43,11 @@ class Journal:
         """Rows of all stages, in order of training."""
         return [row for rows in self._rows.values() for row in rows]
 
-    def describe(self, stage: str, row: Row, answers: "Answers") -> Row:
+    def describe(self, stage: str, row: Row, outputs: "EpochOutputs") -> Row:
         """Completes an epoch's row with metrics of the validation data."""
-        u, train_u = answers.uncertainty, answers.train_uncertainty
-        values.check_finite(answers.probs, u, train_u)
-        is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
+        u, train_u = outputs.uncertainty, outputs.train_uncertainty
+        values.check_finite(outputs.probs, u, train_u)
+        is_error = outputs.probs.argmax(axis=1) != self._dataset.validation.labels
         row = {
             "stage": stage,
             **row,

@@ -57,6 +57,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             logging.getLogger("tensorflow").setLevel(logging.ERROR)
             from btcp_tf.training import checkpoints, distribution, phases
             from btcp_tf.training.phase_model import Recipe
+            from btcp_tf.training.settings import TrainingSettings
 
             strategy = distribution.make_strategy(config.strategy, config.logical_devices)
             distribution.start_devices()
@@ -90,7 +91,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         stages = phases.fit(
             network,
             whole,
-            config,
+            TrainingSettings.of(config),
             {
                 name: Recipe(
                     METHODS[name].gamma,
@@ -99,6 +100,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 for name in config.method
                 if METHODS[name].trained
             },
+            adopted=bool(config.classifier),
             folder=folder / "checkpoints",
             strategy=strategy,
             describe=journal.describe,

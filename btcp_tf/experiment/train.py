@@ -100,17 +100,16 @@ def _train_further(
 ) -> list[np.ndarray]:
     """Trains a classifier that is like the run's but for its seed; a snapshot of its network."""
     from btcp_tf.training import phases
+    from btcp_tf.training.settings import TrainingSettings
 
     # Far from the seeds that a person would choose for further runs.
     seed = (config.seed + 1_000_003 * number) % 2**31
     stages = phases.fit(
         build(seed),
         dataset,
-        dataclasses.replace(config, seed=seed),
+        TrainingSettings.of(dataclasses.replace(config, seed=seed)),
         {},
         folder=folder,
         strategy=strategy,
-        describe=lambda stage, row, answers: row,
-        after_epoch=lambda stage, rows: None,
     )
     return stages["classifier"].values

@@ -30,6 +30,14 @@ def trust_score(reference: Reference) -> Score:
     of the class, those with the largest distance to the `neighbors`-th nearest sample of the class,
     itself the first. Samples as sparse as one that stays stay, so at least one does. A class of
     fewer than `neighbors` samples takes the farthest of them. Range [0, 1].
+
+    The second sample is nearer to the other class than to its own:
+
+    >>> train = Outputs.from_probs(np.eye(2), labels=[0, 1], features=[[0.0], [3.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.6, 0.4]], features=[[1.0], [2.0]])
+    >>> score = trust_score(Reference(train, train, np.ones((1, 2)), np.zeros(2)))
+    >>> score(outputs).round(4).tolist()
+    [0.3333, 0.6667]
     """
     labels = labels_of("train", reference.train)
     classes = {
@@ -67,6 +75,11 @@ def knn(reference: Reference) -> Score:
     """Distance to the 50th nearest training sample, features scaled to length 1 (Sun et al., 2022).
 
     To the farthest where there are fewer. Features that are all 0 stay 0. Raw; in [0, 2].
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]], labels=[0], features=[[2.0, 0.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.5, 0.5]], features=[[1.0, 0.0], [-1.0, 0.0]])
+    >>> knn(Reference(train, train, np.eye(2), np.zeros(2)))(outputs).tolist()
+    [0.0, 2.0]
     """
     points = _unit(reference.train.features)
     return lambda outputs: _nearest(_unit(outputs.features), points, KNN_NEIGHBORS)[:, -1]
@@ -123,6 +136,11 @@ def mahalanobis(reference: Reference) -> Score:
     never fires makes it, adds nothing. Without variance means: an eigenvalue of at most d eps² of
     the largest one, eps being float32's, so a spread that rounding alone explains. Raw; not
     negative.
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]] * 2, labels=[0, 0], features=[[-1.0], [1.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1]] * 2, features=[[0.0], [3.0]])
+    >>> mahalanobis(Reference(train, train, np.ones((1, 2)), np.zeros(2)))(outputs).tolist()
+    [0.0, 9.0]
     """
     x = reference.train.features.astype(np.float64)
     classes, index = np.unique(labels_of("train", reference.train), return_inverse=True)
@@ -142,6 +160,13 @@ def relative_mahalanobis(reference: Reference) -> Score:
     2021).
 
     Each of the two covariances is inverted on its own directions of variance. Raw.
+
+    With one class there is nothing to tell apart:
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]] * 2, labels=[0, 0], features=[[-1.0], [1.0]])
+    >>> reference = Reference(train, train, np.ones((1, 2)), np.zeros(2))
+    >>> relative_mahalanobis(reference)(train).tolist()
+    [0.0, 0.0]
     """
     of_class = mahalanobis(reference)
     x = reference.train.features.astype(np.float64)
@@ -172,6 +197,16 @@ def vim(reference: Reference) -> Score:
     the authors choose 512 of 768 and 1,000 of 2,048 and say nothing of smaller d. alpha makes the
     mean length on training data the mean of the largest logit. Where training features have no
     length outside (at most float32's rounding of them), alpha is 0, which leaves `energy`. Raw.
+
+    Training features lie along the first axis; the second sample does not:
+
+    >>> x, logits, probs = np.float32([[[1, 0.1], [-1, 0.1]], [[2, 0], [0, 2]], [[0.9, 0.1]] * 2])
+    >>> train = Outputs(x, logits, probs, labels=np.array([0, 1]))
+    >>> u = vim(Reference(train, train, np.eye(2), np.zeros(2)))(
+    ...     Outputs(np.float32([[1, 0], [1, 2]]), logits, probs)
+    ... )
+    >>> bool(u[1] > u[0])
+    True
     """
     kernel, bias = reference.kernel.astype(np.float64), reference.bias.astype(np.float64)
     origin = -np.linalg.pinv(kernel.T) @ bias

@@ -3,13 +3,15 @@
 import base64
 import dataclasses
 import io
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from btcp_tf.evaluation.explanations import Explanations
-from btcp_tf.evaluation.predictions import Predictions, mcp_of
-from btcp_tf.reporting import cells, tables
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
+from btcp_tf.reporting import cells, figures, plots, tables
 
 SHOWN = 24
 """Answers of each kind."""
@@ -17,7 +19,55 @@ SHOWN = 24
 REASONS = 3
 """Pieces of evidence that are named for an answer."""
 
+FEWER = 12
+"""Answers of each kind in the gallery of a study, which may have one for each of its data sets."""
+
+LARGEST_FILE, MOST_PIXELS = 2**25, 50_000_000
+"""Bytes and pixels of the files that are opened for a picture: 32 MiB, and a large photo."""
+
 _LARGEST = 160  # Pixels of a picture's longer side.
+
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+
+_GRAY, _COLOR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Why some answers are shown."""
+
+    choice: str
+    """In the list of a filter."""
+    heading: str
+    words: str
+    """With {method} for the name of u."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "uncertain": Kind(
+        "highest u",
+        "Highest u: a person should look at these first",
+        "The answers that {method} trusts least, whatever they are.",
+    ),
+    "unsuspected": Kind(
+        "trusted by all methods",
+        "Errors that every method trusts",
+        "Wrong answers that every method trusts more than half of all answers. Look at the label "
+        "first: it may be the label that is wrong.",
+    ),
+    "trusted": Kind(
+        "trusted errors",
+        "Trusted errors",
+        "Wrong answers with the lowest u by {method}, each shown once: what a threshold is least "
+        "likely to catch. Look at the label, too.",
+    ),
+    "caught": Kind(
+        "errors of highest u",
+        "Errors with the highest u",
+        "Other wrong answers, from the one that {method} trusts least: what it catches first.",
+    ),
+}
+"""In the order in which they stand."""
 
 EVIDENCE: Mapping[str, tuple[str, str]] = {
     "mcp": ("the classifier itself is unsure", "the classifier itself is sure"),
@@ -47,7 +97,7 @@ class Card:
 
     row: int
     kind: str
-    """"uncertain", among the highest u, or "trusted", a confident error."""
+    """One of `KINDS`."""
     name: str
     """Of the file or row."""
     link: str
@@ -61,6 +111,8 @@ class Card:
     u: float
     mcp: float | None
     reasons: Sequence[Reason] = ()
+    remark: str = ""
+    """What else is known of it."""
 
     @property
     def alt(self) -> str:
@@ -77,6 +129,19 @@ class Gallery:
     method: str
     largest: float = 0.0
     """Largest reason of any card, the scale of all bars."""
+    name: str = ""
+    """Tells it from others on the page, as the name of a data set."""
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds that occur, in their order."""
+        here = {card.kind for card in self.cards}
+        return {name: kind for name, kind in KINDS.items() if name in here}
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are right and wrong answers, so that one may choose."""
+        return len({card.wrong for card in self.cards}) > 1
 
     @property
     def classes(self) -> list[str]:
@@ -106,6 +171,36 @@ def pick(
     return {"uncertain": first, "trusted": trusted}
 
 
+def pick_errors(
+    is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray], method: str, count: int = FEWER
+) -> dict[str, np.ndarray]:
+    """The wrong answers to look at, none of them twice.
+
+    Args:
+      is_error: `[n]` bool.
+      uncertainty: Name of a method -> u `[n]`.
+      method: Whose u orders them.
+      count: How many of each kind at most.
+
+    Returns:
+      "unsuspected": what `plots.trusted_by_all` returns, nothing if there is one method; "trusted":
+      of the other wrong answers those with the lowest u; "caught": of the rest the highest u.
+    """
+    columns = figures.curves(uncertainty)
+    unsuspected = np.empty(0, np.int64)
+    if len(columns) > 1:
+        unsuspected = plots.trusted_by_all(is_error, columns, count)
+    u = np.asarray(uncertainty[method], np.float64)
+    rest = np.setdiff1d(np.flatnonzero(is_error), unsuspected)
+    rest = rest[np.argsort(u[rest], kind="stable")]
+    trusted = rest[: min(count, (len(rest) + 1) // 2)]
+    return {
+        "unsuspected": unsuspected,
+        "trusted": trusted,
+        "caught": rest[len(trusted) :][::-1][:count],
+    }
+
+
 def build(
     predictions: Predictions,
     method: str,
@@ -117,8 +212,11 @@ def build(
     names: Mapping[int, str] | None = None,
     links: Mapping[int, str] | None = None,
     explanations: Explanations | None = None,
+    picked: Mapping[str, np.ndarray] | None = None,
+    remarks: Mapping[int, str] | None = None,
+    name: str = "",
 ) -> Gallery:
-    """The cards of the rows that `pick` finds.
+    """The cards of some rows.
 
     Args:
       predictions: With labels.
@@ -130,11 +228,16 @@ def build(
       names: Row -> what it answers.
       links: Row -> address of its file.
       explanations: Of u of this method; others are not used.
+      picked: Name of a kind -> rows; None: those that `pick` finds.
+      remarks: Row -> what else is said of it.
+      name: See `Gallery`.
     """
     labels, u = tables.known_labels(predictions), predictions.uncertainty[method]
     if accept is None:
         accept = np.zeros(len(u), bool) if tau is None else u < tau
-    mcp = mcp_of(predictions)
+    mcp = mcp_column(predictions)
+    if mcp is not None and (method == REFERENCE or np.allclose(mcp, u, atol=1e-6)):
+        mcp = None  # It is this u.
     if explanations is not None and explanations.method != method:
         explanations = None
     cards = [
@@ -151,12 +254,13 @@ def build(
             u=float(u[row]),
             mcp=None if mcp is None else float(mcp[row]),
             reasons=() if explanations is None else reasons(explanations, int(row)),
+            remark=(remarks or {}).get(int(row), ""),
         )
-        for kind, rows in pick(predictions.is_error, u).items()
+        for kind, rows in (picked or pick(predictions.is_error, u)).items()
         for row in rows
     ]
     sizes = [abs(reason.value) for card in cards for reason in card.reasons]
-    return Gallery(cards, method, max(sizes, default=0.0))
+    return Gallery(cards, method, max(sizes, default=0.0), name)
 
 
 def reasons(explanations: Explanations, row: int) -> list[Reason]:
@@ -182,9 +286,42 @@ def picture(pixels: np.ndarray) -> str:
     """An image as the address of a PNG that stands inside a page."""
     from PIL import Image
 
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    if max(image.size) > _LARGEST:
-        image.thumbnail((_LARGEST, _LARGEST), Image.Resampling.BOX)
+    small = thumbnail(pixels)
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    Image.fromarray(small[..., 0] if small.shape[-1] == 1 else small).save(buffer, "PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """An image, uint8 `[height, width, 1 or 3]`, in the size of a picture; a small one as it is."""
+    from PIL import Image
+
+    if max(pixels.shape[:2]) <= _LARGEST:
+        return pixels
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    image.thumbnail((_LARGEST, _LARGEST), Image.Resampling.BOX)
+    return np.asarray(image).reshape(*image.size[::-1], pixels.shape[-1])
+
+
+def read_picture(file: Path) -> np.ndarray | None:
+    """The thumbnail of an image file, the right way up; None if it is none, or too large."""
+    from PIL import Image, ImageOps
+
+    try:
+        if not file.is_file() or file.stat().st_size > LARGEST_FILE:
+            return None
+        with warnings.catch_warnings():
+            # Pillow warns of sizes that are refused here.
+            warnings.simplefilter("ignore")
+            with Image.open(file, formats=_FORMATS) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    return None
+                if image.mode not in (*_GRAY, *_COLOR):
+                    return None  # Of 16 bits Pillow would show the darkest alone.
+                # A JPEG is decoded no larger than it must be.
+                image.draft(None, (2 * _LARGEST, 2 * _LARGEST))
+                upright = ImageOps.exif_transpose(image)
+                pixels = np.asarray(upright.convert("L" if image.mode in _GRAY else "RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+    return thumbnail(pixels.reshape(*pixels.shape[:2], -1))

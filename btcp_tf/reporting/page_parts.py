@@ -12,23 +12,26 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import metrics
-from btcp_tf.core import files
+from btcp_tf.core.files import as_path, atomic_path
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.evaluation import predictions as predictions_
 from btcp_tf.evaluation import tabular
-from btcp_tf.evaluation.predictions import REFERENCE, Predictions, about_file, mcp_of
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions, about_file, mcp_column
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
-from btcp_tf.reporting import cells, figures, glance, pages, plots, tables
+from btcp_tf.reporting import cells, figures, gallery, glance, pages, plots, tables
 from btcp_tf.reporting.cells import FEW_ERRORS, GIVEN, Cell, Row, Words
 from btcp_tf.reporting.drawing import Drawing
 from btcp_tf.reporting.glance import Step
 from btcp_tf.reporting.pages import Block, Definitions, Details, Heading
-from btcp_tf.reporting.svg import Chart
+from btcp_tf.reporting.svg import Chart, Matrix
 from btcp_tf.thresholds import Outcome
 
 SHOWN = 24
 """Single errors that a report shows of each kind."""
+
+MOST_CLASSES = 20
+"""Classes of a confusion matrix; of more the pairs that are confused most are listed alone."""
 
 PAPER_WORDS = (
     "Beside the paper's table, in percent; the paper's BTCP is the fine-tuned one. Its FPR column "
@@ -45,6 +48,54 @@ PART_WORDS = (
 )
 
 
+def class_blocks(
+    predictions: Mapping[str, Predictions], class_names: Sequence[str] | None, test: Sequence[Row]
+) -> list[Block]:
+    first, *_ = predictions.values()
+    return per_class([first], class_names, str(test[0]["dataset"]))
+
+
+def per_class(
+    predictions: Sequence[Predictions],
+    class_names: Sequence[str] | None,
+    dataset: str,
+    who: str = "frozen classifier",
+) -> list[Block]:
+    """Failures per class, and which class is taken for which; see `tables.class_table`."""
+    blocks: list[Block] = [tables.class_table(predictions, class_names, dataset, who)]
+    classes, counts = tables.confusion(predictions)
+    pairs = tables.confused_table(classes, counts, class_names, dataset)
+    if 1 < len(classes) <= MOST_CLASSES:
+        blocks.append(_confusion_matrix(classes, counts, class_names, dataset))
+        if pairs is not None:
+            blocks.append(Details("Confused classes as a table", [pairs]))
+    elif pairs is not None:
+        blocks.append(pairs)
+    return blocks
+
+
+def _confusion_matrix(
+    classes: np.ndarray, counts: np.ndarray, class_names: Sequence[str] | None, dataset: str
+) -> Matrix:
+    names = [cells.class_name(int(number_), class_names) for number_ in classes]
+    right, total = int(counts.trace()), int(counts.sum())
+    alt = f"Confusion matrix of {len(names)} classes: {right:,} of {total:,} answers are right"
+    pairs = [
+        f"{names[true]} taken for {names[said]}, {counts[true, said]:,} times"
+        for true, said in tables.confused(counts)[:3]
+    ]
+    alt += f". Most often confused: {'; '.join(pairs)}." if pairs else ", none is confused."
+    return Matrix(
+        alt,
+        counts,
+        names,
+        f"Which class is taken for which: {dataset}",
+        "A row for each true class, a column for each class that was predicted, as counts. Right "
+        "answers stand on the diagonal. The shade of a wrong cell is its share of the row, beside "
+        "the largest such share.",
+    )
+
+
 def look_step(picked: Mapping[str, np.ndarray]) -> Step:
     unsure, trusted = (len(picked[kind]) for kind in ("uncertain", "trusted"))
     words = f"Look at the {unsure} answers with the highest u"
@@ -56,10 +107,107 @@ def look_step(picked: Mapping[str, np.ndarray]) -> Step:
 def curve_of(p: Predictions, method: str, chosen: Outcome | None) -> Chart:
     """Risk and coverage of a method and of MCP."""
     columns = [(cells.label(method), "ours", p.uncertainty[method])]
-    mcp = mcp_of(p)
-    if method != REFERENCE and mcp is not None:
+    mcp = mcp_column(p)
+    if mcp is not None and not np.allclose(mcp, columns[0][2], atol=1e-6):
         columns.append((cells.label(REFERENCE), "mcp", mcp))
     return glance.risk_coverage(p.is_error, columns, chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Pictures of answers, as they are kept beside the figures, and where they come from."""
+
+    pictures: Mapping[int, np.ndarray]
+    """Row -> thumbnail."""
+    files: Mapping[int, str]
+    """Row -> path of its file, as far as they are known."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: np.ndarray,
+        source: Path,
+        images: np.ndarray | None,
+        files: Sequence[str] | np.ndarray | None,
+    ) -> "Kept":
+        """Those of some rows, from all images, or without them from an earlier report.
+
+        Args:
+          rows: Which.
+          source: The `figures` of the earlier report.
+          images: All images.
+          files: Path of the file of each image; None: they have none.
+        """
+        if images is None:
+            kept = cls.load(source)
+            here = [row for row in rows.tolist() if row in kept.pictures]
+            return cls(
+                {row: kept.pictures[row] for row in here},
+                {row: kept.files[row] for row in here if row in kept.files},
+            )
+        return cls(
+            {row: gallery.thumbnail(images[row]) for row in rows.tolist()},
+            {} if files is None else {row: str(files[row]) for row in rows.tolist()},
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> "Kept":
+        """All that an earlier report kept; a version before galleries kept some errors alone."""
+        pictures: dict[int, np.ndarray] = {}
+        files: dict[int, str] = {}
+        for name in ("likely_label_errors", "most_confident_errors", *KEPT):
+            if not (folder / f"{name}.npz").exists():
+                continue
+            with np.load(folder / f"{name}.npz", allow_pickle=False) as saved:
+                rows = saved["rows"].tolist()
+                pictures |= dict(zip(rows, map(gallery.thumbnail, saved["images"]), strict=True))
+                if "files" in saved and len(saved["files"]):
+                    pairs = zip(rows, map(str, saved["files"]), strict=True)
+                    files |= {row: file for row, file in pairs if file}
+        return cls(pictures, files)
+
+    @property
+    def links(self) -> dict[int, str]:
+        """Row -> address of its file."""
+        paths = {row: Path(file) for row, file in self.files.items()}
+        return {row: path.as_uri() for row, path in paths.items() if path.is_absolute()}
+
+    def names(self, count: int) -> dict[int, str]:
+        """What each of so many rows is called."""
+        paths = {row: Path(file) for row, file in self.files.items()}
+        return {row: f"image {row}" for row in range(count)} | {
+            row: f"{path.parent.name}/{path.name}" for row, path in paths.items()
+        }
+
+    def save(self, path: Path) -> None:
+        """Writes one of the files of `KEPT`, from which a report is drawn again."""
+        if not self.pictures:
+            return
+        rows = [*self.pictures]
+        files = [self.files.get(row, "") for row in rows] if self.files else []
+        with atomic_path(path) as temporary:
+            np.savez_compressed(
+                temporary,
+                rows=np.array(rows, np.int64),
+                images=np.stack([*self.pictures.values()]),
+                files=np.array(files, str),
+            )
+
+
+KEPT = ("gallery", "errors")
+"""Files of pictures beside the figures: of a run's own gallery, and of the wrong answers that the
+page of a study may show, whichever method turns out to be the best of it."""
+
+
+def errors_kept(p: Predictions) -> np.ndarray:
+    """The rows that a study may show of a frozen classifier's answers."""
+    picked = [
+        rows
+        for method in p.uncertainty
+        if is_candidate(method)
+        for rows in gallery.pick_errors(p.is_error, p.uncertainty, method).values()
+    ]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *picked]))
 
 
 def outcome_words(found: Outcome) -> list[Words]:
@@ -268,8 +416,6 @@ def error_blocks(
     class_names: Sequence[str] | None,
     *,
     images: np.ndarray | None = None,
-    about: str = "",
-    seeds: Sequence[Predictions] = (),
     names: Sequence[str] | None = None,
 ) -> list[Block]:
     """Sheets and tables of confident errors, and of errors that no method distrusts.
@@ -279,8 +425,6 @@ def error_blocks(
       predictions: See `write_run_report`.
       class_names: Names by class number.
       images: All test images.
-      about: The data set, where a report has more than one.
-      seeds: The frozen classifiers of all seeds, to count who else says the same.
       names: What each row answers; None: its number says it.
     """
     blocks: list[Block] = []
@@ -289,7 +433,6 @@ def error_blocks(
         labels = tables.known_labels(p)
         if not len(rows):
             continue
-        same = [sum(o.predicted[row] == p.predicted[row] for o in seeds) for row in rows]
         if method:
             title = "Most confident errors"
             caption = (
@@ -308,19 +451,15 @@ def error_blocks(
                 "trusts more than half of all answers, ordered by the least trusting method's "
                 "rank. Look at the label first: it may be the label that is wrong."
             )
-            key = "seeds that say the same" if seeds else "largest u of all methods in [0, 1]"
+            key = "largest u of all methods in [0, 1]"
             scales = [
                 u
                 for name, u in p.uncertainty.items()
                 if is_candidate(name) and u.min() >= 0 and u.max() <= 1
             ]
-            if seeds:
-                values = [f"{count} of {len(seeds)}" for count in same]
-                remarks = [f"{count} of {len(seeds)} seeds" for count in same]
-            else:
-                largest = [max((float(u[row]) for u in scales), default=math.nan) for row in rows]
-                values = ["n/a" if math.isnan(u) else cells.printed_u(u, 4) for u in largest]
-                remarks = [f"u up to {u}" for u in values]
+            largest = [max((float(u[row]) for u in scales), default=math.nan) for row in rows]
+            values = ["n/a" if math.isnan(u) else cells.printed_u(u, 4) for u in largest]
+            remarks = [f"u up to {u}" for u in values]
         listed = [
             {
                 "image": one_line(names[row]) if names else int(row),
@@ -331,14 +470,13 @@ def error_blocks(
             for row, value in zip(rows, values, strict=True)
         ]
         pixels = images[rows] if images is not None else _pixels(folder / f"{stem}.npz", rows)
-        name, words = "_".join(filter(None, (stem, about))), ": ".join(filter(None, (title, about)))
         if pixels is None:
-            blocks += [Heading(words), pages.text(caption)]
+            blocks += [Heading(title), pages.text(caption)]
         else:
             sheet = plots.error_sheet(pixels, labels[rows], p.predicted[rows], remarks, class_names)
             alt = "; ".join(", ".join(map(str, row.values())) for row in listed[:3])
-            blocks.append(Drawing(name, words, caption, sheet, 2, f"{len(rows)}, first {alt}"))
-        table = tables.error_table(listed, name, words)
+            blocks.append(Drawing(stem, title, caption, sheet, 2, f"{len(rows)}, first {alt}"))
+        table = tables.error_table(listed, stem, title)
         blocks.append(Details(f"{len(listed)} error{'s' * (len(listed) > 1)} as a table", [table]))
     return blocks
 
@@ -355,7 +493,7 @@ def save_pixels(
         if found is None and source is not None and Path(source) != folder:
             found = _pixels(Path(source) / f"{stem}.npz", rows)
         if found is not None:
-            with files.atomic_path(folder / f"{stem}.npz") as temporary:
+            with atomic_path(folder / f"{stem}.npz") as temporary:
                 np.savez_compressed(temporary, rows=rows, images=found)
 
 
@@ -378,18 +516,37 @@ def percent(row: Row, name: str) -> Cell:
     return dataclasses.replace(cell, text=f"{cell.text} %")
 
 
-def links(path: Path, inputs: Sequence[str]) -> dict[int, str]:
-    """Row -> address of the file that it answers, where `btcp_tf.predict` scored a folder of them
-    that is still there."""
+def folders_(path: Path, given: str | os.PathLike | None) -> list[Path]:
+    """Where the files may be that the rows of a file of scores name.
+
+    Raises:
+      ValueError: If the folder that is given is not there.
+    """
+    if given is not None:
+        folder = as_path("files_dir", given)
+        if not folder.is_dir():
+            raise ValueError(f"files_dir: expected a folder that is there, received {folder}")
+        return [folder]
     try:
         about = json.loads(about_file(path).read_text(encoding="utf-8"))
-        root = Path(about["paths"]["input"])
-        if not root.is_dir():
-            return {}
-        found = {row: (root / name).absolute() for row, name in enumerate(inputs)}
-        return {row: file.as_uri() for row, file in found.items() if file.is_file()}
+        return [Path(about["paths"]["input"]), path.parent]
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # They are no more than a help.
+        return [path.parent]  # What is told beside a file is no more than a help.
+
+
+def file_of(name: str, folders: Sequence[Path]) -> Path | None:
+    """The file that a row names; None if no folder holds it.
+
+    A page may be passed on, so no name leads out of the folders: "../" and other places stay shut.
+    """
+    for folder in map(os.path.abspath, folders):
+        file = Path(os.path.abspath(os.path.join(folder, name)))
+        try:
+            if file.is_relative_to(folder) and file.is_file():
+                return file
+        except (OSError, ValueError):
+            continue  # No name that a file can have.
+    return None
 
 
 def one_line(name: object) -> str:

@@ -23,6 +23,7 @@ from btcp_tf.reporting.cells import Cell, Table, Words, label, printed_u
 from btcp_tf.reporting.drawing import Drawing
 from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance, Step
+from btcp_tf.reporting.svg import Matrix
 
 if TYPE_CHECKING:
     import jinja2
@@ -67,7 +68,7 @@ class Details:
     blocks: Sequence["Block"]
 
 
-Block = Text | Notes | Heading | Definitions | Details | Gallery | Table | Drawing
+Block = Text | Notes | Heading | Definitions | Details | Gallery | Table | Matrix | Drawing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +192,7 @@ def _environment() -> "jinja2.Environment":
         "kind": lambda block: type(block).__name__,
         "exact": repr,
         "chart": lambda chart: _safe(svg.chart(chart)),
+        "matrix": lambda matrix: _safe(svg.matrix(matrix)),
         "png": lambda content: base64.b64encode(content).decode(),
         "forests": _forests,
         "u": printed_u,
@@ -298,6 +300,8 @@ def _markdown(block: Block) -> str:
         return "\n".join(f"- {_plain(card.alt)}, u {printed_u(card.u)}" for card in block.cards)
     if isinstance(block, Table):
         return _markdown_table(block)
+    if isinstance(block, Matrix):
+        return f"### {_plain(block.title)}\n\n{_markdown_matrix(block)}"
     return (
         f"### {_plain(block.title)}\n\n![{_plain(block.title)}](figures/{block.name}.png)\n\n"
         f"{_plain(block.caption)}"
@@ -306,6 +310,16 @@ def _markdown(block: Block) -> str:
 
 def _beside(cell: Cell) -> str:
     return " ".join(filter(None, (cell.spread, cell.word)))
+
+
+def _markdown_matrix(matrix: Matrix) -> str:
+    """A matrix as a table under its caption."""
+    lines: list[list[Words]] = [
+        [name, *map(str, counts)]
+        for name, counts in zip(matrix.names, matrix.counts.tolist(), strict=True)
+    ]
+    columns = {"": "", **{str(place): name for place, name in enumerate(matrix.names)}}
+    return _markdown_table(Table("", matrix.caption, columns, lines))
 
 
 def _markdown_table(table: Table) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.core.files import atomic_path
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
@@ -20,6 +19,7 @@ from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages
 from btcp_tf.reporting.cells import Cell, Row, Table
 from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance, Judged, Step
+from btcp_tf.reporting.page_parts import KEPT, Kept
 from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.reporting.paper import PAPER
 from btcp_tf.thresholds import Outcome, Threshold, outcome
@@ -83,7 +83,11 @@ def write_run_report(
     paper = (
         page_parts.paper_blocks(test, whole) if any(row["dataset"] in PAPER for row in test) else []
     )
-    kept = _kept(source, shown, images, files)
+    picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
+    kept = Kept.of(np.concatenate([*picked.values()]), source, images, files)
+    errors = Kept.of(
+        page_parts.errors_kept(next(iter(predictions.values()))), source, images, files
+    )
     report = Report(
         run_title(test),
         [*page_parts.remarks_of(test), *page_parts.merge_notes(notes)],
@@ -92,7 +96,7 @@ def write_run_report(
             ("Threshold and promise", _thresholds(promises, decision, predictions)),
             ("How well u finds the errors", results),
             ("Figures", drawings),
-            ("Failures per class", [_class_table(predictions, class_names, test)]),
+            ("Failures per class", page_parts.class_blocks(predictions, class_names, test)),
             (
                 "Errors to look at",
                 page_parts.error_blocks(source, predictions, class_names, images=images),
@@ -108,7 +112,8 @@ def write_run_report(
         run_glance(shown, decision, promises, saved_model),
     )
     page_parts.save_pixels(folder / "figures", predictions, images, pixels)
-    kept.save(folder / "figures")
+    for name, pictures in zip(KEPT, (kept, errors), strict=True):
+        pictures.save(folder / "figures" / f"{name}.npz")
     return pages.write_report(folder, report, files=False)
 
 
@@ -149,13 +154,6 @@ def run_title(test: Sequence[Row]) -> str:
     """What a run's report is called."""
     dataset, seed = (page_parts.names_of(test, key) for key in ("dataset", "seed"))
     return f"Which answers are wrong? {dataset}, seed {seed}"
-
-
-def _class_table(
-    predictions: Mapping[str, Predictions], class_names: Sequence[str] | None, test: Sequence[Row]
-) -> Table:
-    first, *_ = predictions.values()
-    return tables.class_table([first], class_names, str(test[0]["dataset"]))
 
 
 def run_glance(
@@ -275,69 +273,20 @@ def _about(shown: Shown) -> str:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kept:
-    """Pictures of the answers in the gallery, and where they come from."""
-
-    rows: np.ndarray
-    images: np.ndarray | None
-    files: Sequence[str] | None
-
-    def save(self, folder: Path) -> None:
-        """Writes `gallery.npz`, from which a report is drawn again."""
-        if self.images is None:
-            return
-        files = [] if self.files is None else list(self.files)
-        with atomic_path(folder / "gallery.npz") as temporary:
-            np.savez_compressed(
-                temporary, rows=self.rows, images=self.images, files=np.array(files, str)
-            )
-
-
-def _kept(
-    source: Path,
-    shown: Shown,
-    images: np.ndarray | None,
-    files: Sequence[str] | np.ndarray | None,
-) -> _Kept:
-    """The pictures of the gallery's rows, from the images or an earlier report."""
-    picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
-    rows = np.concatenate([*picked.values()])
-    if images is not None:
-        return _Kept(rows, images[rows], None if files is None else [files[row] for row in rows])
-    path = source / "gallery.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as saved:
-            if np.array_equal(saved["rows"], rows):
-                names = [str(name) for name in saved["files"]]
-                return _Kept(rows, saved["images"], names or None)
-    # An earlier version kept the confident errors alone.
-    found: dict[int, np.ndarray] = {}
-    for name in ("most_confident_errors", "likely_label_errors"):
-        if (source / f"{name}.npz").exists():
-            with np.load(source / f"{name}.npz", allow_pickle=False) as saved:
-                found |= dict(zip(saved["rows"].tolist(), saved["images"], strict=True))
-    here = np.array([row for row in rows if int(row) in found], np.int64)
-    return _Kept(here, np.stack([found[int(row)] for row in here]) if len(here) else None, None)
-
-
 def _run_gallery(
     shown: Shown,
-    kept: _Kept,
+    kept: Kept,
     class_names: Sequence[str] | None,
     explanations: Explanations | None,
 ) -> Gallery:
-    rows = kept.rows.tolist()
-    paths = dict(zip(rows, map(Path, kept.files or ()), strict=False))
     return gallery.build(
         shown.predictions,
         shown.method,
         shown.threshold.tau,
         class_names=class_names,
-        pictures=None if kept.images is None else dict(zip(rows, kept.images, strict=True)),
-        names={row: f"image {row}" for row in range(len(shown.predictions.predicted))}
-        | {row: f"{path.parent.name}/{path.name}" for row, path in paths.items()},
-        links={row: path.as_uri() for row, path in paths.items() if path.is_absolute()},
+        pictures=kept.pictures,
+        names=kept.names(len(shown.predictions.predicted)),
+        links=kept.links,
         # Those of the frozen classifier say nothing of another one's answers.
         explanations=explanations if shown.stage == "frozen" else None,
     )

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.core import files
+from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Answers, load_answers
 from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages, tables
 from btcp_tf.reporting.cells import GIVEN
+from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance
 from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.thresholds import Outcome, Threshold, outcome
@@ -29,6 +30,7 @@ def write_predictions_report(
     bootstrap_draws: int = 1000,
     reverse: Sequence[str] = (),
     seed: int = 0,
+    files_dir: str | os.PathLike | None = None,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The report of a predictions file from any program: tables, figures, rows.
 
@@ -42,6 +44,9 @@ def write_predictions_report(
       bootstrap_draws: Draws of the intervals.
       reverse: Columns where higher = more trusted.
       seed: Seed of the draws.
+      files_dir: Folder of the files that the column `input` names. None: that which
+        `btcp_tf.predict` scored, else that of `path`. Those of the answers that are shown are
+        linked, and those that are images (see `gallery.read_picture`) are shown.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
@@ -58,6 +63,7 @@ def write_predictions_report(
         bootstrap_draws=bootstrap_draws,
         reverse=reverse,
         seed=seed,
+        files_dir=files_dir,
     )
     return page, rows
 
@@ -70,9 +76,11 @@ def write_scores_page(
     bootstrap_draws: int,
     reverse: Sequence[str],
     seed: int,
+    files_dir: str | os.PathLike | None,
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
+    folders = page_parts.folders_(path, files_dir)
     answers = load_answers(path, reverse=reverse)
     predictions = answers.predictions
     if predictions.labels is None:
@@ -104,7 +112,7 @@ def write_scores_page(
         "reverse": ",".join(reverse),
         "seed": seed,
     }
-    files.check_folder("output_dir", folder)
+    check_folder("output_dir", folder)
     decision, judged = _judge(answers, given, usual)
     notes = [*_left_out(answers), *_contradiction(answers, given), *page_parts.remarks_of(rows)]
     named = {path.stem: predictions}
@@ -112,14 +120,7 @@ def write_scores_page(
     method = next(iter(given), page_parts.main_method(predictions))
     threshold = _threshold_of(predictions.uncertainty[method], marks[method], chosen=tau)
     first = _scores_glance(answers, method, threshold, path)
-    cards = gallery.build(
-        predictions,
-        method,
-        threshold.tau,
-        accept=answers.accept,
-        names={row: page_parts.one_line(name) for row, name in enumerate(answers.inputs or ())},
-        links=page_parts.links(path, answers.inputs or ()),
-    )
+    cards = _scores_gallery(answers, method, threshold, folders)
     report = Report(
         f"Which answers are wrong? {path.name}",
         notes,
@@ -129,7 +130,7 @@ def write_scores_page(
             ("What the file accepts", decision),
             ("Figures", figures.draw_run(named, tau=marks)),
             ("All metrics", [tables.metric_table(rows)]),
-            ("Failures per class", [tables.class_table([predictions], None, path.stem)]),
+            ("Failures per class", page_parts.per_class([predictions], None, path.stem, "")),
             (
                 "Errors to look at",
                 page_parts.error_blocks(folder / "figures", named, None, names=answers.inputs),
@@ -148,6 +149,29 @@ def write_scores_page(
     told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     return page, rows, [shown, *told, *notes]
+
+
+def _scores_gallery(
+    answers: Answers, method: str, threshold: Threshold, folders: Sequence[Path]
+) -> Gallery:
+    """The answers of a file to check first, with the pictures that its rows name."""
+    p, inputs = answers.predictions, answers.inputs or ()
+    picked = gallery.pick(p.is_error, p.uncertainty[method])
+    files = {}
+    for row in np.concatenate([*picked.values()]).tolist() if inputs else ():
+        if (file := page_parts.file_of(inputs[row], folders)) is not None:
+            files[row] = file
+    pictures = {row: gallery.read_picture(file) for row, file in files.items()}
+    return gallery.build(
+        p,
+        method,
+        threshold.tau,
+        accept=answers.accept,
+        names={row: page_parts.one_line(name) for row, name in enumerate(inputs)},
+        links={row: file.as_uri() for row, file in files.items()},
+        pictures={row: found for row, found in pictures.items() if found is not None},
+        picked=picked,
+    )
 
 
 def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:

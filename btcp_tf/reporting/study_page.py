@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from btcp_tf.evaluation import results
-from btcp_tf.evaluation.predictions import REFERENCE
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.seeds import across_seeds
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import cells as cells_
-from btcp_tf.reporting import page_parts, pages, tables
+from btcp_tf.reporting import gallery, page_parts, pages, tables
 from btcp_tf.reporting.cells import (
     FEW_ERRORS,
     Cell,
@@ -41,7 +43,7 @@ from btcp_tf.reporting.figures import (
     draw_u_per_epoch,
 )
 from btcp_tf.reporting.glance import Figure, Glance, State, Step
-from btcp_tf.reporting.page_parts import PAPER_WORDS, PART_WORDS
+from btcp_tf.reporting.page_parts import PAPER_WORDS, PART_WORDS, Kept
 from btcp_tf.reporting.pages import Block, Details, Heading, Report, Text
 from btcp_tf.reporting.paper import PAPER
 
@@ -86,12 +88,12 @@ def write_study_report(
         heading: []
         for heading in (
             "Which method to use",
+            "Check these first",
             "Failure prediction",
             "OOD detection, joint task, covariate shift",
             "What the loss does",
             "Figures",
             "Failures per class",
-            "Errors to look at",
             "All metrics",
         )
     }
@@ -115,7 +117,12 @@ def write_study_report(
         sections["What the loss does"] += _ablation(page_parts.plain_of(rows, name))
         data = extra.get("data", {}).get(name, {})
         about_cells = _cell_blocks(
-            folder, name, cells[name], page_parts.plain_of(plain, name), data.get("class_names")
+            folder,
+            name,
+            cells[name],
+            page_parts.plain_of(plain, name),
+            data.get("class_names"),
+            _winner(name, plain, seen).method,
         )
         shift = draw_shift(_shared(found, splits=True), name)
         for heading, blocks in about_cells.items():
@@ -164,7 +171,7 @@ def _study_glance(
         )
         words = [f"Use {', '.join(w.name + ' on ' + w.dataset for w in found)}."]
         figures = [winner.figures()[0] for winner in found]
-    steps = [Step("Look at the errors that are trusted most.", link="#errors-to-look-at")]
+    steps = [Step("Look at the errors that are trusted most.", link="#check-these-first")]
     if seeds < 5:
         steps.append(
             Step(
@@ -508,8 +515,18 @@ def _cell_blocks(
     cells: Sequence[str],
     rows: Sequence[Row],
     class_names: Sequence[str] | None,
+    method: str,
 ) -> dict[str, list[Block]]:
-    """What comes from the files of a data set's runs, by section."""
+    """What comes from the files of a data set's runs, by section.
+
+    Args:
+      folder: The study's.
+      dataset: Name of the data set.
+      cells: Names of its runs.
+      rows: Rows of these runs.
+      class_names: Names by class number.
+      method: The one to use, whose errors are shown.
+    """
     found = {cell: page_parts.load_predictions(folder / cell, rows) for cell in cells}
     found = {cell: predictions for cell, predictions in found.items() if predictions}
     history = [
@@ -519,7 +536,7 @@ def _cell_blocks(
     drawings: list[Drawing | None] = []
     blocks: dict[str, list[Block]] = {}
     if found:
-        first, predictions = next(iter(found.items()))
+        first, *_ = found
         frozen = [p["frozen"] for p in found.values()]
         others = {
             ood: saved
@@ -532,13 +549,10 @@ def _cell_blocks(
             draw_risk_coverage(frozen[0], dataset),
             draw_confidence(frozen[0], others, dataset),
         ]
-        blocks["Failures per class"] = [tables.class_table(frozen, class_names, dataset)]
-        blocks["Errors to look at"] = page_parts.error_blocks(
-            folder / first / "figures",
-            predictions,
-            class_names,
-            about=dataset,
-            seeds=frozen if len(frozen) > 1 else (),
+        blocks["Failures per class"] = page_parts.per_class(frozen, class_names, dataset)
+        taus = [row["tau"] for row in only(rows) if row["method"] == method]
+        blocks["Check these first"] = _study_gallery(
+            folder / first / "figures", dataset, frozen, method, taus[0], class_names
         )
     estimators = [row for row in history if not row["stage"].endswith("_finetuned")]
     if estimators:
@@ -546,6 +560,53 @@ def _cell_blocks(
         drawings.append(draw_u_per_epoch(estimators, dataset))
     blocks["Figures"] = [drawing for drawing in drawings if drawing is not None]
     return blocks
+
+
+def _study_gallery(
+    source: Path,
+    dataset: str,
+    seeds: Sequence[Predictions],
+    method: str,
+    tau: float,
+    class_names: Sequence[str] | None,
+) -> list[Block]:
+    """The wrong answers of the first seed's frozen classifier that a person should look at.
+
+    Args:
+      source: `figures` of the first seed's run, whose pictures are shown.
+      dataset: Name of the data set.
+      seeds: Answers of the frozen classifiers.
+      method: Whose u.
+      tau: Its threshold.
+      class_names: Names by class number.
+    """
+    p, kept = seeds[0], Kept.load(source)
+    if method not in p.uncertainty or not p.is_error.any():
+        return []
+    remarks = {}
+    if len(seeds) > 1:
+        for row in np.flatnonzero(p.is_error).tolist():
+            same = sum(o.predicted[row] == p.predicted[row] for o in seeds)
+            remarks[row] = f"the same in {same} of {len(seeds)} seeds"
+    errors = int(p.is_error.sum())
+    return [
+        pages.text(
+            f"{dataset}, first seed, frozen classifier: wrong on {errors:,} of "
+            f"{len(p.is_error):,} test images, here by u of {label(method)}."
+        ),
+        gallery.build(
+            p,
+            method,
+            tau,
+            class_names=class_names,
+            pictures=kept.pictures,
+            names=kept.names(len(p.predicted)),
+            links=kept.links,
+            picked=gallery.pick_errors(p.is_error, p.uncertainty, method),
+            remarks=remarks,
+            name=dataset,
+        ),
+    ]
 
 
 def _study_notes(rows: Sequence[Row], extra: Mapping[str, Any]) -> list[str]:

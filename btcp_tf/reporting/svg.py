@@ -12,10 +12,13 @@ import numpy as np
 
 WIDTH, HEIGHT = 520, 304
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 400, 50, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 374, 50, 250
 
 _POINTS = 160
 """Of a line: more are narrower than a pixel."""
+
+_LONGEST = 12
+"""Letters of the name of a line or class, which has to fit beside the plot on a phone, too."""
 
 _APART = 21
 """Between the names of two lines, so that large letters do not touch either."""
@@ -70,6 +73,82 @@ class Chart:
     """What stands above it where there are several."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matrix:
+    """How often a class is taken for another one."""
+
+    alt: str
+    """What is seen, in words with numbers."""
+    counts: np.ndarray
+    """`[k, k]` whole numbers, a row for each true class."""
+    names: Sequence[str]
+    """Of the classes, `[k]`."""
+    title: str
+    caption: str
+
+
+_CELL = 30
+
+_LETTER = 7.0
+"""Width of a small letter, about."""
+
+
+def matrix(content: Matrix) -> str:
+    """The markup of a confusion matrix: right answers in one color, wrong ones in another."""
+    counts = np.asarray(content.counts)
+    names = content.names
+    longest = min(max(map(len, names)), _LONGEST)
+    left = 30 + _LETTER * longest
+    upright = _LETTER * longest <= _CELL - 2
+    top = 40 if upright else 28 + _LETTER * longest
+    width, height = left + _CELL * len(names) + 1, top + _CELL * len(names) + 1
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    worst = (shares - np.diag(np.diag(shares))).max(initial=0.0) or 1.0
+    parts = [
+        f'<svg class="matrix" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'style="min-width:{0.85 * width:.0f}px;max-width:{1.35 * width:.0f}px" '
+        f'aria-label="{_escape(content.alt)}">',
+        _text(left, 13, "predicted", "tick", "start"),
+        f'<g transform="translate(13,{top:.1f}) rotate(-90)">'
+        f"{_text(0, 0, 'true', 'tick', 'end')}</g>",
+    ]
+    for place, name in enumerate(names):
+        middle = _CELL * (place + 0.5)
+        parts.append(_text(left - 6, top + middle + 4, name, "class", "end", _LONGEST))
+        if upright:
+            parts.append(_text(left + middle, top - 7, name, "class", "middle", _LONGEST))
+        else:
+            parts.append(
+                f'<g transform="translate({left + middle + 4:.1f},{top - 6:.1f}) rotate(-90)">'
+                f"{_text(0, 0, name, 'class', 'start', _LONGEST)}</g>"
+            )
+    for true, said in np.ndindex(counts.shape):
+        x, y = left + _CELL * said, top + _CELL * true
+        look = "right" if true == said else "wrong"
+        share = float(shares[true, said]) / (1.0 if true == said else worst)
+        # Letters on the darkest shade keep their contrast in both of the page's color schemes.
+        parts.append(
+            f'<rect class="ground" x="{x:.1f}" y="{y:.1f}" width="{_CELL}" height="{_CELL}"/>'
+        )
+        if counts[true, said]:
+            parts.append(
+                f'<rect class="{look}" x="{x:.1f}" y="{y:.1f}" width="{_CELL}" height="{_CELL}" '
+                f'fill-opacity="{0.08 + 0.37 * share:.3f}"><title>'
+                f"{_escape(content.names[true])} taken for {_escape(content.names[said])}: "
+                f"{counts[true, said]:,}</title></rect>"
+            )
+            shown = _short_count(int(counts[true, said]))
+            parts.append(_text(x + _CELL / 2, y + _CELL / 2 + 4, shown, "cell", "middle"))
+    return "".join(parts) + "</svg>"
+
+
+def _short_count(count: int) -> str:
+    """A count of at most four letters."""
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1e3:.0f}k" if count < 999_500 else f"{count / 1e6:.0f}M"
+
+
 def chart(content: Chart) -> str:
     """The markup of a chart."""
     x, y = content.x, content.y
@@ -110,7 +189,7 @@ def chart(content: Chart) -> str:
         parts.append(f'<path class="line {line.look}" d="{_path(corners)}"/>')
         ends.append(corners[-1][1])
     for line, at in zip(lines, _spread(ends), strict=True):
-        parts.append(_text(_RIGHT + 8, at + 5, line.name, f"name {line.look}", "start"))
+        parts.append(_text(_RIGHT + 8, at + 5, line.name, f"name {line.look}", "start", _LONGEST))
     for point in content.points:
         (px,), (py,) = place([point.x], x, across), place([point.y], y, up)
         parts.append(f'<circle class="point" cx="{px:.1f}" cy="{py:.1f}" r="6"/>')
@@ -196,11 +275,14 @@ def _path(corners: Sequence[tuple[float, float]]) -> str:
     return "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in corners)
 
 
-def _text(x: float, y: float, words: str, look: str, anchor: str) -> str:
-    return (
-        f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
-        f"{_escape(words)}</text>"
-    )
+def _text(
+    x: float, y: float, words: str, look: str, anchor: str, longest: int | None = None
+) -> str:
+    """Words at a place; of those that are too long the beginning, and all where one points."""
+    inside = _escape(words)
+    if longest is not None and len(words) > longest:
+        inside = f"{_escape(words[: longest - 1])}…<title>{_escape(words)}</title>"
+    return f'<text class="{look}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{inside}</text>'
 
 
 def _escape(words: str) -> str:

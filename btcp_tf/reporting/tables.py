@@ -40,7 +40,6 @@ from btcp_tf.reporting.cells import (
     title_of,
     unit,
     value_cell,
-    who,
 )
 from btcp_tf.reporting.paper import PAPER, PAPER_OOD
 from btcp_tf.thresholds import Outcome
@@ -250,7 +249,7 @@ def failure_table(rows: Sequence[Row], *, paper: bool = True) -> Table:
         cells = zip(_PAPER_COLUMNS, _beside_paper(row, shown=shown, spread=True), strict=True)
         lines.append(
             [
-                who(row),
+                cells_.who(row),
                 value_cell(row, "accuracy"),
                 count_cell(row["errors"]),
                 value_cell(row, "tau", spread=False),
@@ -284,7 +283,10 @@ def difference_table(rows: Sequence[Row]) -> Table:
             "method": "method",
             **{f"{name}_minus_{REFERENCE}": cells_.heading(name) for name in DIFFERENCES},
         },
-        [[who(row), *(difference_cell(row, name) for name in DIFFERENCES)] for row in compared],
+        [
+            [cells_.who(row), *(difference_cell(row, name) for name in DIFFERENCES)]
+            for row in compared
+        ],
     )
 
 
@@ -298,7 +300,7 @@ def ranking_table(rows: Sequence[Row]) -> Table:
         file_name("ranking", rows[0]["dataset"]),
         f"Ranking of errors, which no monotone map of u can move: {about_row(rows[0])}",
         {"method": "method", **{name: cells_.heading(name) for name in RANKING}},
-        [[who(row), *(value_cell(row, name) for name in RANKING)] for row in ordered(rows)],
+        [[cells_.who(row), *(value_cell(row, name) for name in RANKING)] for row in ordered(rows)],
     )
 
 
@@ -308,7 +310,7 @@ def all_metrics_table(rows: Sequence[Row]) -> Table:
     return Table(
         file_name("metrics", rows[0]["dataset"]),
         f"All metrics of failure prediction: {about_row(rows[0])}",
-        {"metric": "metric", **{sort_key(row): who(row) for row in lines}},
+        {"metric": "metric", **{sort_key(row): cells_.who(row) for row in lines}},
         [[cells_.heading(name), *(value_cell(row, name) for row in lines)] for name in METRICS],
     )
 
@@ -337,7 +339,7 @@ def ood_table(rows: Sequence[Row], *, n_ood: int, paper: bool = True) -> Table:
     lines = []
     for row in ordered(rows):
         acc, au = published.get(row["method"], (None, None))
-        line: list[Words] = [who(row), difference_cell(row, "auroc")]
+        line: list[Words] = [cells_.who(row), difference_cell(row, "auroc")]
         for name in list(columns)[2:]:
             if name == "paper_acc":
                 line.append(paper_cell(acc))
@@ -376,7 +378,7 @@ def joint_table(rows: Sequence[Row]) -> Table:
         },
         [
             [
-                who(row),
+                cells_.who(row),
                 *(difference_cell(row, name) for name in ("auroc", "aurc")),
                 *(value_cell(row, name) for name in JOINT),
             ]
@@ -399,7 +401,9 @@ def near_far_table(rows: Sequence[Row]) -> Table:
     sets = sorted(by(rows, "ood"), key=lambda name: hardness.get(name, math.inf))
     lines: dict[str, dict[str, Words]] = {}
     for row in ordered(rows):
-        lines.setdefault(sort_key(row), {"": who(row)})[row["ood"]] = value_cell(row, "auroc")
+        lines.setdefault(sort_key(row), {"": cells_.who(row)})[row["ood"]] = value_cell(
+            row, "auroc"
+        )
     return Table(
         file_name("near_far", rows[0]["dataset"]),
         f"Near and far: AUROC in %, the set that {label(REFERENCE)} finds hardest to tell from the "
@@ -419,7 +423,7 @@ def shift_table(rows: Sequence[Row], name: str) -> Table:
     splits = sorted(by(rows, "split"))  # "test" before "test:…", strengths in order.
     lines: dict[str, dict[str, Words]] = {}
     for row in ordered(rows):
-        line = lines.setdefault(sort_key(row), {"": who(row)})
+        line = lines.setdefault(sort_key(row), {"": cells_.who(row)})
         line[row["split"]] = value_cell(row, name)
     accuracy = {row["split"]: value_cell(row, "accuracy") for row in rows if not row["answers"]}
     shown: list[list[Words]] = [["accuracy % of the frozen classifier"]]
@@ -463,7 +467,10 @@ def ablation_table(rows: Sequence[Row], base: Sequence[Row]) -> Table:
 
 
 def class_table(
-    predictions: Sequence[Predictions], class_names: Sequence[str] | None, dataset: str
+    predictions: Sequence[Predictions],
+    class_names: Sequence[str] | None,
+    dataset: str,
+    who: str = "frozen classifier",
 ) -> Table:
     """Failures per class, summed over seeds.
 
@@ -471,6 +478,7 @@ def class_table(
       predictions: Those of the frozen classifier on the test set, one for each seed.
       class_names: Names by class number.
       dataset: Name of the data set.
+      who: Whose answers they are; "": the data set says it.
     """
     labels = np.concatenate([known_labels(p) for p in predictions])
     predicted = np.concatenate([p.predicted for p in predictions])
@@ -506,9 +514,82 @@ def class_table(
     count = len(predictions)
     return Table(
         file_name("classes", dataset),
-        f"Failures per class: {dataset}, frozen classifier"
+        f"Failures per class: {dataset}{who and ', '}{who}"
         + (f", images and errors of {count} seeds added up" if count > 1 else ""),
         {"class": "class", **headings, "taken_for": "most often taken for", **means},
+        lines,
+    )
+
+
+def confusion(predictions: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
+    """How often a class is taken for another one, summed over classifiers.
+
+    Args:
+      predictions: With labels.
+
+    Returns:
+      Numbers of the classes that occur, `[k]`, ascending; counts `[k, k]` int64, a row for each
+      true and a column for each predicted class.
+    """
+    labels = np.concatenate([known_labels(p) for p in predictions])
+    predicted = np.concatenate([p.predicted for p in predictions])
+    classes = np.unique(np.concatenate([labels, predicted]))
+    k = len(classes)
+    cells = np.searchsorted(classes, labels) * k + np.searchsorted(classes, predicted)
+    return classes, np.bincount(cells, minlength=k * k).reshape(k, k)
+
+
+def confused(counts: np.ndarray) -> list[tuple[int, int]]:
+    """Places (true, predicted) of the wrong cells of a confusion matrix, the fullest first."""
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+    places = np.unravel_index(order, wrong.shape)
+    return [(int(true), int(said)) for true, said in zip(*places, strict=True)]
+
+
+def confused_table(
+    classes: np.ndarray,
+    counts: np.ndarray,
+    class_names: Sequence[str] | None,
+    dataset: str,
+    most: int = 20,
+) -> Table | None:
+    """The pairs of classes that are confused most; None: none is.
+
+    Args:
+      classes: From `confusion`.
+      counts: The same.
+      class_names: Names by class number.
+      dataset: Name of the data set.
+      most: How many pairs.
+    """
+    pairs = confused(counts)
+    errors = sum(int(counts[pair]) for pair in pairs)
+    lines: list[list[Words]] = []
+    for true, said in pairs[:most]:
+        found, of_class = int(counts[true, said]), int(counts[true].sum())
+        shares = found / of_class, found / errors
+        lines.append(
+            [
+                class_name(int(classes[true]), class_names),
+                class_name(int(classes[said]), class_names),
+                count_cell(found),
+                *(Cell(f"{100 * share:.2f}", share) for share in shares),
+            ]
+        )
+    if not lines:
+        return None
+    more = f", the {most} most frequent of {len(pairs):,} pairs" if len(pairs) > most else ""
+    return Table(
+        file_name("confused", dataset),
+        f"Which class is taken for which: {dataset}{more}",
+        {
+            "true": "true class",
+            "predicted": "predicted",
+            "times": "times",
+            "share_of_class": "of the class %",
+            "share_of_errors": "of all errors %",
+        },
         lines,
     )
 

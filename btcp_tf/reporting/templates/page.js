@@ -2,7 +2,7 @@
 // Filters of the gallery: each card carries what it is about.
 for (const bar of document.querySelectorAll(".filters")) {
   const selects = [...bar.querySelectorAll("select")];
-  const cards = [...bar.closest("section").querySelectorAll(".card")];
+  const cards = [...bar.closest(".answers").querySelectorAll(".card")];
   const count = bar.querySelector(".count");
   const apply = () => {
     for (const card of cards) {
