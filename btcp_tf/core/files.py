@@ -56,6 +56,28 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def locked(path: str | os.PathLike) -> Iterator[bool]:
+    """Locks a file or folder for this process alone, until the `with` block or the process ends.
+
+    Yields:
+      Whether it is locked; False if another process holds it, or has removed it meanwhile.
+
+    Raises:
+      OSError: If there is no such file, or its file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(os.fstat(handle), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            held = False
+        yield held
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Iterator[None]:
     """Holds `folder` for this process alone; the lock dies with the process.
 
@@ -74,14 +96,9 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
     folder = as_path(setting, folder)
     made = _missing(folder)
     check_folder(setting, folder)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its holder may have removed it meanwhile.
-            is_held = not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name))
-        except (BlockingIOError, FileNotFoundError):
-            is_held = True
-        if is_held:
+    (folder / ".lock").touch()
+    with locked(folder / ".lock") as held:
+        if not held:
             raise RuntimeError(
                 f"expected a folder that no other process writes to, received {folder}, "
                 f"which another run holds; wait for it or choose another --{setting}"

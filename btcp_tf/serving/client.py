@@ -28,6 +28,7 @@ from btcp_tf.serving.transport import (
     LONGEST_TIMEOUT,
     Deadline,
     Refused,
+    Server,
     Signature,
     Spec,
     Transport,
@@ -126,13 +127,10 @@ class Client:
         self._batch_size = batch_size
         self._signatures: dict[str, Signature] | None = None
         self._knows_signatures = False
-        self._transport: Transport
-        if protocol == "rest":
-            self._transport = Rest(
-                parts, model, version, label, retries, dict(headers), form == "rows"
-            )
-        else:
-            self._transport = Grpc(parts, model, version, label, retries, dict(headers))
+        server = Server(parts, model, version, label, retries, dict(headers))
+        self._transport: Transport = (
+            Rest(server, rows=form == "rows") if protocol == "rest" else Grpc(server)
+        )
 
     def __enter__(self) -> "Client":
         return self
