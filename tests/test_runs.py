@@ -37,8 +37,10 @@ from btcp_tf.evaluation.keys import (
 from btcp_tf.evaluation.predictions import Predictions, load_predictions
 from btcp_tf.experiment import decide, prepare, publish
 from btcp_tf.experiment import run as run_
+from btcp_tf.experiment.decide import EvaluationSettings
+from btcp_tf.experiment.score import Scorer, ScoreSettings
 from btcp_tf.experiment.settings import parse
-from btcp_tf.experiment.train import Trained, Trainer
+from btcp_tf.experiment.train import Trainer
 from btcp_tf.experiment.values import Choice
 from btcp_tf.main import main
 from btcp_tf.reporting import drawing
@@ -46,7 +48,6 @@ from btcp_tf.serving import export_check, publishing
 from btcp_tf.serving.publishing import Comparison
 from btcp_tf.training import diagnosis
 from btcp_tf.training.inference import Inference
-from btcp_tf.training.phases import Stage
 from btcp_tf.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -685,30 +686,30 @@ def test_what_collapsed_is_no_candidate_unless_asked_for():
     columns = {"mcp": np.full(20, 0.5), "btcp": 0.4 + 0.2 * is_error, "tcp": 1.0 * is_error}
     columns["btcp"][0] = 0.0
     rows = Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
-    stages = {
-        name: Stage(name, name, [], [], {}, "it collapsed" * (name == "tcp"))
+    networks = {
+        name: types.SimpleNamespace(collapse="it collapsed" * (name == "tcp"))
         for name in ("classifier", "tcp", "btcp")
     }
-    trained, predictions = Trained(None, stages), {(VALIDATION, CLASSIFIER): rows}
-    scorer = types.SimpleNamespace(held_out_u={})
+    predictions = {(VALIDATION, CLASSIFIER): rows}
     config = Config(dataset="digits", method=("mcp", "tcp", "btcp"), finetune_method=())
 
-    def chosen(trained, **changes):
+    def chosen(**changes):
         changed = dataclasses.replace(config, **changes)
-        return run_._choose_export(changed, trained, scorer, predictions)
+        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, {})
+        return run_._choose_export(changed, scorer, predictions)
 
-    assert chosen(trained).method == "btcp"
-    assert chosen(trained, export_collapsed=True).method == "tcp"
+    assert chosen().method == "btcp"
+    assert chosen(export_collapsed=True).method == "tcp"
     # All of them hang on the classifier: then there is nothing better to take.
-    stages = stages | {"classifier": dataclasses.replace(stages["classifier"], collapse="constant")}
-    assert chosen(Trained(None, stages)).method == "tcp"
+    networks["classifier"].collapse = "it answers one class"
+    assert chosen().method == "tcp"
 
 
 @pytest.mark.parametrize("name", ["mcp", "btcp", "residual"])
 def test_a_method_that_is_asked_for_is_exported(name):
     config = Config(dataset="digits", method=("mcp", "btcp", "residual"), export_method=name)
     predictor = TUNED if name == "btcp" else CLASSIFIER
-    found = run_._choose_export(config, None, None, {})
+    found = run_._choose_export(config, None, {})
     assert found == (predictor, name, f"--export_method={name}")
 
 
@@ -731,7 +732,7 @@ def test_an_export_that_ranks_worse_than_mcp_is_told():
         decision, warnings = decide.decide(found, choice, "best_bacc", {"tau": 0.5})
         assert (decision.method, decision.predictor, warnings) == (method, CLASSIFIER, [])
         beside = None if mcp else columns["mcp"]
-        return decide.worse_than_mcp(decision, beside, tau=0.5, draws=1000, seed=0)
+        return decide.worse_than_mcp(decision, beside, EvaluationSettings(0, 0.5, 1000))
 
     assert notes("mcp") == []
     for mcp in (True, False):

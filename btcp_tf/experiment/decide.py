@@ -33,6 +33,16 @@ TARGETS = (0.01, 0.02, 0.05)
 """Error rates that the report of every run tries to promise."""
 
 
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """How result rows are made; the names are those of `btcp_tf.Config`."""
+
+    seed: int
+    """Also that of the bootstrap."""
+    tau: float
+    bootstrap_draws: int
+
+
 def choose_taus(validation: Predictions, methods: Sequence[str]) -> dict[str, float]:
     """Decision thresholds of the methods that have one of their own.
 
@@ -173,16 +183,14 @@ def decide(
 
 
 def worse_than_mcp(
-    decision: Decision, mcp: np.ndarray | None, *, tau: float, draws: int, seed: int
+    decision: Decision, mcp: np.ndarray | None, settings: EvaluationSettings
 ) -> list[str]:
     """A note if the exported u ranks the errors of the calibration images worse than MCP does.
 
     Args:
       decision: What is exported.
       mcp: u of MCP on the calibration images; None: a column of the decision's rows.
-      tau: Decision threshold.
-      draws: Draws of the paired interval, of which at most `SIDE_DRAWS` are made.
-      seed: Seed of the draws.
+      settings: Of the paired interval, which has at most `SIDE_DRAWS` draws.
     """
     rows, method = decision.calibration, decision.method
     mcp = rows.uncertainty.get("mcp", mcp)
@@ -192,9 +200,9 @@ def worse_than_mcp(
     drawn = metrics.bootstrap(
         rows.is_error,
         columns,
-        tau=tau,
-        draws=min(draws, SIDE_DRAWS),
-        seed=seed,
+        tau=settings.tau,
+        draws=min(settings.bootstrap_draws, SIDE_DRAWS),
+        seed=settings.seed,
         table={"aurc": metrics.METRICS["aurc"]},
     )
     low, high = metrics.interval(drawn[method]["aurc"] - drawn["mcp"]["aurc"])
@@ -259,11 +267,8 @@ def evaluate(
     predictions: AllPredictions,
     classifier_ids: Mapping[Predictor, str],
     taus: Mapping[str, float],
-    *,
     dataset: str,
-    seed: int,
-    tau: float,
-    draws: int,
+    settings: EvaluationSettings,
 ) -> list[Row]:
     """Result rows of the test set, OOD sets and corrupted images.
 
@@ -272,24 +277,22 @@ def evaluate(
       classifier_ids: From `Scorer.classifier_ids`.
       taus: From `choose_taus`.
       dataset: Name of the data set.
-      seed: Seed of the run, and of the bootstrap.
-      tau: Decision threshold of all other methods.
-      draws: Draws of the bootstrap, of which at most `SIDE_DRAWS` are made beside the test set.
+      settings: Of the rows; those beside the test set have at most `SIDE_DRAWS` draws.
     """
-    rows = []
+    rows, draws = [], settings.bootstrap_draws
     for (image_set, predictor), answers in predictions.items():
         if image_set in (VALIDATION, CALIBRATION):
             continue
         same: dict[str, Any] = dict(
             dataset=dataset,
-            seed=seed,
+            seed=settings.seed,
             stage=predictor.stage,
             classifier_id=classifier_ids[predictor],
-            tau=tau,
+            tau=settings.tau,
             taus={} if predictor.stage == FINETUNED else taus,
             raw=[name for name in answers.uncertainty if not METHODS[name].bounded],
             bootstrap_draws=draws if image_set == TEST else min(draws, SIDE_DRAWS),
-            bootstrap_seed=seed,
+            bootstrap_seed=settings.seed,
         )
         if image_set.kind == "ood":
             test = predictions[TEST, predictor]

@@ -1,20 +1,20 @@
 """What a run needs before it trains: its folder, its images and its networks."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from btcp_tf.core import wording
-from btcp_tf.core.config import Config
+from btcp_tf.core.config import OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.overlaps import PARTS
 from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.evaluation.keys import ImageSet
-from btcp_tf.experiment import settings
+from btcp_tf.experiment import settings as settings_
 
 if TYPE_CHECKING:
     import keras
@@ -25,6 +25,23 @@ _LONGEST_OOD_NAME = 180
 
 _PIXEL_IMAGES = 2000
 """Validation images with which the input scaling of a given classifier is chosen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSettings:
+    """Which images a run has; the names are those of `btcp_tf.Config`."""
+
+    dataset: str
+    data_dir: str
+    size: tuple[int, int] | None
+    bad_files: str
+    seed: int
+    max_train_images: int
+    max_test_images: int
+    ood: tuple[str, ...]
+    shift: bool
+    threshold: str
+    verbose: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,25 +82,32 @@ def about_data(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def leave_out_known(whole: Dataset, threshold: str) -> Dataset:
-    """Leaves out images that stand in several parts of the data set.
-
-    Args:
-      whole: The data set as it was loaded.
-      threshold: The run's rule for its threshold.
+def load_images(settings: ImageSettings) -> Images:
+    """Loads all images of a run.
 
     Raises:
-      ValueError: If hardly any image of a part is new; or if the threshold is to promise an error
-        rate and too many calibration images are known for that.
+      ValueError: If hardly any image of a part is new; if the threshold is to promise an error rate
+        and too many calibration images are known for that; and as `data.load` and `load_others`.
+      FileNotFoundError: If a set of images is not there.
     """
+    whole = datasets.load(
+        settings.dataset,
+        settings.data_dir,
+        settings.seed,
+        settings.max_train_images,
+        settings.max_test_images,
+        size=settings.size,
+        bad_files=settings.bad_files,
+        verbose=settings.verbose,
+    )
     found = overlaps.between({part: getattr(whole, part) for part in PARTS})
     dataset = overlaps.leave_out(whole, found)
-    if found.no_promise and threshold == "target_risk":
+    if found.no_promise and settings.threshold == "target_risk":
         raise ValueError(
             "threshold: expected another one than target_risk, which promises an error rate, as "
             f"{found.no_promise}; remove the copies, or choose best_bacc, say"
         )
-    return dataset
+    return Images(whole, dataset, load_others(settings, dataset.test.images))
 
 
 def known_others(dataset: Dataset, others: dict[ImageSet, np.ndarray]) -> list[str]:
@@ -103,26 +127,12 @@ def known_others(dataset: Dataset, others: dict[ImageSet, np.ndarray]) -> list[s
     return notes
 
 
-def load_others(
-    test_images: np.ndarray,
-    *,
-    ood: Sequence[str],
-    shift: bool,
-    data_dir: str,
-    seed: int,
-    max_images: int = 0,
-    bad_files: str = "fail",
-) -> dict[ImageSet, np.ndarray]:
+def load_others(settings: ImageSettings, test_images: np.ndarray) -> dict[ImageSet, np.ndarray]:
     """Loads OOD sets, and makes corrupted versions of the test images.
 
     Args:
+      settings: `ood` and `shift` say which.
       test_images: uint8 `[n, height, width, channels]`.
-      ood: Names of data sets, and paths of files and folders, see `data.load_images`.
-      shift: Whether to corrupt the test images.
-      data_dir: Folder of the prepared data sets among `ood`.
-      seed: Seed of the corruptions.
-      max_images: Takes at most so many of each OOD set; 0: all.
-      bad_files: See `data.load_images`.
 
     Returns:
       uint8 images of the test images' shape by their set, of kind "ood" or "shift". An OOD data set
@@ -132,8 +142,10 @@ def load_others(
       ValueError: If two OOD sets have one name, or a name is too long for a file.
       FileNotFoundError: If an OOD set is not there.
     """
+    # Where one's own images are, no prepared data sets are.
+    data_dir = "" if settings.dataset in OWN_DATA else settings.data_dir
     others: dict[ImageSet, np.ndarray] = {}
-    for path in ood:
+    for path in settings.ood:
         name = Path(path).stem
         if not 0 < len(name.encode()) <= _LONGEST_OOD_NAME:
             raise ValueError(
@@ -144,11 +156,16 @@ def load_others(
         if image_set in others:
             raise ValueError(f"ood: expected each name once, received {name} twice")
         others[image_set] = datasets.load_images(
-            path, data_dir, test_images.shape[1:], max_images, bad_files=bad_files
+            path,
+            data_dir,
+            test_images.shape[1:],
+            settings.max_test_images,
+            bad_files=settings.bad_files,
         )
-    for name, corrupt in CORRUPTIONS.items() if shift else ():
+    for name, corrupt in CORRUPTIONS.items() if settings.shift else ():
         for strength in (1, 2, 3):
-            others[ImageSet("shift", name, strength)] = corrupt(test_images, strength, seed)
+            shifted = corrupt(test_images, strength, settings.seed)
+            others[ImageSet("shift", name, strength)] = shifted
     return others
 
 
@@ -271,15 +288,15 @@ def claim_folder(folder: Path, config: Config) -> None:
     path = folder / "flags.cfg"
     held = _traces(folder)
     if not held:
-        settings.save_flagfile(config, path)
+        settings_.save_flagfile(config, path)
         return
     if not path.exists():
         raise ValueError(
             f"expected {path} with the settings of the run in {folder}, received a folder with "
             f"{held[0].relative_to(folder)} but without them; choose another --output_dir"
         )
-    saved = settings.load_flagfile(path)
-    names = settings.differences(config, saved)
+    saved = settings_.load_flagfile(path)
+    names = settings_.differences(config, saved)
     if names:
         expected = ", ".join(f"{name}={saved.get(name, 'as before')}" for name in names)
         received = ", ".join(f"{name}={config.settings()[name]}" for name in names)

@@ -10,18 +10,19 @@ import logging
 from pathlib import Path
 
 from btcp_tf.core import command
-from btcp_tf.core.config import OWN_DATA, Config
+from btcp_tf.core.config import Config
 from btcp_tf.core.files import check_folder, check_place, folder_lock
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.decisions import decision_file
-from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
+from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
 from btcp_tf.experiment import decide, notes, prepare, publish, score, train
+from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.journal import Journal, log
-from btcp_tf.experiment.prepare import Architecture, Images
+from btcp_tf.experiment.prepare import Architecture, Images, ImageSettings
 from btcp_tf.experiment.publish import EXPORT_OPEN, FINISHED_FILE, End, Export, Replaced
-from btcp_tf.experiment.score import Scorer
+from btcp_tf.experiment.score import Scorer, ScoreSettings
 from btcp_tf.experiment.settings import DECISION_SETTINGS
 from btcp_tf.experiment.train import Trained, Trainer
 from btcp_tf.experiment.values import AllPredictions, Choice
@@ -57,11 +58,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             # Now, and not after the training.
             check_folder("export_dir", config.export_dir)
         prepared = _prepare(config, part_of_study)
-        validation, class_names = (
-            prepared.images.whole.validation,
-            prepared.images.whole.class_names,
-        )
-        journal = Journal(folder, validation, class_names, tau=config.tau)
+        whole = prepared.images.whole
+        journal = Journal(folder, whole.validation, whole.class_names, tau=config.tau)
         trained = _train(config, prepared.trainer, journal)
         scored = _score(config, prepared.images, trained, is_finished=end is not None)
         decided = _decide(config, prepared.images, scored, part_of_study)
@@ -69,8 +67,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             _report(config, prepared, trained, scored, decided, journal)
         end, failure = End(f"{NOT_EXPORTED}: part of a study"), None
         if not part_of_study:
-            end, failure = _export(config, trained, scored, decided)
-        publish.finish_run(folder, decided.decision, end)
+            end, failure = _export(config, scored.scorer, decided)
+        publish.finish_run(folder, decided.export.decision, end)
         if config.verbose and not part_of_study:
             print()
             _print_summary(folder)
@@ -103,7 +101,6 @@ class _Scored:
 class _Decided:
     """What is exported, and whether it is better than what it replaces."""
 
-    decision: Decision
     export: Export
     replaced: Replaced | None
     notes: list[str]
@@ -119,7 +116,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
 
         strategy = distribution.make_strategy(config.strategy, config.logical_devices)
         distribution.start_devices()
-    images = _load_images(config)
+    images = prepare.load_images(config.take(ImageSettings))
     folder, dataset = Path(config.output_dir), images.dataset
     if not part_of_study:
         check_place("export_dir", _export_folder(config, dataset.name))
@@ -133,9 +130,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
             pixels=config.classifier_pixels,
             batch_size=config.test_batch_size,
         )
-    architecture = Architecture(
-        config.encoder, config.feature_dim, config.estimator_activation, config.classifier, pixels
-    )
+    architecture = config.take(Architecture, pixels=pixels)
     build = functools.partial(prepare.build_network, architecture, dataset, strategy)
     if config.classifier:
         network = build(config.seed)
@@ -159,31 +154,6 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
     return _Prepared(images, trainer, note, problem)
 
 
-def _load_images(config: Config) -> Images:
-    whole = datasets.load(
-        config.dataset,
-        config.data_dir,
-        config.seed,
-        config.max_train_images,
-        config.max_test_images,
-        size=config.size,
-        bad_files=config.bad_files,
-        verbose=config.verbose,
-    )
-    dataset = prepare.leave_out_known(whole, config.threshold)
-    others = prepare.load_others(
-        dataset.test.images,
-        ood=config.ood,
-        shift=config.shift,
-        # Where one's own images are, no prepared data sets are.
-        data_dir="" if config.dataset in OWN_DATA else config.data_dir,
-        seed=config.seed,
-        max_images=config.max_test_images,
-        bad_files=config.bad_files,
-    )
-    return Images(whole, dataset, others)
-
-
 def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
     has_ensemble = "ensemble" in config.method or config.residual_distilled
     return trainer.train(
@@ -197,36 +167,19 @@ def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
 
 def _score(config: Config, images: Images, trained: Trained, *, is_finished: bool) -> _Scored:
     """Fits the methods and scores all images; those of a finished run are read."""
-    scorer = score.make_scorer(
-        trained,
-        images.dataset,
-        methods=config.method,
-        finetuned=config.finetuned,
-        fitting=score.Fitting(
-            seed=config.seed,
-            alpha=config.trust_alpha,
-            neighbors=config.trust_neighbors,
-            copies=config.residual_copies,
-            distilled=config.residual_distilled,
-            verbose=config.verbose,
-        ),
-        passes=config.mc_passes,
-        batch_size=config.test_batch_size,
-    )
+    scorer = score.make_scorer(trained, images.dataset, config.take(ScoreSettings))
     if is_finished:
         choice, predictions = decide.saved_choice(Path(config.output_dir))
     else:
         predictions = score.predict_all(
             scorer, images.dataset, images.others, show_progress=config.verbose == 1
         )
-        choice = _choose_export(config, trained, scorer, predictions)
+        choice = _choose_export(config, scorer, predictions)
     predictions |= decide.served_answers(predictions, scorer, images.dataset, choice)
     return _Scored(scorer, choice, predictions)
 
 
-def _choose_export(
-    config: Config, trained: Trained, scorer: Scorer, predictions: AllPredictions
-) -> Choice:
+def _choose_export(config: Config, scorer: Scorer, predictions: AllPredictions) -> Choice:
     """The method that was asked for, or the best on validation images that did not collapse."""
     name = config.export_method
     if name != "auto":
@@ -234,7 +187,7 @@ def _choose_export(
         return Choice(predictor, name, f"--export_method={name}")
     pairs = decide.candidates(config.method, config.finetuned)
     if not config.export_collapsed:
-        pairs = [pair for pair in pairs if not trained.collapse(*pair)] or pairs
+        pairs = [pair for pair in pairs if not scorer.collapse(*pair)] or pairs
     return decide.choose_export(predictions, pairs, scorer.held_out_u)
 
 
@@ -255,11 +208,9 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
         config.settings(results_only=True),
     )
     if part_of_study:
-        return _Decided(decision, export, None, [])
+        return _Decided(export, None, [])
     mcp = None if "mcp" in config.method else scored.scorer.mcp(dataset.calibration.images)
-    worse = decide.worse_than_mcp(
-        decision, mcp, tau=config.tau, draws=config.bootstrap_draws, seed=config.seed
-    )
+    worse = decide.worse_than_mcp(decision, mcp, config.take(EvaluationSettings))
     predicted = export.held_out["validation"].predicted
     replaced = publish.find_replaced(
         folder,
@@ -267,7 +218,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
         lambda version: publishing.compare_with(version, predicted, dataset, config, datasets.load),
     )
     about = [replaced.note] if replaced and replaced.note else []
-    return _Decided(decision, export, replaced, worse + warnings + about)
+    return _Decided(export, replaced, worse + warnings + about)
 
 
 def _export_folder(config: Config, dataset: str) -> Path:
@@ -292,10 +243,8 @@ def _report(
         scored.predictions,
         scorer.classifier_ids,
         taus,
-        dataset=datasets.short_name(config.dataset, config.data_dir),
-        seed=config.seed,
-        tau=config.tau,
-        draws=config.bootstrap_draws,
+        datasets.short_name(config.dataset, config.data_dir),
+        config.take(EvaluationSettings),
     )
     promises = []
     if not dataset.overlaps.no_promise:
@@ -314,10 +263,10 @@ def _report(
     }
     results.save_rows(folder / "results.json", rows, about)
     journal.finish(rows, scored.predictions, dataset.validation, settings)
-    decision_file.save_decision(folder, decided.decision, EXPORT_OPEN)
+    decision_file.save_decision(folder, decided.export.decision, EXPORT_OPEN)
     explained = None
-    if decided.decision.predictor == CLASSIFIER:
-        explained = scorer.explain(decided.decision.method, dataset.test.images)
+    if decided.export.decision.predictor == CLASSIFIER:
+        explained = scorer.explain(decided.export.decision.method, dataset.test.images)
     publish.report_run(
         folder,
         scored.predictions,
@@ -347,17 +296,14 @@ def _notes(
     return found + [f"{name}: {fact}" for name, fact in scored.scorer.facts.items()]
 
 
-def _export(
-    config: Config, trained: Trained, scored: _Scored, decided: _Decided
-) -> tuple[End, Exception | None]:
+def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:
     """How the run ends, and what to raise once that is written."""
-    predictor, method, _ = scored.choice
-    collapse = "" if config.export_collapsed else trained.collapse(predictor, method)
+    exported = decided.export.decision.predictor, decided.export.decision.method
     return publish.try_export(
-        scored.scorer.exported_model(predictor, method),
+        scorer.exported_model(*exported),
         decided.export,
         replaced=decided.replaced,
-        collapse=collapse,
+        collapse="" if config.export_collapsed else scorer.collapse(*exported),
         publish_worse=config.publish,
     )
 

@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -23,10 +23,28 @@ from btcp_tf.networks.mcp import mcp_of
 if TYPE_CHECKING:
     import keras
 
+    from btcp_tf.training.phases import Stage
+
 _DROPOUT_BATCH = 256
 
 _COPIES_SEED = 1_000_003
 """Added to the seed for images that `residual` learns from: other noise than on test images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreSettings:
+    """What the methods of a run need of its settings; the names are those of `btcp_tf.Config`."""
+
+    method: tuple[str, ...]
+    finetuned: tuple[str, ...]
+    seed: int
+    verbose: int
+    test_batch_size: int
+    mc_passes: int
+    trust_alpha: float
+    trust_neighbors: int
+    residual_copies: tuple[str, ...]
+    residual_distilled: bool
 
 
 class TrainedNetwork:
@@ -39,28 +57,29 @@ class TrainedNetwork:
     def __init__(
         self,
         model: "keras.Model",
-        weights: Weights,
+        stage: "Stage",
         batch_size: int,
         view: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         """
         Args:
           model: From `networks.assemble`.
-          weights: From `training.snapshot`.
+          stage: Its weights, and whether it failed.
           batch_size: Images at once.
           view: Images → what `residual` sees of them, see `view_of`.
         """
         from btcp_tf.networks import models
         from btcp_tf.training.inference import Inference
 
-        self._model, self._weights, self._view = model, weights, view
+        self._model, self._view = model, view
+        self._weights, self.collapse = stage.values, stage.collapse
         self._infer = Inference(models.outputs_model(model), batch_size)
         self._estimate = Inference(model.get_layer("estimator"), batch_size)
 
-    def with_weights(self, weights: Weights) -> Self:
-        """The same network after another stage."""
+    def with_weights(self, weights: Weights, collapse: str = "") -> Self:
+        """The same network after another stage, with the reason if that failed."""
         other = copy.copy(self)
-        other._weights = weights
+        other._weights, other.collapse = weights, collapse
         return other
 
     @contextlib.contextmanager
@@ -106,43 +125,15 @@ class TrainedNetwork:
             return checkpoints.weights_id(model, ("encoder", "classifier"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Dropout:
-    """How the method `mc_dropout` samples."""
-
-    passes: int
-    seed: int
-    batch_size: int
-
-    def mean(self, network: TrainedNetwork, images: np.ndarray, title: str) -> np.ndarray:
-        """Mean probabilities `[n, k]`, see `training.sample_dropout`."""
-        from btcp_tf.training import inference
-
-        with network.model() as model:
-            return inference.sample_dropout(
-                model,
-                images,
-                passes=self.passes,
-                seed=self.seed,
-                batch_size=min(_DROPOUT_BATCH, self.batch_size),
-                title=title and f"{title}: {self.passes} passes with dropout",
-            )
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scorer:
     """All methods of a run, fitted on its training and validation data."""
 
-    methods: tuple[str, ...]
-    classifier: TrainedNetwork
-    """After phase 1."""
-    estimators: Mapping[str, TrainedNetwork]
-    """Method → after phase 2."""
-    finetuned: Mapping[str, TrainedNetwork]
-    """Method → after phase 3."""
+    settings: ScoreSettings
+    networks: Mapping[str, TrainedNetwork]
+    """By name of the stage, see `training.Stage`."""
     members: Sequence[TrainedNetwork]
     """Further classifiers of the ensemble."""
-    dropout: Dropout
     scores: Mapping[str, Score]
     """Method → its score of the classifier's outputs, if it has no estimator."""
     facts: Mapping[str, str]
@@ -174,27 +165,51 @@ class Scorer:
         for name, mean in means.items():
             own = {name: columns[name]}
             answers[Predictor(name)] = Predictions(labels, mean, mean.argmax(axis=1), own)
-        for name, network in self.finetuned.items():
+        for name in self.settings.finetuned:
+            predictor = Predictor(name, FINETUNED)
+            network = self.networks[str(predictor)]
             outputs = network.outputs(images, labels)
             columns = {"mcp": mcp_of(outputs.logits), name: network.estimate(outputs.features)}
-            answers[Predictor(name, FINETUNED)] = Predictions(
-                labels, outputs.probs, outputs.predicted, columns
-            )
+            answers[predictor] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return answers
+
+    @property
+    def classifier(self) -> TrainedNetwork:
+        """The network after phase 1."""
+        return self.networks["classifier"]
+
+    def network(self, predictor: Predictor, method: str) -> TrainedNetwork:
+        """The network that gives a method's u of a predictor; without training that of phase 1."""
+        name = str(predictor) if predictor.method else method
+        return self.networks.get(name, self.classifier)
+
+    def collapse(self, predictor: Predictor, method: str) -> str:
+        """Why the training behind a method's u failed; "": it did not."""
+        return self.classifier.collapse or self.network(predictor, method).collapse
 
     def _means(self, images: np.ndarray, probs: np.ndarray, title: str) -> dict[str, np.ndarray]:
         """Method → the mean probabilities `[n, k]` of its passes or members."""
-        means = {}
-        for name in self.methods:
-            if METHODS[name].samples == "dropout":
-                means[name] = self.dropout.mean(self.classifier, images, title)
-            elif METHODS[name].samples == "ensemble":
+        from btcp_tf.training import inference
+
+        means, settings = {}, self.settings
+        for name in settings.method:
+            if METHODS[name].samples == "ensemble":
                 means[name] = ensemble_mean(images, probs, self.members)
+            elif METHODS[name].samples == "dropout":
+                with self.classifier.model() as model:
+                    means[name] = inference.sample_dropout(
+                        model,
+                        images,
+                        passes=settings.mc_passes,
+                        seed=settings.seed,
+                        batch_size=min(_DROPOUT_BATCH, settings.test_batch_size),
+                        title=title and f"{title}: {settings.mc_passes} passes with dropout",
+                    )
         return means
 
     def _columns(self, outputs: Outputs, sampled: bool) -> Iterator[tuple[str, np.ndarray]]:
         """(method, u) of the classifier of phase 1."""
-        for name in self.methods:
+        for name in self.settings.method:
             method = METHODS[name]
             if (method.samples and not sampled) or (method.uses_labels and outputs.labels is None):
                 continue
@@ -202,7 +217,7 @@ class Scorer:
                 yield name, self.scores[name](outputs)
             else:
                 # A method that differs in its threshold alone has another one's estimator.
-                yield name, self.estimators[method.column_of or name].estimate(outputs.features)
+                yield name, self.networks[method.column_of or name].estimate(outputs.features)
 
     @property
     def held_out_u(self) -> dict[str, np.ndarray]:
@@ -217,15 +232,13 @@ class Scorer:
     def classifier_ids(self) -> dict[Predictor, str]:
         """Names the classifier of each predictor: rows that share one may be compared in pairs."""
         shared = self.classifier.classifier_id
-        sampled = (name for name in self.methods if METHODS[name].samples)
-        return {
-            CLASSIFIER: shared,
-            **{Predictor(name): f"{shared}-{name}" for name in sampled},
-            **{
-                Predictor(name, FINETUNED): network.classifier_id
-                for name, network in self.finetuned.items()
-            },
-        }
+        sampled = (name for name in self.settings.method if METHODS[name].samples)
+        tuned = [Predictor(name, FINETUNED) for name in self.settings.finetuned]
+        return (
+            {CLASSIFIER: shared}
+            | {Predictor(name): f"{shared}-{name}" for name in sampled}
+            | {predictor: self.networks[str(predictor)].classifier_id for predictor in tuned}
+        )
 
     def mcp(self, images: np.ndarray) -> np.ndarray:
         """u `[n]` of MCP of the classifier of phase 1."""
@@ -245,10 +258,7 @@ class Scorer:
         from btcp_tf.methods import residual_fit
         from btcp_tf.methods.residual_choice import MCP
 
-        network = self.estimators.get(method, self.classifier)
-        if predictor.stage == FINETUNED:
-            network = self.finetuned[predictor.method]
-        with network.model() as model:
+        with self.network(predictor, method).model() as model:
             if method == "mcp":
                 yield residual_fit.residual_model(model, {}, MCP)
             elif isinstance(score := self.scores.get(method), ResidualScore):
@@ -257,24 +267,10 @@ class Scorer:
                 yield model
 
 
-@dataclasses.dataclass(frozen=True)
-class Fitting:
-    """Settings of the methods that are fitted; see `methods.Reference` for what is not here."""
-
-    seed: int = 0
-    alpha: float = 0.0
-    neighbors: int = 10
-    copies: tuple[str, ...] = ()
-    """Names of corruptions: `residual` also learns from images with each of them."""
-    distilled: bool = False
-    """Whether `residual` learns what the ensemble answers, not what is right or wrong."""
-    verbose: int = 0
-
-
 def fit_reference(
     classifier: TrainedNetwork,
     dataset: Dataset,
-    fitting: Fitting,
+    settings: ScoreSettings,
     *,
     folds: Sequence[Fold] = (),
     members: Sequence[TrainedNetwork] = (),
@@ -284,7 +280,7 @@ def fit_reference(
     Args:
       classifier: After phase 1.
       dataset: Its training and validation images are used.
-      fitting: Settings.
+      settings: Settings of the methods.
       folds: Classifiers for the cross-fitting of `residual`.
       members: Further classifiers of the ensemble.
     """
@@ -295,7 +291,7 @@ def fit_reference(
     def learned(network: TrainedNetwork, images: np.ndarray, labels: np.ndarray) -> Outputs:
         """What `residual` learns from."""
         outputs = network.outputs(images, labels)
-        if not fitting.distilled:
+        if not settings.residual_distilled:
             return outputs
         mean = ensemble_mean(images, outputs.probs, members)
         return dataclasses.replace(outputs, sampled={"ensemble": mean})
@@ -303,9 +299,10 @@ def fit_reference(
     def copies(
         network: TrainedNetwork, images: np.ndarray, labels: np.ndarray
     ) -> tuple[Outputs, ...]:
-        seed = fitting.seed + _COPIES_SEED
+        seed = settings.seed + _COPIES_SEED
         return tuple(
-            learned(network, CORRUPTIONS[name](images, 1, seed), labels) for name in fitting.copies
+            learned(network, CORRUPTIONS[name](images, 1, seed), labels)
+            for name in settings.residual_copies
         )
 
     apart = []
@@ -322,74 +319,41 @@ def fit_reference(
         validation=learned(classifier, validation.images, validation.labels),
         kernel=kernel,
         bias=bias,
-        seed=fitting.seed,
-        alpha=fitting.alpha,
-        neighbors=fitting.neighbors,
+        seed=settings.seed,
+        alpha=settings.trust_alpha,
+        neighbors=settings.trust_neighbors,
         folds=tuple(apart),
         copies=tuple(copied),
-        distilled=fitting.distilled,
-        verbose=int(fitting.verbose == 1),
+        distilled=settings.residual_distilled,
+        verbose=int(settings.verbose == 1),
     )
 
 
-def networks_of(
-    trained: Trained, dataset: Dataset, methods: Collection[str], batch_size: int
-) -> dict[str, TrainedNetwork]:
-    """The network after each stage of the training, by the stage's name.
-
-    Args:
-      trained: The training.
-      dataset: Its images are the networks' inputs.
-      methods: Names of all methods.
-      batch_size: Images at once.
-    """
-    view = None
-    if any(name.startswith("residual") for name in methods):
-        view = view_of(dataset.train.images, batch_size)
-    first = TrainedNetwork(trained.network, trained.stages["classifier"].values, batch_size, view)
-    return {name: first.with_weights(stage.values) for name, stage in trained.stages.items()}
-
-
-def make_scorer(
-    trained: Trained,
-    dataset: Dataset,
-    *,
-    methods: tuple[str, ...],
-    finetuned: Sequence[str],
-    fitting: Fitting,
-    passes: int,
-    batch_size: int,
-) -> Scorer:
+def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> Scorer:
     """Fits all methods of a run.
 
     Args:
       trained: The networks.
       dataset: Its training and validation images are used.
-      methods: Names of all methods.
-      finetuned: Those of them that were fine-tuned.
-      fitting: Settings of the methods that are fitted.
-      passes: Passes of `mc_dropout`.
-      batch_size: Images at once.
+      settings: Settings of the methods.
     """
-    networks = networks_of(trained, dataset, methods, batch_size)
-    classifier = networks["classifier"]
+    view, batch_size = None, settings.test_batch_size
+    if any(name.startswith("residual") for name in settings.method):
+        view = view_of(dataset.train.images, batch_size)
+    stages = trained.stages
+    classifier = TrainedNetwork(trained.network, stages["classifier"], batch_size, view)
+    networks = {
+        name: classifier.with_weights(stage.values, stage.collapse)
+        for name, stage in stages.items()
+    }
     members = [classifier.with_weights(weights) for weights in trained.members]
-    reference = fit_reference(classifier, dataset, fitting, folds=trained.folds, members=members)
+    reference = fit_reference(classifier, dataset, settings, folds=trained.folds, members=members)
     scores = {
         name: prepare(reference)
-        for name in methods
+        for name in settings.method
         if (prepare := METHODS[name].prepare) is not None
     }
-    return Scorer(
-        methods,
-        classifier,
-        {name: networks[name] for name in methods if METHODS[name].trained},
-        {name: networks[str(Predictor(name, FINETUNED))] for name in finetuned},
-        members,
-        Dropout(passes, fitting.seed, batch_size),
-        scores,
-        reference.facts,
-    )
+    return Scorer(settings, networks, members, scores, reference.facts)
 
 
 def ensemble_mean(

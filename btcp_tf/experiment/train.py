@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from btcp_tf.data.splits import Dataset
-from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.methods.registry import METHODS
 
 if TYPE_CHECKING:
@@ -42,18 +41,6 @@ class Trained:
     members: list[Weights] = dataclasses.field(default_factory=list)
     """Of further classifiers of the ensemble."""
     folds: list[Fold] = dataclasses.field(default_factory=list)
-
-    def stage(self, predictor: Predictor, method: str) -> "Stage":
-        """The stage whose weights give a method's u of a predictor.
-
-        That of a method without training is the classifier of phase 1.
-        """
-        name = str(predictor) if predictor.method else method
-        return self.stages.get(name, self.stages["classifier"])
-
-    def collapse(self, predictor: Predictor, method: str) -> str:
-        """Why the training behind a method's u failed; "": it did not."""
-        return self.stages["classifier"].collapse or self.stage(predictor, method).collapse
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
