@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 from sklearn.neural_network import MLPClassifier
 
-from btcp_tf.core.config import Config
 from btcp_tf.data import datasets
 from btcp_tf.evaluation import results
 from btcp_tf.experiment import prepare
@@ -104,11 +103,18 @@ def test_auto_finds_the_scale_of_a_classifier_in_another_class_order(
     tmp_path, digits, trained, order
 ):
     path = saved(tmp_path / "my.keras", trained["x / 255"], order=order, gain=3.0)
-    config = Config(dataset="digits", classifier=str(path))
-    assert prepare.choose_pixels(config, digits)[0] == "0_1"
-    build = prepare.builder(config, digits, tf.distribute.get_strategy(), "0_1")
+    assert prepare.choose_pixels(str(path), digits)[0] == "0_1"
+    architecture = prepare.Architecture("small", 128, "sigmoid", str(path), "0_1")
+    network = prepare.build_network(architecture, digits, tf.distribute.get_strategy(), 0)
     with pytest.raises(ValueError, match="it reads pixels as 0_1: right on .* in another order"):
-        prepare.refuse_poor_classifier(build, digits, config, "; it reads pixels as 0_1")
+        prepare.refuse_poor_classifier(
+            network,
+            str(path),
+            digits,
+            allow=False,
+            batch_size=1024,
+            note="; it reads pixels as 0_1",
+        )
 
 
 def test_an_untrained_classifier_has_its_suspects(tmp_path, digits):

@@ -16,6 +16,9 @@ from btcp_tf.core.config import OWN_DATA, Config, check, to_word
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
+DECISION_SETTINGS = ("risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost")
+"""Settings of the rules for `threshold`; each rule uses some of them."""
+
 TRIALS = ("quick", "smoke")
 """Presets whose models nobody should serve: too little data, or too few epochs."""
 
