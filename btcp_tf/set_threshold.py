@@ -26,16 +26,7 @@ from btcp_tf.thresholds import Threshold
 
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
-_SETTINGS = (
-    "threshold",
-    "risk",
-    "delta",
-    "min_coverage",
-    "coverage",
-    "error_cost",
-    "abstention_cost",
-    "verbose",
-)
+_SETTINGS = ("threshold", *settings.DECISION_SETTINGS, "verbose")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import importlib.metadata
 import json
@@ -17,6 +16,7 @@ import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.wording import NO_ROOM
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
@@ -34,8 +34,6 @@ _LONGEST_NAME = 240
 _LOG = "rows.jsonl"
 
 _FINAL = "scores"
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclasses.dataclass
@@ -296,7 +294,7 @@ def _working_folder(output: Path) -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             raise OSError(
                 f"output: expected room on the disk for {output}, received none "

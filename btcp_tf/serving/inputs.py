@@ -18,8 +18,9 @@ import numpy as np
 from btcp_tf.core import arrays, files, wording
 from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders, input_checks
+from btcp_tf.data.arrays import npz_names
 
-_KEYS = ("x_test", "images", "x")
+_KEYS = ("images", "x")
 
 _LABEL_KEYS = ("y_test", "labels", "y")
 
@@ -227,7 +228,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
 
 def _image_key(path: Path, names: Sequence[str], key: str) -> str:
     """The name of the array of inputs in an npz file; `key` if it is given."""
-    wanted = (key,) if key else _KEYS
+    wanted = (key,) if key else (npz_names(path, names).get("x_test", "x_test"), *_KEYS)
     for name in wanted:
         if name in names:
             return name
@@ -239,8 +240,9 @@ def _image_key(path: Path, names: Sequence[str], key: str) -> str:
 
 def _label_key(path: Path, names: Sequence[str], key: str) -> str:
     """The name of the array of labels: y_test beside x_test, or one of the usual names."""
-    beside = (f"y{key[1:]}",) if key.startswith("x") else ()
-    for name in (*beside, *_LABEL_KEYS):
+    own_names = npz_names(path, names)
+    part = next((own[1:] for own, name in own_names.items() if name == key), key[1:])
+    for name in (own_names.get(f"y{part}", f"y{part}"), *_LABEL_KEYS):
         if name in names:
             return name
     raise ValueError(
@@ -266,7 +268,7 @@ def _array_batches(
 def _check_labels(labels: StoredArray, images: StoredArray, classes: int) -> None:
     n, name = images.shape[0], f"{labels.path}: {labels.name}"
     is_one_hot = classes > 1 and labels.shape == (n, classes)
-    if not is_one_hot and (labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1))):
+    if not is_one_hot and (labels.dtype.kind not in "biu" or labels.shape not in ((n,), (n, 1))):
         raise ValueError(
             f"{name}: expected a whole number for each of the {n} inputs in {images.name}, or "
             f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
@@ -279,5 +281,6 @@ def _check_labels(labels: StoredArray, images: StoredArray, classes: int) -> Non
             raise ValueError(
                 f"{name}: expected classes 0 to {classes - 1}, received {numbers[bad[0]]} in row "
                 f"{row + bad[0]}"
+                + ("; subtract 1 if they count from 1" if numbers[bad[0]] == classes else "")
             )
         row += len(piece)
