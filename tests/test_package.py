@@ -120,11 +120,11 @@ ORDER = (
     "networks",
     "training",
     "methods",
-    "attached",
     "evaluation",
     "decisions",
     "reporting",
     "serving",
+    "attached",
     "experiment",
     "commands",
 )

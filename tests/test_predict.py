@@ -283,12 +283,14 @@ def test_big_endian_and_whole_numbers_are_taken_as_floats(rows_model, tmp_path):
 def test_labels_of_folders_and_arrays(tiny, tmp_path, ending, undrawn, capsys):
     images, labels = some_images(30), np.arange(30) % 3
     np.savez(tmp_path / "a.npz", x_test=images, y_test=labels[:, None], labels=labels * 0)
+    # As MedMNIST calls them.
+    np.savez(tmp_path / "b.npz", test_images=images, test_labels=labels[:, None], train_labels=[0])
     for label, name in enumerate(CLASSES):
         folder = tmp_path / "in" / "part" / name
         folder.mkdir(parents=True)
         for row in np.flatnonzero(labels == label):
             Image.fromarray(images[row, ..., 0]).save(folder / f"{row:02}.png")
-    for source in ("a.npz", "in"):
+    for source in ("a.npz", "b.npz", "in"):
         output = tmp_path / f"{source}{ending}"
         run(tiny[0], tmp_path / source, output, "--labels", "--verbose=0")
         order = np.argsort(labels, kind="stable") if source == "in" else np.arange(30)

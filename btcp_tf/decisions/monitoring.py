@@ -170,6 +170,7 @@ def monitor(
     history = _with_this_look(history, scores, now, labels, cut, promise)
     notes = [
         *_order_notes(promise, history, delta, sorted_by),
+        *_range_notes(baseline, scores),
         *_notes(scores, threshold, now, labels, promise),
     ]
     return Findings(
@@ -423,6 +424,19 @@ def _same_precision(*columns: np.ndarray) -> list[np.ndarray]:
 
 # u and tau may have been rounded on the way into a file.
 _ROUNDING = 1e-6
+
+
+def _range_notes(*files: Baseline | Scores) -> Iterator[str]:
+    for file in files:
+        u = file.uncertainty
+        outside = (u < 0) | (u > 1)
+        if outside.any():
+            row = int(outside.argmax())
+            yield (
+                f"{file.name}: {int(outside.sum()):,} of {len(u):,} values of {file.column} lie "
+                f"outside of 0 to 1, the first of them {u[row]:.6g}. They are compared as they "
+                "are, as those of an unbounded score; where u was meant, they are wrong."
+            )
 
 
 def _notes(

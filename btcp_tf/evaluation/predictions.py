@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
-from btcp_tf.core import files
+from btcp_tf.core import files, wording
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
 from btcp_tf.networks import mcp
@@ -343,7 +343,7 @@ def read_npz(path: str | os.PathLike, told: str) -> dict[str, np.ndarray]:
             if not isinstance(array, np.ndarray):
                 raise ValueError(f"expected arrays, received {name!r}, which is none")
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{told}: {error}") from error
+        raise ValueError(f"{told}: {wording.cause(error)}") from error
     return found
 
 

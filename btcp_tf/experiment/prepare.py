@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import files, wording
 from btcp_tf.core.config import OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
@@ -68,13 +68,16 @@ def choose_pixels(config: Config, dataset: Dataset) -> tuple[str, str]:
     """What `config.classifier` reads for pixels, of `networks.PIXELS`, and the same in words.
 
     With `classifier_pixels=auto` that of the smallest cross entropy on validation images: many
-    networks answer alike at any scale, but not as surely.
+    networks answer alike at any scale, but not as surely. At each scale the classes are put in the
+    order that fits: one that is right at no scale would else choose a wrong one, and the class
+    order be none of the suspects.
 
     Raises:
       FileNotFoundError, ValueError: As `networks.adopt`.
     """
     from btcp_tf.data.images import PIXELS
     from btcp_tf.networks import models
+    from btcp_tf.networks.plausibility import class_order
     from btcp_tf.training.inference import Inference
 
     told = "; it reads pixels as "
@@ -87,7 +90,9 @@ def choose_pixels(config: Config, dataset: Dataset) -> tuple[str, str]:
         if models.reads_whole_numbers(network):
             return pixels, ""
         probs = Inference(network, config.test_batch_size)(images)["probs"]
-        of_label = probs[np.arange(len(labels)), labels].astype(np.float64)
+        order = class_order(probs.argmax(axis=1), labels, probs.shape[1])
+        answers = np.asarray(order)[labels] if order else labels
+        of_label = probs[np.arange(len(labels)), answers].astype(np.float64)
         entropy[pixels] = -np.log(np.maximum(of_label, 1e-12)).mean()
     best = min(entropy, key=lambda pixels: entropy[pixels])
     found = ", ".join(f"{value:.4g} as {pixels}" for pixels, value in entropy.items())
@@ -107,9 +112,15 @@ def _around(config: Config, dataset: Dataset, pixels: str) -> "keras.Model":
 
 
 def refuse_poor_classifier(
-    build: Callable[[int], "keras.Model"], dataset: Dataset, config: Config
+    build: Callable[[int], "keras.Model"], dataset: Dataset, config: Config, adopted: str
 ) -> str:
     """Why `config.classifier` cannot be right, see `adopted.why_poor`; "": it can be.
+
+    Args:
+      build: From `builder`.
+      dataset: Its validation images are answered.
+      config: Settings.
+      adopted: How it reads pixels, in words; from `choose_pixels`.
 
     Raises:
       ValueError: If it cannot be, unless `allow_poor_classifier`.
@@ -120,7 +131,8 @@ def refuse_poor_classifier(
     if words and not config.allow_poor_classifier:
         raise ValueError(
             f"classifier: expected one that can be right about the images of {dataset.name}, "
-            f"received {config.classifier}: {words}; --allow_poor_classifier goes on with it"
+            f"received {config.classifier}{adopted}: {words}; --allow_poor_classifier goes on "
+            "with it"
         )
     return words
 
@@ -166,8 +178,6 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     """
     others = {}
     shape = dataset.test.images.shape[1:]
-    # Where one's own images are, no prepared data sets are.
-    data_dir = "" if config.dataset in OWN_DATA else config.data_dir
     for name in config.ood:
         # A data set under its name, a file under its stem.
         stem = Path(name).stem
@@ -186,7 +196,7 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
                     f"ood: expected a name that does not end in _{predictor}, received {stem}"
                 )
         others[split] = datasets.load_images(
-            name, data_dir, shape, config.max_test_images, bad_files=config.bad_files
+            name, _prepared_dir(config), shape, config.max_test_images, bad_files=config.bad_files
         )
     if config.shift:
         for name, corrupt in CORRUPTIONS.items():
@@ -197,8 +207,27 @@ def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
     return others
 
 
-def claim_folder(folder: Path, config: Config) -> None:
-    """Makes the folder this run's, or checks that it is."""
+def check_paths(config: Config) -> None:
+    """Looks for the files and folders that the settings name, before any work.
+
+    Raises:
+      FileNotFoundError, ValueError: If one is not there, or cannot be what it is to be.
+    """
+    if config.classifier:
+        files.check_keras_file("classifier", config.classifier)
+    if config.dataset in OWN_DATA:
+        datasets.check_place(config.dataset, config.data_dir)
+    for name in config.ood:
+        datasets.check_images(name, _prepared_dir(config))
+
+
+def _prepared_dir(config: Config) -> str:
+    """The folder of prepared data sets: where one's own images are, there are none."""
+    return "" if config.dataset in OWN_DATA else config.data_dir
+
+
+def check_claim(folder: Path, config: Config) -> bool:
+    """Whether the folder is free for this run; else it is this run's already, or an error."""
     path = folder / "flags.cfg"
     # A run that failed before its first epoch, for want of data say, does not hold its folder.
     traces = [folder / "finished.json", folder / "results.json"]
@@ -206,8 +235,7 @@ def claim_folder(folder: Path, config: Config) -> None:
     traces += sorted((folder / "checkpoints").glob("**/*.npz"))
     held = [trace for trace in traces if trace.exists()]
     if not held:
-        settings.save_flagfile(config, path)
-        return
+        return True
     if not path.exists():
         raise ValueError(
             f"expected {path} with the settings of the run in {folder}, received a folder with "
@@ -222,3 +250,4 @@ def claim_folder(folder: Path, config: Config) -> None:
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             f"--flagfile={path} goes on with its settings; choose another --output_dir for others"
         )
+    return False

@@ -15,7 +15,7 @@ from btcp_tf.data import datasets, overlaps
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import save_predictions
-from btcp_tf.experiment import decide, prepare, publish, score, train, values
+from btcp_tf.experiment import decide, prepare, publish, score, settings, train, values
 from btcp_tf.experiment.journal import Journal, log
 from btcp_tf.experiment.publish import EXPORT_OPEN, End
 from btcp_tf.experiment.score import Scorer
@@ -40,7 +40,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
     """
     folder = Path(config.output_dir)
     with folder_lock(folder):
-        prepare.claim_folder(folder, config)
+        is_new = prepare.check_claim(folder, config)
         finished = folder / "finished.json"
         end = publish.read_finished(folder) if finished.exists() else None
         if end and (part_of_study or not end.to_export(config)):
@@ -48,9 +48,10 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
                 print(f"{folder} is finished already; nothing is changed.\n")
                 _print_summary(folder)
             return
+        prepare.check_paths(config)
         # Now, and not after the training.
         if not part_of_study:
-            check_folder("export_dir", config.export_dir)
+            check_folder("export_dir", config.export_dir, keep=False)
 
         with command.hidden_stderr():
             # It warns of traces, of which every phase rightly needs some.
@@ -76,11 +77,18 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         if not part_of_study:
             check_place("export_dir", publish.export_folder(config, dataset))
         others = prepare.load_others(dataset, config)
-        log(folder, f"started with {dataset.name} {dataset.fingerprint}")
-
         pixels, adopted = prepare.choose_pixels(config, dataset) if config.classifier else ("", "")
         build = prepare.builder(config, dataset, strategy, pixels)
-        poor = prepare.refuse_poor_classifier(build, dataset, config) if config.classifier else ""
+        poor = (
+            prepare.refuse_poor_classifier(build, dataset, config, adopted)
+            if config.classifier
+            else ""
+        )
+
+        # Nothing is written before: what cannot begin leaves no folder.
+        if is_new:
+            settings.save_flagfile(config, folder / "flags.cfg")
+        log(folder, f"started with {dataset.name} {dataset.fingerprint}")
         members = train.train_members(build, whole, config, folder / "checkpoints", strategy)
         folds = train.train_folds(build, whole, config, folder / "checkpoints", strategy)
         network = build(config.seed)

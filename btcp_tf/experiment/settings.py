@@ -148,7 +148,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
             name for name in values["finetune_method"] if name in values["method"]
         ]
     # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir", "data_dir"):
+    for name in ("output_dir", "export_dir", "data_dir", "classifier"):
         values[name] = os.path.expanduser(values[name])
     if dataset in OWN_DATA:
         # A shell completes the name of a folder with a slash: the same data all the same.

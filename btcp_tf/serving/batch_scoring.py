@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import importlib.metadata
 import itertools
@@ -18,6 +17,7 @@ import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import config, files
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.wording import NO_ROOM
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
@@ -323,7 +323,7 @@ def _working_folder(output: Path) -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             raise OSError(
                 f"output: expected room on the disk for {output}, received none "
@@ -338,9 +338,6 @@ def _working_folder(output: Path) -> Iterator[Path]:
                     rows.unlink(missing_ok=True)
                     (folder / ".lock").unlink(missing_ok=True)
                     folder.rmdir()
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _version(package: str) -> str:

@@ -18,9 +18,9 @@ from typing import IO
 import numpy as np
 
 from btcp_tf.core import files, wording
-from btcp_tf.data import folders, input_checks
+from btcp_tf.data import arrays, folders, input_checks
 
-_KEYS = ("x_test", "images", "x")
+_KEYS = ("images", "x")
 
 _LABEL_KEYS = ("y_test", "labels", "y")
 
@@ -281,6 +281,7 @@ def _array(path: Path, member: str) -> _Array:
 
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
     held: list[str] = []
+    names: dict[str, str] = {}
     if path.suffix.lower() == ".npy":
         if key:
             raise ValueError(f"key: expected it with an npz file, received it with {path}")
@@ -294,7 +295,8 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
                 f"{path}: expected an npz file, received what cannot be read "
                 f"({wording.one_line(error)})"
             ) from error
-        wanted = (key,) if key else _KEYS
+        names = arrays.npz_names(path, held)
+        wanted = (key,) if key else (names.get("x_test", "x_test"), *_KEYS)
         key = next((name for name in wanted if name in held), "")
         if not key:
             hint = "" if len(wanted) == 1 else "; --key=NAME takes another array"
@@ -305,7 +307,8 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         images = _array(path, f"{key}.npy")
     labels = None
     if class_names is not None:
-        beside = (f"y{key[1:]}",) if key.startswith("x") else ()
+        part = next((own[1:] for own, name in names.items() if name == key), key[1:])
+        beside = (names.get(f"y{part}", f"y{part}"),)
         found = next((name for name in (*beside, *_LABEL_KEYS) if name in held), "")
         if not found:
             raise ValueError(
@@ -352,7 +355,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
 def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
     n, name = images.shape[0], f"{labels.path}: {labels.name}"
     is_one_hot = classes > 1 and labels.shape == (n, classes)
-    if not is_one_hot and (labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1))):
+    if not is_one_hot and (labels.dtype.kind not in "biu" or labels.shape not in ((n,), (n, 1))):
         raise ValueError(
             f"{name}: expected a whole number for each of the {n} inputs in {images.name}, or "
             f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
@@ -365,5 +368,6 @@ def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
             raise ValueError(
                 f"{name}: expected classes 0 to {classes - 1}, received {numbers[bad[0]]} in row "
                 f"{row + bad[0]}"
+                + ("; subtract 1 if they count from 1" if numbers[bad[0]] == classes else "")
             )
         row += len(piece)
