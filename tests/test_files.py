@@ -47,6 +47,20 @@ def test_lock_refuses_a_second_process_and_dies_with_the_first(tmp_path):
         pass
 
 
+def test_a_lock_is_held_once_and_not_of_a_file_that_was_removed(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.touch()
+    with files.locked(path) as first, files.locked(path) as second, files.locked(tmp_path) as other:
+        assert (first, second, other) == (True, False, True)
+    with files.locked(path) as again:
+        assert again
+    with pytest.raises(FileNotFoundError), files.locked(tmp_path / "absent"):
+        pass
+    monkeypatch.setattr("fcntl.flock", lambda *_: path.unlink())
+    with files.locked(path) as removed:
+        assert not removed
+
+
 def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
     kill = (
         "import os, signal, sys\n"

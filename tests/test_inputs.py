@@ -148,7 +148,7 @@ def test_damage_is_found_before_the_first_answer(tmp_path):
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     inputs = open_inputs(path)
-    with pytest.raises(ValueError, match="expected the array x whole, received what cannot be re"):
+    with pytest.raises(ValueError, match="expected the whole array x, received what cannot be re"):
         inputs.verify()
 
 

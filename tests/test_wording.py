@@ -113,3 +113,11 @@ def test_figures_can_draw_every_character():
 def test_of_errors_in_graphs_the_cause_is_left(raw, told):
     assert wording.one_line(ValueError(raw)) == told
     assert wording.one_line(ValueError()) == "ValueError"
+
+
+def test_one_line_shows_controls_and_bytes_and_keeps_every_other_letter():
+    assert wording.one_line("a \n\tb\u00a0c") == "a b c"
+    assert wording.one_line("\x1b[31m\udcff\x00\u202e") == r"\x1b[31m\udcff\x00\u202e"
+    # Of a name nothing is taken for noise, nor is a joiner of letters a control.
+    assert wording.one_line("{{node x}} \u0646\u200c\u0647") == "{{node x}} \u0646\u200c\u0647"
+    assert wording.one_line("") == ""

@@ -55,6 +55,28 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def locked(path: str | os.PathLike) -> Iterator[bool]:
+    """Locks a file or folder for this process alone, until the `with` block or the process ends.
+
+    Yields:
+      Whether it is locked; False if another process holds it, or has removed it meanwhile.
+
+    Raises:
+      OSError: If there is no such file, or its file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(os.fstat(handle), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            held = False
+        yield held
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Iterator[None]:
     """Holds `folder` for this process alone; the lock dies with the process.
 
@@ -71,14 +93,13 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
     """
     folder = as_path(setting, folder)
     check_folder(setting, folder)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    (folder / ".lock").touch()
+    with locked(folder / ".lock") as held:
+        if not held:
             raise RuntimeError(
                 f"expected a folder that no other process writes to, received {folder}, "
                 f"which another run holds; wait for it or choose another --{setting}"
-            ) from None
+            )
         for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
             for leftover in folder.glob(pattern):
                 leftover.unlink(missing_ok=True)

@@ -158,9 +158,29 @@ def cause(error: object) -> str:
     return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
 
 
-def one_line(error: object) -> str:
-    """What an error or a warning says, on one line: `cause`, or what kind it is."""
-    return " ".join(cause(error).split()) or type(error).__name__
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""Controls, among them those of terminals and of the direction of text, and half characters."""
+
+
+def one_line(value: object) -> str:
+    r"""Text, or what an error says, on one line that every encoding and terminal can show.
+
+    Args:
+      value: An exception, of which `cause` is taken, or its type where it says nothing; or anything
+        else, as `str` has it.
+
+    Returns:
+      White space is a single space; controls and bytes that are not UTF-8 are written as escapes.
+
+    Example:
+      >>> one_line(ValueError("x: expected [n], received\n  [2, 3]"))
+      'x: expected [n], received [2, 3]'
+      >>> print(one_line("caf\udce9\x1b.png"))
+      caf\udce9\x1b.png
+    """
+    is_error = isinstance(value, BaseException)
+    text = (cause(value) or type(value).__name__) if is_error else str(value)
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], " ".join(text.split()))
 
 
 def drawable(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import btcp_tf
 from btcp_tf import metrics
-from btcp_tf.core import config, files
+from btcp_tf.core import config, files, json_files, wording
 from btcp_tf.core.progress import Bar
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
@@ -131,8 +131,9 @@ def score(
             os.fsync(written.fileno())
             sha256 = hashlib.file_digest(written, "sha256").hexdigest()
         # Before the file itself, which must not be there without it: it is known by it.
-        with files.atomic_path(predictions.about_file(output)) as temporary:
-            content = {
+        json_files.write(
+            predictions.about_file(output),
+            {
                 "command": settings,
                 "paths": {
                     "model": as_text(os.fspath(directory)),
@@ -140,10 +141,11 @@ def score(
                 },
                 "tau": tau,
                 "order": inputs.order,
-                "summary": dataclasses.asdict(summary),
+                "summary": summary,
                 "sha256": sha256,
-            }
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            },
+            indent=1,
+        )
         if os.path.lexists(output):
             raise ValueError(f"output: expected a new file, received {output}, which exists by now")
         os.replace(final, output)
@@ -465,7 +467,7 @@ def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> No
         more = summary.problems - len(summary.first_problems)
         print(
             f"{summary.problems:,} of {summary.inputs:,} inputs have no answer: "
-            + ", ".join(map(_on_one_line, summary.first_problems))
+            + ", ".join(map(wording.one_line, summary.first_problems))
             + (f" and {more:,} more" if more else ""),
             file=sys.stderr,
         )
@@ -495,7 +497,3 @@ def _error_rate(errors: int, rows: int) -> str:
         f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
         f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
     )
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf.core import wording
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import FIRST_WAIT, LONGEST_WAIT, Deadline, Refused, Signature
 
@@ -147,7 +148,7 @@ class Grpc:
         try:
             return method(request, timeout=left, metadata=self._headers)
         except grpc.RpcError as error:
-            code, details = error.code(), transport.first_line(error.details() or "")
+            code, details = error.code(), wording.one_line(error.details() or "")
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 deadline.missed(self.where, details)
             words = f"{self.where}: expected an answer, received {code.name}: {details[:500]}"

@@ -10,14 +10,13 @@ import hashlib
 import itertools
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from btcp_tf.core import files, wording
+from btcp_tf.core import arrays, files, wording
+from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders, input_checks
 
 _KEYS = ("x_test", "images", "x")
@@ -173,127 +172,14 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return match[1] if match[1] == b"\\" else bytes.fromhex(match[1][1:].decode())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Array:
-    """An array in a file that is read in order, a piece at a time."""
-
-    path: Path
-    member: str
-    """Of the npz file; "": the file is an npy file."""
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    start: int
-    """Bytes before the first entry."""
-    mark: str
-    """Changes where the content does."""
-
-    @property
-    def name(self) -> str:
-        return self.member.removesuffix(".npy") or self.path.stem
-
-    def pieces(self, start: int, size: int) -> Iterator[np.ndarray]:
-        """Rows from `start` on, at most `size` at a time."""
-        with _opened(self.path, self.member) as stream:
-            row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-            with _readable(self.path, self.name):
-                stream.seek(self.start + start * row_bytes)
-            while start < self.shape[0]:
-                rows = min(size, self.shape[0] - start)
-                with _readable(self.path, self.name):
-                    content = stream.read(rows * row_bytes)
-                    if len(content) < rows * row_bytes:
-                        raise EOFError(f"it ends within row {start + len(content) // row_bytes}")
-                yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
-                start += rows
-
-    def verify(self) -> None:
-        """Raises a ValueError if the content does not have the check sum of its npz file."""
-        if self.member:
-            with _readable(self.path, self.name), _opened(self.path, self.member) as stream:
-                while stream.read(2**20):
-                    pass
-
-
-@contextlib.contextmanager
-def _readable(path: Path, name: str) -> Iterator[None]:
-    """One kind of error for all that damaged files raise."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path}: expected the array {name} whole, received what cannot be read "
-            f"({wording.one_line(error)})"
-        ) from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path, member: str) -> Iterator[IO[bytes]]:
-    if not member:
-        with open(path, "rb") as stream:
-            yield stream
-        return
-    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-        yield stream
-
-
-def _array(path: Path, member: str) -> _Array:
-    """Reads the header of an array.
-
-    Raises:
-      ValueError: If it is damaged, in Fortran's order, of objects, or no array.
-    """
-    name = member.removesuffix(".npy") or path.name
-    with _readable(path, name):
-        with _opened(path, member) as stream:
-            version = np.lib.format.read_magic(stream)
-            readers: dict[tuple[int, int], Callable[[IO[bytes]], tuple]] = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            if version not in readers:
-                raise ValueError(f"a file of version {version}")
-            shape, fortran, dtype = readers[version](stream)
-            start = stream.tell()
-        if member:
-            with zipfile.ZipFile(path) as archive:
-                info = archive.getinfo(member)
-                total, mark = info.file_size, f"{info.CRC:08x}"
-        else:
-            stat = path.stat()
-            total, mark = stat.st_size, f"{stat.st_mtime_ns}"
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if not dtype.hasobject and total - start != size:
-            raise ValueError(f"{total - start:,} bytes in place of {size:,}")
-    told = f"{path}: {name}: expected"
-    if dtype.hasobject or dtype.kind not in "biuf":
-        raise ValueError(f"{told} numbers, received dtype {dtype}")
-    if not shape or not all(shape):
-        raise ValueError(f"{told} shape [n, ...] with at least one input, received {shape}")
-    if fortran and sum(size > 1 for size in shape) > 1:
-        raise ValueError(
-            f"{told} an array in C order, of which a row can be read alone, received one in "
-            "Fortran order; numpy.ascontiguousarray makes it one"
-        )
-    return _Array(path, member, dtype, shape, start, f"{total} {mark}")
-
-
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
     held: list[str] = []
     if path.suffix.lower() == ".npy":
         if key:
             raise ValueError(f"key: expected it with an npz file, received it with {path}")
-        images = _array(path, "")
+        images = arrays.stored_array(path)
     else:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                held = [name.removesuffix(".npy") for name in archive.namelist()]
-        except (zipfile.BadZipFile, EOFError, OSError) as error:
-            raise ValueError(
-                f"{path}: expected an npz file, received what cannot be read "
-                f"({wording.one_line(error)})"
-            ) from error
+        held = arrays.array_names(path)
         wanted = (key,) if key else _KEYS
         key = next((name for name in wanted if name in held), "")
         if not key:
@@ -302,7 +188,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
                 f"{path}: expected an array {' or '.join(wanted)}, received "
                 f"{folders.some(held) or 'no array'}{hint}"
             )
-        images = _array(path, f"{key}.npy")
+        images = arrays.stored_array(path, key)
     labels = None
     if class_names is not None:
         beside = (f"y{key[1:]}",) if key.startswith("x") else ()
@@ -312,12 +198,12 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
                 f"labels: expected an array {' or '.join(_LABEL_KEYS)} in {path}, received "
                 f"{folders.some(held) or 'a file of one array'}"
             )
-        labels = _array(path, f"{found}.npy")
+        labels = arrays.stored_array(path, found)
         _check_labels(labels, images, len(class_names))
 
     def batches(start: int, size: int) -> Iterator[Batch]:
-        truth = labels.pieces(start, size) if labels else itertools.repeat(None)
-        for piece, true in zip(images.pieces(start, size), truth, strict=False):
+        truth = labels.batches(start, size) if labels else itertools.repeat(None)
+        for piece, true in zip(images.batches(start, size), truth, strict=False):
             rows = range(start, start + len(piece))
             batch = {
                 "input": np.array([f"{images.name}[{row}]" for row in rows], object),
@@ -334,7 +220,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         if labels:
             labels.verify()
 
-    about = [images.mark, images.dtype.str, *map(str, images.shape)]
+    about = [images.checksum, images.dtype.str, *map(str, images.shape)]
     return Inputs(
         images.shape[0],
         hashlib.sha256("\n".join(about).encode()).hexdigest(),
@@ -344,12 +230,12 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
         key,
         images.dtype,
         images.shape[1:],
-        label_fingerprint=labels.mark if labels else "",
+        label_fingerprint=labels.checksum if labels else "",
         verify=verify,
     )
 
 
-def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
+def _check_labels(labels: StoredArray, images: StoredArray, classes: int) -> None:
     n, name = images.shape[0], f"{labels.path}: {labels.name}"
     is_one_hot = classes > 1 and labels.shape == (n, classes)
     if not is_one_hot and (labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1))):
@@ -358,7 +244,7 @@ def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
             f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
         )
     row = 0
-    for piece in labels.pieces(0, 2**16):
+    for piece in labels.batches(0, 2**16):
         numbers = input_checks.class_numbers(piece, classes, name).reshape(-1)
         bad = np.flatnonzero((numbers < 0) | (numbers >= classes))
         if len(bad):

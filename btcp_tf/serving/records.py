@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import files
+from btcp_tf.core import files, wording
 from btcp_tf.serving.inputs import UNLABELED
 from btcp_tf.serving.scorer import ANSWERS
 
@@ -33,16 +33,11 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
         row = dict(zip(names, values, strict=True))
         if row.get("labels") == UNLABELED:
             row["labels"] = None
-        row["problem"] = _plain(row["problem"]) or None
+        row["problem"] = wording.one_line(row["problem"]) or None
         if row["problem"]:
             row |= dict.fromkeys(ANSWERS)
         rows.append(row)
     return rows
-
-
-def _plain(text: str) -> str:
-    """One line that every encoding of Unicode can hold."""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())
 
 
 def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) -> None:

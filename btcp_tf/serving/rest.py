@@ -17,6 +17,7 @@ import requests
 import tenacity
 import urllib3
 
+from btcp_tf.core import wording
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import (
     FIRST_WAIT,
@@ -291,7 +292,7 @@ def _reason(error: BaseException) -> str:
             return seen.strerror.lower()
         inner = [*seen.args, getattr(seen, "reason", None), seen.__cause__, seen.__context__]
         seen = next((item for item in inner if isinstance(item, BaseException)), None)
-    return transport.first_line(error)
+    return wording.one_line(error)
 
 
 def _error_words(content: bytes | bytearray) -> str:
@@ -301,5 +302,5 @@ def _error_words(content: bytes | bytearray) -> str:
         found = transport.parse_json(text)
         if isinstance(found, dict):
             text = str(found.get("error") or found.get("detail") or text)
-    text = transport.first_line(text)
+    text = wording.one_line(text)
     return f": {text[:500]}" if text else ""

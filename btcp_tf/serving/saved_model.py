@@ -9,9 +9,6 @@ makes a version with another one, and needs neither the Keras model nor its data
 
 import contextlib
 import dataclasses
-import fcntl
-import json
-import math
 import os
 import shutil
 import subprocess
@@ -29,7 +26,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
 from btcp_tf import metrics
-from btcp_tf.core import files, wording
+from btcp_tf.core import files, json_files, wording
 from btcp_tf.data.images import scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
@@ -340,22 +337,9 @@ def _assign(directory: Path, values: Mapping[str, Any]) -> None:
 
 def _json_text(content: Mapping[str, Any]) -> str:
     try:
-        text = json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False)
+        return json_files.to_text(content, indent=2)
     except TypeError as error:
         raise ValueError(f"about: expected what JSON can hold, received: {error}") from None
-    return text + "\n"
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _jsonable(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _git_hash() -> str | None:
@@ -408,31 +392,19 @@ def _temporary_directory(folder: Path) -> Iterator[Path]:
     files.check_folder("export", folder)
     for leftover in folder.glob(f"{_TEMPORARY_PREFIX}*"):
         # One that is published meanwhile is gone under this name.
-        with contextlib.suppress(FileNotFoundError), _lock(leftover) as held:
+        with contextlib.suppress(OSError), files.locked(leftover) as held:
             if held and time.time() - leftover.stat().st_mtime > 5:
                 shutil.rmtree(leftover, ignore_errors=True)
     temporary = folder / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     temporary.mkdir()
     try:
-        with _lock(temporary):
+        with contextlib.ExitStack() as lock:
+            # Where the file system has no locks, only the time protects it from being swept away.
+            with contextlib.suppress(OSError):
+                lock.enter_context(files.locked(temporary))
             yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[bool]:
-    """Yields whether `directory` is now held; False also where the file system has no locks."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = True
-    except OSError:
-        held = False
-    try:
-        yield held
-    finally:
-        os.close(handle)
 
 
 def _publish(temporary: Path, folder: Path) -> Path:

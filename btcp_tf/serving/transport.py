@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
+from btcp_tf.core import wording
+
 DTYPES = {
     "DT_BFLOAT16": "bfloat16",
     "DT_BOOL": "bool",
@@ -105,11 +107,7 @@ class Transport(Protocol):
 
 def unexpected(where: str, wanted: str, received: Any) -> RuntimeError:
     """An answer that is none of a model server, on one line."""
-    return RuntimeError(f"{where}: expected {wanted}, received {first_line(received)[:80]}")
-
-
-def first_line(value: Any) -> str:
-    return " ".join(str(value).split())
+    return RuntimeError(f"{where}: expected {wanted}, received {wording.one_line(received)[:80]}")
 
 
 def parse_json(text: Any) -> Any:
