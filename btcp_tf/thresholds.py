@@ -641,6 +641,35 @@ def labels_for_promise(
     return min(found, default=None)
 
 
+def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share, of `count` rows among `rows` independent ones.
+
+    Args:
+      count: From 0 to `rows`.
+      rows: At least 1.
+      level: Least probability with which the interval covers the share, in (0, 1).
+
+    Returns:
+      Lower and upper end, in [0, 1].
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Example:
+      >>> low, high = clopper_pearson(5, 100)
+      >>> print(f"{low:.4f} {high:.4f}")
+      0.0164 0.1128
+
+    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
+    """
+    level = _probability("level", level)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
+    delta = (1 - level) / 2
+    low = special.betaincinv(count, rows - count + 1, delta) if count else 0.0
+    return float(low), float(_upper_bound(count, rows, delta))
+
+
 class Outcome(NamedTuple):
     """What a threshold does to other rows than those it was chosen on."""
 
@@ -681,9 +710,7 @@ def outcome(
     n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
     low, high = 0.0, 1.0
     if accepted:
-        # The lower bound of the errors is the upper one of the correct answers.
-        low = 1.0 - float(_upper_bound(accepted - errors, accepted, delta / 2))
-        high = float(_upper_bound(errors, accepted, delta / 2))
+        low, high = clopper_pearson(errors, accepted, level=1 - delta)
     risk = errors / accepted if accepted else math.nan
     return Outcome(n, accepted, errors, accepted / n, risk, low, high)
 

@@ -199,3 +199,18 @@ def _drawn(character: str) -> str:
         return "\ufffd"
     # Marks of direction and joining, which have no shape of their own.
     return "" if category == "Cf" else character
+
+
+def percent_text(share: float, interval: tuple[float, float]) -> str:
+    """A share and its interval in percent, such as `5.00 % [3.10, 7.90]`."""
+    return f"{100 * share:.2f} % {interval_text(interval)}"
+
+
+def interval_text(interval: tuple[float, float]) -> str:
+    """An interval of shares in percent, such as `[3.10, 7.90]`."""
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
+def p_text(value: float) -> str:
+    """A p-value with four decimals, such as `0.0312` or `< 0.0001`."""
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

@@ -1,8 +1,12 @@
 """Has something changed since the threshold was chosen? Tests of two samples, and of a promise.
 
-Functions of plain arrays: a baseline, such as the calibration set, and what came later. NumPy and
-SciPy's special functions alone. What the answers mean for a threshold is said in `btcp_tf.monitor`.
+Functions of plain arrays: a baseline, such as the calibration set, and what came later.
+`decisions.monitoring` draws the conclusions for a threshold.
 """
+
+# scipy.special alone: scipy.stats, which has some of these tests, takes a second to import, and the
+# commands that read saved files start in less. The formulas below are a few lines each; the tests
+# compare them with scipy.stats.
 
 import math
 from collections.abc import Sequence
@@ -13,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.thresholds import clopper_pearson as clopper_pearson
 
 
 class Psi(NamedTuple):
@@ -258,28 +263,6 @@ def rates(baseline: tuple[int, int], production: tuple[int, int], *, level: floa
 
 def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
     return -special.betaln(k + 1, n - k + 1) - math.log(n + 1)
-
-
-def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share, of `count` rows among `rows` independent ones.
-
-    Args:
-      count: From 0 to `rows`.
-      rows: At least 1.
-      level: Probability of covering the share is at least so, in (0, 1).
-
-    Raises:
-      ValueError: If an argument is not as described.
-
-    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
-    """
-    check_probability("level", level)
-    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
-    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
-    tail = (1 - level) / 2
-    low = special.betaincinv(count, rows - count + 1, tail) if count else 0.0
-    high = special.betaincinv(count + 1, rows - count, 1 - tail) if count < rows else 1.0
-    return float(low), float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
