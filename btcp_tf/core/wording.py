@@ -18,7 +18,12 @@ _SHOWN = 80
 
 
 def quoted(value: object) -> str:
-    """A value as in code, on one line, the middle of a long one left out."""
+    """A value as in code, on one line, the middle of a long one left out.
+
+    Example:
+      >>> quoted("mnist")
+      "'mnist'"
+    """
     words = repr(value)
     if len(words) <= _SHOWN:
         return words
@@ -26,13 +31,23 @@ def quoted(value: object) -> str:
 
 
 def suggestion(received: object, known: Iterable[str]) -> str:
-    """`; did you mean mnist?` for what is nearly one of the known words, else nothing."""
+    """`; did you mean mnist?` for what is nearly one of the known words, else nothing.
+
+    Example:
+      >>> suggestion("minst", ["mnist", "cifar10"])
+      '; did you mean mnist?'
+    """
     found = difflib.get_close_matches(str(received).lower(), list(known), n=1, cutoff=0.7)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
-    """The message of an error: `what` is none of the words that are known."""
+    """The message of an error: `what` is none of the words that are known.
+
+    Example:
+      >>> expected_one_of("dataset", ["mnist", "digits"], "digit")
+      "dataset: expected one of mnist, digits, received 'digit'; did you mean digits?"
+    """
     known = list(known)
     words = quoted(received) if received else "none"
     return f"{what}: expected one of {', '.join(known)}, received {words}" + suggestion(
@@ -41,7 +56,14 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
 
 
 def fault(text: str) -> str:
-    """Why no setting, file or folder of this program can be called so; "" if one can."""
+    """Why no setting, file or folder of this program can be called so; "" if one can.
+
+    Example:
+      >>> fault("gs://bucket/run")[:35]
+      'expected a path on this machine, re'
+      >>> fault("runs/digits")
+      ''
+    """
     if strange := _control(text):
         return f"expected text without control characters, received {strange} in {quoted(text)}"
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
@@ -154,7 +176,12 @@ _NOISE = re.compile(
 
 
 def cause(error: object) -> str:
-    """What an error or a warning says, without the places in TensorFlow's graphs around it."""
+    r"""What an error or a warning says, without the places in TensorFlow's graphs around it.
+
+    Example:
+      >>> cause("Graph execution error:\nx: expected [n]")
+      'x: expected [n]'
+    """
     return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
 
 
@@ -202,7 +229,12 @@ def _drawn(character: str) -> str:
 
 
 def percent_text(share: float, interval: tuple[float, float]) -> str:
-    """A share and its interval in percent, such as `5.00 % [3.10, 7.90]`."""
+    """A share and its interval in percent, such as `5.00 % [3.10, 7.90]`.
+
+    Example:
+      >>> percent_text(0.05, (0.0164, 0.1128))
+      '5.00 % [1.64, 11.28]'
+    """
     return f"{100 * share:.2f} % {interval_text(interval)}"
 
 
