@@ -204,7 +204,14 @@ def ensemble_probs(
 
 
 def warn_if_poor(held_out: HeldOut, class_names: Sequence[str]) -> None:
-    """Warns of a classifier that knows no more than how frequent the classes are."""
+    """Warns of a classifier that knows no more than how frequent the classes are, and of labels of
+    one class alone, from which nobody could tell."""
+    present = np.unique(held_out.labels)
+    if len(present) == 1 < len(held_out.labels):
+        warn(
+            f"y: expected labels of several classes, received {len(held_out.labels):,} of "
+            f"{class_names[present[0]]!r} alone: what is learned from them holds for no other class"
+        )
     found = plausibility.examine(held_out.seen.logits, held_out.labels, class_names)
     if found.words:
         warn(

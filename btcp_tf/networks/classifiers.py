@@ -9,7 +9,6 @@ import random
 import re
 import tempfile
 import threading
-import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -190,17 +189,7 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no path, or Keras cannot load the file.
     """
-    found = files.as_path(what, path)
-    if not found.is_file():
-        state = "no file" if found.exists() else "not there"
-        raise FileNotFoundError(
-            f"{what}: expected a .keras file, received {found}, which is {state}"
-        )
-    if not zipfile.is_zipfile(found):
-        raise ValueError(
-            f"{what}: expected a .keras file, which is a zip archive, received {found}, which is "
-            "none or is cut off"
-        )
+    found = files.check_keras_file(what, path)
     try:
         return keras.models.load_model(found, compile=False)
     except Exception as error:  # Whatever a damaged or foreign file raises.

@@ -88,7 +88,7 @@ def adopt(
       ValueError: As `classifiers.take_apart`; and if it takes other images, or has another number
         of classes.
     """
-    original = classifiers.load(path)
+    original = classifiers.load(path, "classifier")
     inputs = getattr(original, "inputs", None)
     dtype = inputs[0].dtype if inputs else "float32"
     example = None
