@@ -1,4 +1,4 @@
-"""The command line: flag files and words in, one `Config` or one clear line out.
+"""The command line: flag files and arguments in, checked settings or one clear line out.
 
 Flags are absl flags in a `FlagValues` of their own, so that reading a command
 line neither needs nor changes the process-wide `absl.flags.FLAGS`, and may be
@@ -9,18 +9,11 @@ Settings are taken, later over earlier, from
 1. the defaults of `Config`,
 2. `flags/<dataset>.cfg`, the table of a data set in `data.DATASETS`,
 3. `flags/<preset>.cfg` with `--preset=<preset>`,
-4. the words of the command line, in order; a `--flagfile=PATH` among them
+4. the arguments of the command line, in order; a `--flagfile=PATH` among them
    counts where it stands.
 
-Another command reuses this with flags of its own:
-
-    flag_values = command.define_flags()
-    flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
-    config = command.parse(argv, flag_values, usage="python -m btcp_tf.study ...")
-    flag_values.seeds
-
-and a command without a `Config` defines its flags in a new `flags.FlagValues()`
-and works inside `reading`.
+`experiment.settings` makes a `Config` of them. A command without one defines its
+flags in a new `flags.FlagValues()` and works inside `reading`.
 """
 
 import contextlib
@@ -136,7 +129,11 @@ def _check_text(name: str, value: Any) -> None:
 def _expand(
     words: Sequence[str], opened: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yields (origin, words) pieces in order, with flag files in place of their names."""
+    """Yields (origin, words) pieces in order, with flag files in place of their names.
+
+    absl itself does not say which line of which flag file is wrong, as the README promises, and
+    takes a note behind a value for a part of it.
+    """
     piece: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -217,7 +214,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        fail(str(error))
+        fail(error)
 
 
 def carry_out(action: Callable[[], Any], verbose: int) -> int:
@@ -240,8 +237,7 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
         with plain_warnings(verbose):
             return int(action() or 0)
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; the interpreter must not flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return 0
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
@@ -297,9 +293,9 @@ def hidden_stderr() -> Iterator[None]:
             os.close(shown)
 
 
-def fail(message: str) -> NoReturn:
+def fail(error: object) -> NoReturn:
     """Ends the process with status 2 and one line on stderr."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    print("error:", wording.one_line(error), file=sys.stderr)
     sys.exit(2)
 
 
@@ -326,13 +322,19 @@ def _show(answer: str) -> NoReturn:
     try:
         print(answer, flush=True)
     except BrokenPipeError:
-        # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
     sys.exit(0)
+
+
+def _close_stdout() -> None:
+    """After its reader (`| head`) has seen enough: the interpreter must not flush again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def help_text(flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()) -> str:
     """The help of a command: all its flags with their defaults, in groups.
+
+    absl's own help lists flags by module and does not say what a setting accepts.
 
     Args:
       flag_values: The command's flags: those of `define_flags`, others, or both.

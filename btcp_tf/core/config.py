@@ -352,78 +352,83 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
-        if not self.dataset:
-            raise ValueError("dataset: expected the name of a data set, received none")
-        if not self.export_dir:
-            raise ValueError("export_dir: expected a folder, received none")
-        if self.export_name and not re.fullmatch(r"\w[\w.-]*", self.export_name):
-            raise ValueError(
-                "export_name: expected the name of one folder, of letters, digits, _, - and ., "
-                f"received {self.export_name!r}"
-            )
-        if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size):
-            raise ValueError(
-                "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
-                f"received {self.image_size!r}"
-            )
-        if self.threshold not in RULES:
-            try:
-                good = 0.0 < float(self.threshold) < math.inf
-            except ValueError:
-                good = False
-            if not good:
-                raise ValueError(
-                    f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
-                    f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES)
-                )
+        self._check_texts()
+        self._check_methods()
+        self._check_residual()
+        self._check_devices()
+
+    def _check_texts(self) -> None:
+        _require(self.dataset, "dataset: expected the name of a data set, received none")
+        _require(self.export_dir, "export_dir: expected a folder, received none")
+        _require(
+            not self.export_name or re.fullmatch(r"\w[\w.-]*", self.export_name),
+            "export_name: expected the name of one folder, of letters, digits, _, - and ., "
+            f"received {self.export_name!r}",
+        )
+        _require(
+            re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size),
+            "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
+            f"received {self.image_size!r}",
+        )
+        _require(
+            self.threshold in RULES or 0.0 < _number(self.threshold, whole=False) < math.inf,
+            f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
+            f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES),
+        )
+
+    def _check_methods(self) -> None:
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         _check_list("ood", self.ood, empty=True)
         _check_list("residual_copies", self.residual_copies, empty=True)
+        methods = ",".join(self.method)
         for name in self.finetuned:
-            if name not in self.method:
-                raise ValueError(
-                    f"finetune_method: expected names among method={','.join(self.method)}, "
-                    f"received {name}"
-                )
-        if self.classifier and "ensemble" in self.method:
-            raise ValueError(
-                "method: expected no ensemble, whose members are trained, beside classifier, "
-                f"received {','.join(self.method)}"
+            _require(
+                name in self.method,
+                f"finetune_method: expected names among method={methods}, received {name}",
             )
+        _require(
+            not (self.classifier and "ensemble" in self.method),
+            "method: expected no ensemble, whose members are trained, beside classifier, "
+            f"received {methods}",
+        )
+
+    def _check_residual(self) -> None:
         learned = ("residual_folds", "residual_copies", "residual_distilled")
-        given = [name for name in learned if getattr(self, name)]
-        if given and not any(name.startswith("residual") for name in self.method):
-            raise ValueError(
-                f"{given[0]}: expected residual or residual_no_index among the methods beside it, "
-                f"received method={','.join(self.method)}"
-            )
-        if self.residual_folds == 1:
-            raise ValueError("residual_folds: expected 0, or 2 and more, received 1")
-        trained = [name for name in ("residual_folds", "residual_distilled") if name in given]
-        if trained and self.classifier:
-            raise ValueError(
-                f"{trained[0]}: expected none beside classifier, of whose kind no further ones can "
-                "be trained here (in Python, Judge.fit takes yours), received one"
-            )
-        if len(trained) > 1:
-            raise ValueError(
-                "residual_distilled: expected no residual_folds beside it, as the ensemble has "
-                f"seen all of their images, received {self.residual_folds}"
-            )
-        if self.strategy == "mirrored" and self.logical_devices == 1:
-            raise ValueError(
-                "logical_devices: expected at least 2 with strategy=mirrored, received 1"
-            )
-        if self.logical_devices and self.batch_size % self.logical_devices:
-            raise ValueError(
-                f"batch_size: expected a multiple of the {self.logical_devices} logical devices, "
-                f"received {self.batch_size}"
-            )
-        if self.strategy == "none" and self.logical_devices:
-            raise ValueError(
-                f"logical_devices: expected 0 with strategy=none, received {self.logical_devices}"
-            )
+        used = [name for name in learned if getattr(self, name)]
+        _require(
+            not used or any(name.startswith("residual") for name in self.method),
+            f"{', '.join(used[:1])}: expected residual or residual_no_index among the methods "
+            f"beside it, received method={','.join(self.method)}",
+        )
+        _require(self.residual_folds != 1, "residual_folds: expected 0, or 2 and more, received 1")
+        trained = [name for name in used if name != "residual_copies"]
+        _require(
+            not (trained and self.classifier),
+            f"{', '.join(trained[:1])}: expected none beside classifier, of whose kind no further "
+            "ones can be trained here (in Python, Judge.fit takes yours), received one",
+        )
+        _require(
+            len(trained) < 2,
+            "residual_distilled: expected no residual_folds beside it, as the ensemble has seen "
+            f"all of their images, received {self.residual_folds}",
+        )
+
+    def _check_devices(self) -> None:
+        devices, mirrored = self.logical_devices, self.strategy == "mirrored"
+        _require(
+            not (mirrored and devices == 1),
+            "logical_devices: expected at least 2 with strategy=mirrored, received 1",
+        )
+        _require(
+            not devices or self.batch_size % devices == 0,
+            f"batch_size: expected a multiple of the {devices} logical devices, received "
+            f"{self.batch_size}",
+        )
+        _require(
+            mirrored or not devices,
+            f"logical_devices: expected 0 with strategy=none, received {devices}",
+        )
 
     @property
     def finetuned(self) -> tuple[str, ...]:
@@ -464,14 +469,16 @@ class Config:
         }
 
 
+def _require(good: Any, message: str) -> None:
+    if not good:
+        raise ValueError(message)
+
+
 def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
-    if not items and not empty:
-        raise ValueError(f"{name}: expected at least one name, received none")
+    _require(items or empty, f"{name}: expected at least one name, received none")
     for item in items:
-        if items.count(item) > 1:
-            raise ValueError(
-                f"{name}: expected each name once, received {item} {items.count(item)} times"
-            )
+        times = items.count(item)
+        _require(times == 1, f"{name}: expected each name once, received {item} {times} times")
 
 
 def to_word(value: Any) -> str:

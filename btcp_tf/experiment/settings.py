@@ -102,14 +102,47 @@ def parse(
 
 
 def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
-    from btcp_tf.data.catalog import DATASETS
-    from btcp_tf.data.datasets import check_name, short_name
-    from btcp_tf.methods.registry import METHODS
+    from btcp_tf.data.datasets import short_name
 
     keras_setup.check(("float32",))
-    given = words
-    # Which files stand before the words is known only from the words, which may
-    # themselves name flag files: read, look, read again with more in front.
+    _read_in_order(words, flag_values)
+    values: dict[str, Any] = {name: flag_values[name].value for name in FIELDS}
+    _check_methods(values)
+    if not flag_values["finetune_method"].present:
+        # The default must not conflict with a --method that leaves it out.
+        values["finetune_method"] = [
+            name for name in values["finetune_method"] if name in values["method"]
+        ]
+    # A shell leaves the ~ of --output_dir=~/runs to the program.
+    for name in ("output_dir", "export_dir", "data_dir"):
+        values[name] = os.path.expanduser(values[name])
+    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
+    if values["dataset"] in OWN_DATA:
+        # A shell completes the name of a folder with a slash: the same data all the same.
+        values["data_dir"] = os.path.normpath(values["data_dir"])
+    config = Config(**values)
+    # The promises that a run's report makes have these, whatever its own threshold.
+    check_decision(words, flag_values, used=("delta", "min_coverage"))
+    preset: Any = flag_values["preset"].value
+    data_name = short_name(config.dataset, config.data_dir)
+    parts = filter(None, [data_name, preset, f"seed{config.seed}"])
+    return dataclasses.replace(
+        config,
+        # Trials are beside the models that are served, not above them.
+        export_name=config.export_name or f"{data_name}-{preset}" * (preset in TRIALS),
+        output_dir=config.output_dir or os.path.join("runs", "-".join(parts)),
+    )
+
+
+def _read_in_order(words: Sequence[str], flag_values: flags.FlagValues) -> None:
+    """Reads the data set's flag file, the preset's and the words, in this order.
+
+    Which files these are is known only from the words, which may themselves name flag files: read,
+    look, read again with more in front.
+    """
+    from btcp_tf.data.catalog import DATASETS
+    from btcp_tf.data.datasets import check_name
+
     leftovers = command.read(flag_values, words)
     if leftovers:
         raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
@@ -123,51 +156,34 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
     check_name(dataset, data_dir)
     if dataset in DATASETS:
         command.read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
-    values: dict[str, Any] = {name: flag_values[name].value for name in FIELDS}
-    for name in values["method"]:
+
+
+def _check_methods(values: Mapping[str, Any]) -> None:
+    """UsageError for a method that there is not, or that cannot be what it is asked to be."""
+    from btcp_tf.methods.registry import METHODS
+
+    methods, export_method = values["method"], values["export_method"]
+    for name in methods:
         _check_name("method", name, METHODS)
         base = METHODS[name].column_of
-        if base and base not in values["method"]:
+        if base and base not in methods:
             raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
-    trained = [name for name, method in METHODS.items() if method.trained]
-    exported = [name for name in values["method"] if METHODS[name].exported]
+    exported = [name for name in methods if METHODS[name].exported]
     if not exported:
         can = [name for name, method in METHODS.items() if method.exported]
         raise UsageError(
             f"method: expected among them one that a SavedModel can answer, {', '.join(can)}, "
-            f"received {','.join(values['method'])}"
+            f"received {','.join(methods)}"
         )
-    if values["export_method"] not in ("auto", *exported):
+    if export_method not in ("auto", *exported):
         raise UsageError(
             f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
-            f"{', '.join(exported)}, received {values['export_method']}"
-            + wording.suggestion(values["export_method"], exported)
+            f"{', '.join(exported)}, received {export_method}"
+            + wording.suggestion(export_method, exported)
         )
+    trained = [name for name, method in METHODS.items() if method.trained]
     for name in values["finetune_method"]:
         _check_name("finetune_method", name, trained)
-    if not flag_values["finetune_method"].present:
-        # The default must not conflict with a --method that leaves it out.
-        values["finetune_method"] = [
-            name for name in values["finetune_method"] if name in values["method"]
-        ]
-    # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir", "data_dir"):
-        values[name] = os.path.expanduser(values[name])
-    if dataset in OWN_DATA:
-        # A shell completes the name of a folder with a slash: the same data all the same.
-        values["data_dir"] = os.path.normpath(values["data_dir"])
-    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
-    config = Config(**values)
-    # The promises that a run's report makes have these, whatever its own threshold.
-    check_decision(given, flag_values, used=("delta", "min_coverage"))
-    data_name = short_name(dataset, config.data_dir)
-    if preset in TRIALS and not config.export_name:
-        # Beside the models that are served, not above them.
-        config = dataclasses.replace(config, export_name=f"{data_name}-{preset}")
-    if not config.output_dir:
-        parts = filter(None, [data_name, preset, f"seed{config.seed}"])
-        config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
-    return config
 
 
 def _check_name(setting: str, name: str, known: Any) -> None:
