@@ -5,6 +5,7 @@ import html
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -39,14 +40,14 @@ from btcp_tf.experiment import decide, prepare, publish
 from btcp_tf.experiment import run as run_
 from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.score import Scorer, ScoreSettings
-from btcp_tf.experiment.settings import parse
+from btcp_tf.experiment.settings import parse, save_flagfile
 from btcp_tf.experiment.train import Trainer
 from btcp_tf.experiment.values import Choice
 from btcp_tf.main import main
 from btcp_tf.reporting import drawing
 from btcp_tf.serving import export_check, publishing
 from btcp_tf.serving.publishing import Comparison
-from btcp_tf.training import diagnosis
+from btcp_tf.training import diagnosis, distribution
 from btcp_tf.training.inference import Inference
 from btcp_tf.training.settings import TrainingSettings
 
@@ -322,24 +323,54 @@ def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch
 
     monkeypatch.setattr(prepared, "_answers", lambda url: False)
     folders = [f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/none"]
-    assert main(["--dataset=mnist", *folders]) == 1
+    assert main(["--dataset=mnist", *folders, f"--export_dir={tmp_path}/deep/models"]) == 1
+    assert not list(tmp_path.iterdir())
+    # As 0.1.0 left it.
+    (tmp_path / "run").mkdir()
+    save_flagfile(Config(dataset="mnist"), tmp_path / "run" / "flags.cfg")
     assert main(["--dataset=mnist", *folders, "--seed=1"]) == 1
-    assert "--seed=1" in (tmp_path / "run" / "flags.cfg").read_text()
+    assert set(os.listdir(tmp_path / "run")) <= {"flags.cfg", ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--classifier=none.keras", "classifier: expected a .keras file, received none.keras, w"),
+        ("--classifier=flags.cfg", "classifier: expected a .keras file, which is a zip archive"),
+        ("--classifier=~/none.keras", "classifier: expected a .keras file, received /"),
+        ("--ood=mnist,none.npz", "ood: expected one of .* received 'none.npz', which is no file"),
+        ("--dataset=folder --data_dir=none", "data_dir: expected a folder .* none, which is not t"),
+        ("--dataset=npz --data_dir=none.npz", "data_dir: expected an npz file .*'none.npz', which"),
+        ("--dataset=npz --data_dir=.", "data_dir: expected an npz file .* which is a folder"),
+    ],
+)
+def test_files_that_are_not_there_are_named_before_any_work(
+    tmp_path, monkeypatch, capsys, flag, words
+):
+    (tmp_path / "flags.cfg").write_text("no archive")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets, "load", None)
+    monkeypatch.setattr(distribution, "start_devices", None)
+    assert main(["--dataset=digits", *flag.split(), "--output_dir=deep/run"]) == 1
+    message = capsys.readouterr().err
+    assert re.match(f"error: {words}", message) and message.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["flags.cfg"]
 
 
 @pytest.mark.parametrize("further", ["fold1", "member2"])
 def test_what_was_trained_of_further_classifiers_holds_the_folder(tmp_path, further):
     config = Config(dataset="digits")
-    prepare.claim_folder(tmp_path, config)
+    assert prepare.check_claim(tmp_path, config)
+    save_flagfile(config, tmp_path / "flags.cfg")
     # These are trained first: nothing else is there yet.
     (tmp_path / "checkpoints" / further).mkdir(parents=True)
     (tmp_path / "checkpoints" / further / "classifier.npz").touch()
-    prepare.claim_folder(tmp_path, config)
+    assert not prepare.check_claim(tmp_path, config)
     before = (tmp_path / "flags.cfg").read_bytes()
     with pytest.raises(
         ValueError, match="expected learning_rate=0.001, received learning_rate=0.1"
     ):
-        prepare.claim_folder(tmp_path, dataclasses.replace(config, learning_rate=0.1))
+        prepare.check_claim(tmp_path, dataclasses.replace(config, learning_rate=0.1))
     assert (tmp_path / "flags.cfg").read_bytes() == before
 
 
@@ -389,7 +420,7 @@ def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, ca
     diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
     assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 0
     assert "not exported: the classifier answers class" in capsys.readouterr().out
-    assert not list((tmp_path / "models").iterdir())
+    assert not (tmp_path / "models").exists()
 
 
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
@@ -447,7 +478,7 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     short += ["--method=mcp,btcp", "--export_method=btcp"]
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
-    assert not list((tmp_path / "models").iterdir())
+    assert not (tmp_path / "models").exists()
     _, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
@@ -485,7 +516,7 @@ def test_a_run_is_reported_whatever_the_export_does(
                 with pytest.raises(TypeError, match="a fault"):
                     main(words(tmp_path))
             reason = json.loads((folder / "finished.json").read_text())["saved_model"]
-            assert str(fault) in reason
+            assert fault.args[-1] in reason and "Errno" not in reason
             assert html.escape(reason) in (folder / "report.html").read_text()
     before = (folder / "results.json").read_bytes()
     assert before == (whole / "run" / "results.json").read_bytes()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import files, wording
 from btcp_tf.core.config import OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
@@ -127,6 +127,25 @@ def known_others(dataset: Dataset, others: dict[ImageSet, np.ndarray]) -> list[s
     return notes
 
 
+def check_paths(config: Config) -> None:
+    """Checks that the files and folders that the settings name exist, before any work.
+
+    Raises:
+      FileNotFoundError, ValueError: If one does not, or cannot be what it should be.
+    """
+    if config.classifier:
+        files.check_keras_file("classifier", config.classifier)
+    if config.dataset in OWN_DATA:
+        datasets.check_place(config.dataset, config.data_dir)
+    for name in config.ood:
+        datasets.check_images(name, _prepared_dir(config.dataset, config.data_dir))
+
+
+def _prepared_dir(dataset: str, data_dir: str) -> str:
+    """The folder of prepared data sets: where one's own images are, there are none."""
+    return "" if dataset in OWN_DATA else data_dir
+
+
 def load_others(settings: ImageSettings, test_images: np.ndarray) -> dict[ImageSet, np.ndarray]:
     """Loads OOD sets, and makes corrupted versions of the test images.
 
@@ -142,8 +161,7 @@ def load_others(settings: ImageSettings, test_images: np.ndarray) -> dict[ImageS
       ValueError: If two OOD sets have one name, or a name is too long for a file.
       FileNotFoundError: If an OOD set is not there.
     """
-    # Where one's own images are, no prepared data sets are.
-    data_dir = "" if settings.dataset in OWN_DATA else settings.data_dir
+    data_dir = _prepared_dir(settings.dataset, settings.data_dir)
     others: dict[ImageSet, np.ndarray] = {}
     for path in settings.ood:
         name = Path(path).stem
@@ -212,7 +230,8 @@ def choose_pixels(
 
     `auto` tries those in `data.images.PIXELS` and takes the one with the lowest cross-entropy on
     validation images: many networks predict the same classes at any scale, but with other
-    probabilities.
+    probabilities. At each scale the classes are put into the order that fits best: a classifier
+    with another class order is right at no scale, and a wrong scale would hide that.
 
     Args:
       classifier: Its `.keras` file.
@@ -228,6 +247,7 @@ def choose_pixels(
     """
     from btcp_tf.data.images import PIXELS
     from btcp_tf.networks import models
+    from btcp_tf.networks.plausibility import class_order
     from btcp_tf.training.inference import Inference
 
     note = "; it reads pixels as "
@@ -241,7 +261,9 @@ def choose_pixels(
         if models.reads_whole_numbers(network):
             return name, ""
         probs = Inference(network, batch_size)(images)["probs"]
-        of_label = probs[np.arange(len(labels)), labels].astype(np.float64)
+        order = class_order(probs.argmax(axis=1), labels, probs.shape[1])
+        answers = np.asarray(order)[labels] if order else labels
+        of_label = probs[np.arange(len(labels)), answers].astype(np.float64)
         cross_entropy[name] = -np.log(np.maximum(of_label, 1e-12)).mean()
     best = min(cross_entropy, key=lambda name: cross_entropy[name])
     values = ", ".join(f"{value:.4g} as {name}" for name, value in cross_entropy.items())
@@ -249,7 +271,13 @@ def choose_pixels(
 
 
 def refuse_poor_classifier(
-    network: "keras.Model", classifier: str, dataset: Dataset, *, allow: bool, batch_size: int
+    network: "keras.Model",
+    classifier: str,
+    dataset: Dataset,
+    *,
+    allow: bool,
+    batch_size: int,
+    note: str = "",
 ) -> str:
     """Checks whether a given classifier can be right about the images, see `adopted.why_poor`.
 
@@ -259,6 +287,7 @@ def refuse_poor_classifier(
       dataset: Its validation images are used.
       allow: Whether a poor classifier is accepted.
       batch_size: Images at once.
+      note: From `choose_pixels`, for the error.
 
     Returns:
       Why it cannot be right; "": it can be.
@@ -272,15 +301,18 @@ def refuse_poor_classifier(
     if problem and not allow:
         raise ValueError(
             f"classifier: expected one that can be right about the images of {dataset.name}, "
-            f"received {classifier}: {problem}; --allow_poor_classifier goes on with it"
+            f"received {classifier}{note}: {problem}; --allow_poor_classifier goes on with it"
         )
     return problem
 
 
-def claim_folder(folder: Path, config: Config) -> None:
-    """Saves the settings of a run in its folder, or checks that the folder holds the same ones.
+def check_folder_is_free(folder: Path, config: Config) -> bool:
+    """Checks that a folder holds no run with other settings.
 
     A run that failed before its first epoch, for want of data say, does not hold its folder.
+
+    Returns:
+      Whether the folder holds no run at all; False: it holds this one.
 
     Raises:
       ValueError: If the folder holds a run with other settings.
@@ -288,8 +320,7 @@ def claim_folder(folder: Path, config: Config) -> None:
     path = folder / "flags.cfg"
     held = _traces(folder)
     if not held:
-        settings_.save_flagfile(config, path)
-        return
+        return True
     if not path.exists():
         raise ValueError(
             f"expected {path} with the settings of the run in {folder}, received a folder with "
@@ -304,6 +335,7 @@ def claim_folder(folder: Path, config: Config) -> None:
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             f"--flagfile={path} goes on with its settings; choose another --output_dir for others"
         )
+    return False
 
 
 def _traces(folder: Path) -> list[Path]:

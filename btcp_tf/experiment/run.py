@@ -17,7 +17,7 @@ from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
-from btcp_tf.experiment import decide, notes, prepare, publish, score, train
+from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
 from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.journal import Journal, log
 from btcp_tf.experiment.prepare import Architecture, Images, ImageSettings
@@ -47,17 +47,23 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
     """
     folder = Path(config.output_dir)
     with folder_lock(folder):
-        prepare.claim_folder(folder, config)
+        is_new = prepare.check_folder_is_free(folder, config)
         end = publish.read_finished(folder)
         if end and (part_of_study or not end.to_export(config.export_collapsed)):
             if config.verbose and not part_of_study:
                 print(f"{folder} is finished already; nothing is changed.\n")
                 _print_summary(folder)
             return
+        prepare.check_paths(config)
         if not part_of_study:
             # Now, and not after the training.
-            check_folder("export_dir", config.export_dir)
+            check_folder("export_dir", config.export_dir, keep=False)
         prepared = _prepare(config, part_of_study)
+        # Nothing is written before: a run that cannot begin leaves no folder.
+        if is_new:
+            settings.save_flagfile(config, folder / "flags.cfg")
+        for line in prepared.log:
+            log(folder, line)
         whole = prepared.images.whole
         journal = Journal(folder, whole.validation, whole.class_names, tau=config.tau)
         trained = _train(config, prepared.trainer, journal)
@@ -86,6 +92,8 @@ class _Prepared:
     """A note on the input scaling of a given classifier; "": there is none."""
     problem: str
     """Why a given classifier cannot be right; "": it can be, or there is none."""
+    log: tuple[str, ...]
+    """Lines for the run's log."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,8 +128,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
     folder, dataset = Path(config.output_dir), images.dataset
     if not part_of_study:
         check_place("export_dir", _export_folder(config, dataset.name))
-    log(folder, f"started with {dataset.name} {dataset.fingerprint}")
-
+    lines = [f"started with {dataset.name} {dataset.fingerprint}"]
     pixels = note = problem = ""
     if config.classifier:
         pixels, note = prepare.choose_pixels(
@@ -140,9 +147,10 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
             dataset,
             allow=config.allow_poor_classifier,
             batch_size=config.test_batch_size,
+            note=note,
         )
         weights = checkpoints.weights_id(network)
-        log(folder, f"adopted {config.classifier}, weights {weights}{note}")
+        lines.append(f"adopted {config.classifier}, weights {weights}{note}")
     trainer = Trainer(
         build,
         images.whole,
@@ -151,7 +159,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
         strategy,
         adopted=bool(config.classifier),
     )
-    return _Prepared(images, trainer, note, problem)
+    return _Prepared(images, trainer, note, problem, tuple(lines))
 
 
 def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:

@@ -114,7 +114,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
             name for name in values["finetune_method"] if name in values["method"]
         ]
     # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir", "data_dir"):
+    for name in ("output_dir", "export_dir", "data_dir", "classifier"):
         values[name] = os.path.expanduser(values[name])
     values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
     if values["dataset"] in OWN_DATA:
