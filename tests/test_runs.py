@@ -726,7 +726,7 @@ def test_what_collapsed_is_no_candidate_unless_asked_for():
 
     def chosen(**changes):
         changed = dataclasses.replace(config, **changes)
-        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, {})
+        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, None)
         return run_._choose_export(changed, scorer, predictions)
 
     assert chosen().method == "btcp"

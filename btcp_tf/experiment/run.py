@@ -301,7 +301,7 @@ def _notes(
     found += prepare.known_others(images.whole, images.others)
     if prepared.problem:
         found.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
-    return found + [f"{name}: {fact}" for name, fact in scored.scorer.facts.items()]
+    return found + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
 
 
 def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:

@@ -136,8 +136,8 @@ class Scorer:
     """Further classifiers of the ensemble."""
     scores: Mapping[str, Score]
     """Method → its score of the classifier's outputs, if it has no estimator."""
-    facts: Mapping[str, str]
-    """Method → how its fit went, for notes."""
+    reference: Reference
+    """What they were fitted on, with how that went in `facts`."""
 
     def __call__(
         self,
@@ -353,7 +353,7 @@ def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> 
         for name in settings.method
         if (prepare := METHODS[name].prepare) is not None
     }
-    return Scorer(settings, networks, members, scores, reference.facts)
+    return Scorer(settings, networks, members, scores, reference)
 
 
 def ensemble_mean(

@@ -63,8 +63,8 @@ class Trainer:
         *,
         members: int,
         folds: int,
-        describe: "Describe",
-        after_epoch: Callable[[str, list[dict[str, Any]]], None],
+        describe: "Describe | None" = None,
+        after_epoch: Callable[[str, list[dict[str, Any]]], None] = lambda stage, rows: None,
     ) -> Trained:
         """Trains the further classifiers, then the three phases of the run's own network.
 
