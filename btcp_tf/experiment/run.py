@@ -16,6 +16,7 @@ from btcp_tf.data import datasets, overlaps
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
+from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, save_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
 from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
 from btcp_tf.experiment.decide import EvaluationSettings
@@ -275,13 +276,11 @@ def _report(
     explained = None
     if decided.export.decision.predictor == CLASSIFIER:
         explained = scorer.explain(decided.export.decision.method, dataset.test.images)
-    publish.report_run(
-        folder,
-        scored.predictions,
-        journal.history,
-        dataset.test,
-        dataset.class_names,
-        explained,
+    if explained is not None:
+        save_explanations(folder / EXPLANATIONS_FILE, explained)
+    # Before the export, which may fail.
+    run_page.redraw_run(
+        folder, saved_model=EXPORT_OPEN, images=dataset.test.images, files=dataset.test.files
     )
 
 
