@@ -54,7 +54,7 @@ def setting(
     """Declares one setting: its default, its help and the values it accepts.
 
     Args:
-      default: Default value; its type is the setting's type. A tuple of words
+      default: Default value; its type is the setting's type. A tuple of texts
         is written as a comma-separated list on the command line.
       help: One line for `--help`.
       choices: Words that are accepted.
@@ -161,8 +161,8 @@ class Config:
     )
     classifier_pixels: str = setting(
         "auto",
-        "What --classifier reads for pixels from 0 to 255; auto: what it knows most validation "
-        "images by.",
+        "Input scaling of --classifier, for pixels from 0 to 255; auto tries all three and keeps "
+        "the one with the lowest cross-entropy on validation images.",
         choices=("auto", "0_255", "0_1", "-1_1"),
     )
     allow_poor_classifier: bool = setting(
@@ -454,7 +454,7 @@ class Config:
         return part(**{name: getattr(self, name) for name in names}, **more)
 
     def settings(self, *, results_only: bool = False) -> dict[str, str]:
-        """All settings as command-line words, in order of declaration.
+        """All settings as command-line text, in order of declaration.
 
         Args:
           results_only: Leave out what does not change the results (folders,
@@ -463,7 +463,7 @@ class Config:
         # One's own data is known by its path alone.
         also = ("data_dir",) if self.dataset in OWN_DATA else ()
         return {
-            field.name: to_word(getattr(self, field.name))
+            field.name: to_text(getattr(self, field.name))
             for field in dataclasses.fields(self)
             if field.metadata["changes_results"] or not results_only or field.name in also
         }
@@ -481,7 +481,7 @@ def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
         _require(times == 1, f"{name}: expected each name once, received {item} {times} times")
 
 
-def to_word(value: Any) -> str:
+def to_text(value: Any) -> str:
     """The command-line form of a setting's value."""
     if isinstance(value, tuple | list):
         return ",".join(value)
@@ -512,11 +512,11 @@ def check(field: dataclasses.Field, value: Any) -> Any:
 
     Args:
       field: One of `dataclasses.fields(Config)`.
-      value: What it is given; a number may be given as its word.
+      value: What it is given; a number may come as text.
 
     Returns:
-      The value in its one form, so that equal settings have equal words: the
-      number for a word, a float for a float setting, a tuple for a list.
+      The value in its one form, so that equal settings have equal text: the
+      number for text, a float for a float setting, a tuple for a list.
 
     Raises:
       ValueError: If the setting does not accept the value; names the setting.
@@ -534,8 +534,8 @@ def check(field: dataclasses.Field, value: Any) -> Any:
     if not isinstance(value, kind):
         wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
         raise ValueError(f"{field.name}: expected {wanted}, received {wording.quoted(value)}")
-    for word in (value,) if kind is str else value if kind is tuple else ():
-        if isinstance(word, str) and (wrong := wording.fault(word)):
+    for text in (value,) if kind is str else value if kind is tuple else ():
+        if isinstance(text, str) and (wrong := wording.fault(text)):
             raise ValueError(f"{field.name}: {wrong}")
     if kind is tuple:
         for name in value:
@@ -570,7 +570,7 @@ def _is_number(field: dataclasses.Field) -> bool:
 
 
 def _number(value: Any, whole: bool) -> float:
-    """`value`, a number or its word, as an int or float; NaN if it is none."""
+    """`value`, a number or its text, as an int or float; NaN if it is none."""
     if isinstance(value, bool) or (whole and not isinstance(value, numbers.Integral | str)):
         return math.nan
     try:

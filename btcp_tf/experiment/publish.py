@@ -58,12 +58,12 @@ def environment() -> dict[str, str]:
     """What besides the settings can change a figure: versions, platform, devices."""
     import tensorflow as tf
 
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
-        found[name] = "not installed"
+        versions[name] = "not installed"
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found | {
+            versions[name] = metadata.version(name)
+    return versions | {
         "platform": platform.platform(),
         # Physical ones: how a CPU is split is a setting of the run.
         "devices": ", ".join(
@@ -163,12 +163,12 @@ def find_replaced(
         version = publishing.replaced_version(target, publishing.publication_id(folder))
         if version is None:
             return None
-        found = compare(version)
+        comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]
         text = f"{version or target} and this model cannot be compared: {reason}"
         return Replaced(text, compared=False)
-    return Replaced(found.words(version), found.is_worse)
+    return Replaced(comparison.words(version), comparison.is_worse)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -289,18 +289,18 @@ def _notes(
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     images, dataset, path = prepared.images, prepared.images.dataset, config.classifier
-    found = [dataset.note] * bool(dataset.note)
+    about = [dataset.note] * bool(dataset.note)
     if path:
-        found.append(notes.of_classifier(path, scored.predictions, prepared.pixels))
-    found += notes.of_others(config.ood, images.others, dataset.test.images)
-    found += notes.of_taus(config.method, taus, config.tau)
-    found += notes.of_training(trained.stages.values())
-    found = list(dict.fromkeys(found))
-    found += overlaps.notes(dataset.overlaps, dataset.class_names)
-    found += prepare.known_others(images.whole, images.others)
+        about.append(notes.of_classifier(path, scored.predictions, prepared.pixels))
+    about += notes.of_others(config.ood, images.others, dataset.test.images)
+    about += notes.of_taus(config.method, taus, config.tau)
+    about += notes.of_training(trained.stages.values())
+    about = list(dict.fromkeys(about))
+    about += overlaps.notes(dataset.overlaps, dataset.class_names)
+    about += prepare.known_others(images.whole, images.others)
     if prepared.problem:
-        found.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
-    return found + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
+        about.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
+    return about + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
 
 
 def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:

@@ -101,10 +101,10 @@ class TrainedNetwork:
           FloatingPointError: If one is not finite.
         """
         with self.model():
-            found = self._infer(images)
-        check_finite(*found.values())
+            arrays = self._infer(images)
+        check_finite(*arrays.values())
         view = None if self._view is None else self._view(images)
-        return Outputs(**found, labels=labels, view=view)
+        return Outputs(**arrays, labels=labels, view=view)
 
     def probs(self, images: np.ndarray) -> np.ndarray:
         """Class probabilities `[n, k]` alone."""

@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags
 
 from btcp_tf.core import command, files, wording
-from btcp_tf.core.config import Config, to_word
+from btcp_tf.core.config import Config, to_text
 from btcp_tf.data.datasets import short_name
 from btcp_tf.evaluation import results
 from btcp_tf.experiment import run as run_
@@ -64,53 +64,53 @@ class Study:
 
     folder: Path
     cells: tuple[Cell, ...]
-    words: tuple[str, ...]
-    """The flags that were given, one word each."""
+    arguments: tuple[str, ...]
+    """The flags of the command line, one text each."""
     verbose: int
 
 
-def plan(words: Sequence[str], flag_values: flags.FlagValues) -> Study:
+def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
     """What to run, from a command line.
 
     Args:
-      words: The words after the program's name.
+      arguments: Arguments after the program's name.
       flag_values: From `study.define_flags`.
 
     Raises:
       ValueError: As `command.read` and `settings.parse`.
     """
-    command.read(flag_values, words)
+    command.read(flag_values, arguments)
     # Read anew for every cell below: this is what the command line says.
-    given: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
+    values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
     present = [name for name in flag_values if flag_values[name].present]
-    datasets = [name for name in given["dataset"].split(",") if name]
+    datasets = [name for name in values["dataset"].split(",") if name]
     if len(set(datasets)) != len(datasets) or not datasets:
         raise ValueError(
-            f"dataset: expected names of data sets, each once, received {given['dataset']!r}"
+            f"dataset: expected names of data sets, each once, received {values['dataset']!r}"
         )
-    short = {name: short_name(name, given["data_dir"]) for name in datasets}
-    parts = filter(None, ["study", *short.values(), given["preset"]])
-    folder = Path(given["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
+    short = {name: short_name(name, values["data_dir"]) for name in datasets}
+    parts = filter(None, ["study", *short.values(), values["preset"]])
+    folder = Path(values["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
     methods = [name for name in METHODS if name != "ensemble" or "ensemble_members" in present]
-    # A study does all that it can, unless the words behind say otherwise.
-    wishes = [f"--method={','.join(methods)}", "--shift", *words]
-    ood = given["ood"] if "ood" in present else ["pair"]
-    first = int(given["seed"])
+    # A study does all that it can, unless the command line says otherwise.
+    wishes = [f"--method={','.join(methods)}", "--shift", *arguments]
+    ood = values["ood"] if "ood" in present else ["pair"]
+    first = int(values["seed"])
     cells: list[Cell] = []
     ablations: list[Cell] = []
     for dataset in datasets:
         others = _others(ood, dataset)
-        for seed in range(first, first + given["seeds"]):
+        for seed in range(first, first + values["seeds"]):
             name = f"{short[dataset]}-seed{seed}"
             place = [f"--dataset={dataset}", f"--seed={seed}", f"--output_dir={folder / name}"]
             cells.append(Cell(name, parse([*wishes, *place, f"--ood={others}"], flag_values)))
-            if seed == first and given["ablation"] and "btcp" in cells[-1].config.method:
+            if seed == first and values["ablation"] and "btcp" in cells[-1].config.method:
                 ablations += _ablations(folder, cells[-1], short[dataset])
     return Study(
         folder,
         (*cells, *ablations),
-        tuple(f"--{name}={to_word(given[name])}" for name in present),
-        int(given["verbose"]),
+        tuple(f"--{name}={to_text(values[name])}" for name in present),
+        int(values["verbose"]),
     )
 
 
@@ -171,7 +171,7 @@ def run(study: Study) -> int:
         failed |= unreadable
         if not rows:
             raise RuntimeError("expected at least one run that ends, received none")
-        extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.words]}
+        extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.arguments]}
         results.save_rows(folder / "results.json", rows, extra)
         page = study_page.write_study_report(folder)
         if study.verbose:
@@ -225,8 +225,8 @@ def gather(
     for cell in cells:
         path = folder / cell.name / "results.json"
         try:
-            found, about = results.load_rows(path)
-            if not found or not about.keys() >= _OF_A_RUN:
+            saved, about = results.load_rows(path)
+            if not saved or not about.keys() >= _OF_A_RUN:
                 raise ValueError("it is not complete")
         except (ValueError, OSError) as error:
             unreadable[cell.name] = (
@@ -237,7 +237,7 @@ def gather(
             continue
         rows += [
             row | {"ablation": cell.ablation, "cell": cell.name}
-            for row in found
+            for row in saved
             # An ablation repeats its base's mcp.
             if not cell.ablation or row["method"] == "btcp"
         ]
