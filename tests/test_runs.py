@@ -391,7 +391,7 @@ def test_a_given_classifier_reads_pixels_as_it_is_surest_of_the_truth(tmp_path, 
     file = str(tmp_path / "my.keras")
     found, words = prepare.choose_pixels(file, digits)
     assert found == pixels
-    assert f"it reads pixels as {pixels} (cross entropy on validation images: " in words
+    assert f"input scaling is {pixels} (cross-entropy on validation images: " in words
     assert prepare.choose_pixels(file, digits, pixels="0_1")[0] == "0_1"
 
 
@@ -726,7 +726,7 @@ def test_what_collapsed_is_no_candidate_unless_asked_for():
 
     def chosen(**changes):
         changed = dataclasses.replace(config, **changes)
-        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, {})
+        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, None)
         return run_._choose_export(changed, scorer, predictions)
 
     assert chosen().method == "btcp"

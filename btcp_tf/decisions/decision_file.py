@@ -5,7 +5,7 @@ import json
 import os
 
 from btcp_tf import thresholds
-from btcp_tf.core import files
+from btcp_tf.core import files, json_files
 from btcp_tf.evaluation import keys, predictions
 from btcp_tf.evaluation.keys import CALIBRATION, Predictor
 from btcp_tf.evaluation.predictions import Predictions
@@ -47,14 +47,13 @@ def save_decision(folder: str | os.PathLike, decision: Decision, saved_model: st
       saved_model: Path of the SavedModel, or why there is none.
     """
     content = {
-        "threshold": dataclasses.asdict(decision.threshold),
+        "threshold": decision.threshold,
         "predictions": keys.predictions_file(CALIBRATION, decision.predictor),
         "column": decision.method,
         "reason": decision.reason,
         "saved_model": saved_model,
     }
-    with files.atomic_path(files.as_path("folder", folder) / DECISION_FILE) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    json_files.write(files.as_path("folder", folder) / DECISION_FILE, content, indent=2)
 
 
 def load_decision(folder: str | os.PathLike) -> Decision | None:

@@ -250,7 +250,7 @@ def choose_pixels(
     from btcp_tf.networks.plausibility import class_order
     from btcp_tf.training.inference import Inference
 
-    note = "; it reads pixels as "
+    note = "; its input scaling is "
     if pixels != "auto":
         return pixels, note + pixels
     images = dataset.validation.images[:_PIXEL_IMAGES]
@@ -266,8 +266,8 @@ def choose_pixels(
         of_label = probs[np.arange(len(labels)), answers].astype(np.float64)
         cross_entropy[name] = -np.log(np.maximum(of_label, 1e-12)).mean()
     best = min(cross_entropy, key=lambda name: cross_entropy[name])
-    values = ", ".join(f"{value:.4g} as {name}" for name, value in cross_entropy.items())
-    return best, f"{note}{best} (cross entropy on validation images: {values})"
+    values = ", ".join(f"{value:.4g} for {name}" for name, value in cross_entropy.items())
+    return best, f"{note}{best} (cross-entropy on validation images: {values})"
 
 
 def refuse_poor_classifier(

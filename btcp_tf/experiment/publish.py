@@ -10,16 +10,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from btcp_tf.core import command, files, wording
-from btcp_tf.data.splits import Dataset, Split
+from btcp_tf.core import command, json_files, wording
+from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
-from btcp_tf.evaluation import explanations, keys, results
-from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations
-from btcp_tf.evaluation.keys import CALIBRATION, TEST, VALIDATION
+from btcp_tf.evaluation import keys, results
+from btcp_tf.evaluation.keys import CALIBRATION, VALIDATION
 from btcp_tf.evaluation.predictions import Predictions, save_predictions
 from btcp_tf.experiment import journal
-from btcp_tf.experiment.values import AllPredictions, Row
+from btcp_tf.experiment.values import AllPredictions
 from btcp_tf.reporting import run_page
 from btcp_tf.serving import publishing
 from btcp_tf.serving.publishing import PUBLICATION, Comparison
@@ -59,12 +58,12 @@ def environment() -> dict[str, str]:
     """What besides the settings can change a figure: versions, platform, devices."""
     import tensorflow as tf
 
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
-        found[name] = "not installed"
+        versions[name] = "not installed"
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found | {
+            versions[name] = metadata.version(name)
+    return versions | {
         "platform": platform.platform(),
         # Physical ones: how a CPU is split is a setting of the run.
         "devices": ", ".join(
@@ -81,53 +80,13 @@ def save_answers(folder: Path, predictions: AllPredictions) -> None:
         save_predictions(folder / keys.predictions_file(image_set, predictor), answers)
 
 
-def report_run(
-    folder: Path,
-    predictions: AllPredictions,
-    history: list[Row],
-    test: Split,
-    class_names: tuple[str, ...],
-    explained: Explanations | None,
-) -> None:
-    """Writes figures and page, before the export, which may fail.
-
-    Args:
-      folder: The run's folder, with `results.json` and `decision.json`.
-      predictions: Those of the test images are shown.
-      history: Rows of all epochs.
-      test: The test set.
-      class_names: Names by class number.
-      explained: What moved the exported u of each test image; None: unknown.
-    """
-    if explained is not None:
-        explanations.save_explanations(folder / EXPLANATIONS_FILE, explained)
-    rows, extra = results.load_rows(folder / "results.json")
-    run_page.write_run_report(
-        folder,
-        rows,
-        {who: answers for (images, who), answers in predictions.items() if images == TEST},
-        history,
-        images=test.images,
-        class_names=class_names,
-        settings=extra["settings"],
-        environment=extra["environment"],
-        notes=extra["notes"],
-        saved_model=EXPORT_OPEN,
-        promises=extra["promises"],
-        decision=decision_file.load_decision(folder),
-        explanations=explained,
-        files=test.files,
-    )
-
-
 def finish_run(folder: Path, decision: Decision, end: End) -> None:
     """Writes how the run ended where it is to be read, `finished.json` last."""
     decision_file.save_decision(folder, decision, end.saved_model)
     page = folder / "report.html"
     replaced = page.exists() and run_page.replace_saved_model(folder, end.saved_model)
     journal.log(folder, f"exported: {end.saved_model}")
-    with files.atomic_path(folder / FINISHED_FILE) as temporary:
-        temporary.write_text(json.dumps(dataclasses.asdict(end)) + "\n")
+    json_files.write(folder / FINISHED_FILE, end)
     if not replaced:
         # Another version wrote the page, or nobody.
         run_page.redraw_run(folder)
@@ -204,12 +163,12 @@ def find_replaced(
         version = publishing.replaced_version(target, publishing.publication_id(folder))
         if version is None:
             return None
-        found = compare(version)
+        comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]
         text = f"{version or target} and this model cannot be compared: {reason}"
         return Replaced(text, compared=False)
-    return Replaced(found.words(version), found.is_worse)
+    return Replaced(comparison.words(version), comparison.is_worse)
 
 
 @dataclasses.dataclass(frozen=True)

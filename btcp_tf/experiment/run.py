@@ -16,6 +16,7 @@ from btcp_tf.data import datasets, overlaps
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
+from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, save_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
 from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
 from btcp_tf.experiment.decide import EvaluationSettings
@@ -275,13 +276,11 @@ def _report(
     explained = None
     if decided.export.decision.predictor == CLASSIFIER:
         explained = scorer.explain(decided.export.decision.method, dataset.test.images)
-    publish.report_run(
-        folder,
-        scored.predictions,
-        journal.history,
-        dataset.test,
-        dataset.class_names,
-        explained,
+    if explained is not None:
+        save_explanations(folder / EXPLANATIONS_FILE, explained)
+    # Before the export, which may fail.
+    run_page.redraw_run(
+        folder, saved_model=EXPORT_OPEN, images=dataset.test.images, files=dataset.test.files
     )
 
 
@@ -290,18 +289,18 @@ def _notes(
 ) -> list[str]:
     """What a reader must know before believing the figures."""
     images, dataset, path = prepared.images, prepared.images.dataset, config.classifier
-    found = [dataset.note] * bool(dataset.note)
+    about = [dataset.note] * bool(dataset.note)
     if path:
-        found.append(notes.of_classifier(path, scored.predictions, prepared.pixels))
-    found += notes.of_others(config.ood, images.others, dataset.test.images)
-    found += notes.of_taus(config.method, taus, config.tau)
-    found += notes.of_training(trained.stages.values())
-    found = list(dict.fromkeys(found))
-    found += overlaps.notes(dataset.overlaps, dataset.class_names)
-    found += prepare.known_others(images.whole, images.others)
+        about.append(notes.of_classifier(path, scored.predictions, prepared.pixels))
+    about += notes.of_others(config.ood, images.others, dataset.test.images)
+    about += notes.of_taus(config.method, taus, config.tau)
+    about += notes.of_training(trained.stages.values())
+    about = list(dict.fromkeys(about))
+    about += overlaps.notes(dataset.overlaps, dataset.class_names)
+    about += prepare.known_others(images.whole, images.others)
     if prepared.problem:
-        found.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
-    return found + [f"{name}: {fact}" for name, fact in scored.scorer.facts.items()]
+        about.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
+    return about + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
 
 
 def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:

@@ -101,10 +101,10 @@ class TrainedNetwork:
           FloatingPointError: If one is not finite.
         """
         with self.model():
-            found = self._infer(images)
-        check_finite(*found.values())
+            arrays = self._infer(images)
+        check_finite(*arrays.values())
         view = None if self._view is None else self._view(images)
-        return Outputs(**found, labels=labels, view=view)
+        return Outputs(**arrays, labels=labels, view=view)
 
     def probs(self, images: np.ndarray) -> np.ndarray:
         """Class probabilities `[n, k]` alone."""
@@ -136,8 +136,8 @@ class Scorer:
     """Further classifiers of the ensemble."""
     scores: Mapping[str, Score]
     """Method → its score of the classifier's outputs, if it has no estimator."""
-    facts: Mapping[str, str]
-    """Method → how its fit went, for notes."""
+    reference: Reference
+    """What they were fitted on, with how that went in `facts`."""
 
     def __call__(
         self,
@@ -353,7 +353,7 @@ def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> 
         for name in settings.method
         if (prepare := METHODS[name].prepare) is not None
     }
-    return Scorer(settings, networks, members, scores, reference.facts)
+    return Scorer(settings, networks, members, scores, reference)
 
 
 def ensemble_mean(

@@ -63,8 +63,8 @@ class Trainer:
         *,
         members: int,
         folds: int,
-        describe: "Describe",
-        after_epoch: Callable[[str, list[dict[str, Any]]], None],
+        describe: "Describe | None" = None,
+        after_epoch: Callable[[str, list[dict[str, Any]]], None] = lambda stage, rows: None,
     ) -> Trained:
         """Trains the further classifiers, then the three phases of the run's own network.
 
@@ -158,11 +158,11 @@ def recipes(methods: tuple[str, ...], ohem_fraction: float) -> dict[str, "Recipe
     }
 
 
-def _without(dataset: Dataset, rows: np.ndarray, words: str) -> Dataset:
+def _without(dataset: Dataset, rows: np.ndarray, what: str) -> Dataset:
     """The data set without some training images, with fingerprints of its own."""
     return dataclasses.replace(
         dataset,
         train=dataset.train.take(~rows),
-        fingerprint=f"{dataset.fingerprint} {words}",
-        former_fingerprints=tuple(f"{mark} {words}" for mark in dataset.former_fingerprints),
+        fingerprint=f"{dataset.fingerprint} {what}",
+        former_fingerprints=tuple(f"{mark} {what}" for mark in dataset.former_fingerprints),
     )

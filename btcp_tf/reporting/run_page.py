@@ -369,14 +369,22 @@ def _decision_words(chosen: Threshold, test: Outcome) -> Text:
     )
 
 
-def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list[dict[str, Any]]]:
-    """Draws a run's report again from its files; returns the page's path and the rows."""
+def redraw_run(
+    folder: Path, output_dir: Path | None = None, *, saved_model: str = "", **pictures: Any
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Draws a run's report from its files; returns the page's path and the rows.
+
+    Args:
+      folder: The run's folder.
+      output_dir: Where the report goes; None: to the run's folder.
+      saved_model: See `write_run_report`, for a run that is not finished.
+      **pictures: `images` and `files` as in `write_run_report`, for the first report of a run.
+    """
     rows, extra = load_rows(folder / "results.json")
     predictions = page_parts.load_predictions(folder, rows)
     if not predictions:
         raise ValueError(f"{folder}: expected predictions.npz of a run, received none")
     finished = folder / "finished.json"
-    saved_model = ""
     if finished.exists():
         saved_model = str(json.loads(finished.read_text(encoding="utf-8")).get("saved_model", ""))
     page = write_run_report(
@@ -395,5 +403,6 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         explanations=load_explanations(
             folder / EXPLANATIONS_FILE, len(predictions[CLASSIFIER].predicted)
         ),
+        **pictures,
     )
     return page, rows

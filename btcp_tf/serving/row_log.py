@@ -107,7 +107,7 @@ def changes(settings: Mapping[str, Any], saved: Any) -> str:
     changed = [name for name in now if now[name] != then.get(name)]
     return ", ".join(
         _CHANGED.get(name)
-        or f"{name} {config.to_word(now[name])} in place of {config.to_word(then.get(name))}"
+        or f"{name} {config.to_text(now[name])} in place of {config.to_text(then.get(name))}"
         for name in changed
         if _IMPLIED.get(name) not in changed
     )
