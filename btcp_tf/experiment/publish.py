@@ -209,7 +209,7 @@ def find_replaced(
         reason = wording.one_line(error)[:300]
         text = f"{version or target} and this model cannot be compared: {reason}"
         return Replaced(text, compared=False)
-    return Replaced(found.words(version), found.is_worse)
+    return Replaced(found.text(version), found.is_worse)
 
 
 @dataclasses.dataclass(frozen=True)
