@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import ENDINGS
@@ -19,8 +21,7 @@ def write(path, rows=ROWS):
     if path.suffix == ".jsonl":
         path.write_text("\n\n".join(map(json.dumps, rows)))
     elif path.suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
         lines = ["\ufeffinput, labels ,u,probs_0,probs_1,problem"]
         for row in rows:
@@ -206,9 +207,8 @@ def test_damaged_parquet_is_refused_in_one_line(tmp_path):
         with pytest.raises(ValueError, match="rows.parquet: expected a Parquet file") as error:
             tabular.read(path)
         assert "\n" not in str(error.value)
-    pyarrow = pytest.importorskip("pyarrow")
     twice = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"])
-    pytest.importorskip("pyarrow.parquet").write_table(twice, path)
+    parquet.write_table(twice, path)
     with pytest.raises(ValueError, match="expected names, each once, received a, a"):
         tabular.read(path)
 

@@ -1,5 +1,6 @@
 """What a model of `model.join` answers: predictions, u, and u of MCP."""
 
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -52,22 +53,27 @@ class Scoring:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        # As it is exported: with logit(u), if u is made of one.
-        self._model = models.with_logit(model)
-        self._u = "logit" if "logit" in self._model.output else "uncertainty"
+        self._model = model
         self._inferences: dict[int, CheckedInference] = {}
 
     def __call__(
         self, x: Any, y: Any, batch_size: int, *, like: InputRange | None, hashed: bool = False
     ) -> Scored:
         """Scores inputs; arguments and errors as of `CheckedInference`."""
+        served = self._served
+        name = "logit" if "logit" in served.output else "uncertainty"
         if batch_size not in self._inferences:
             # Traced once: it takes seconds for a large network.
-            ends = [self._model.output[name] for name in ("probs", self._u)]
-            ends.append(self._model.get_layer("mcp_logit").output)
-            model = keras.Model(self._model.input, ends)
+            ends = [served.output["probs"], served.output[name]]
+            model = keras.Model(served.input, [*ends, served.get_layer("mcp_logit").output])
             self._inferences[batch_size] = CheckedInference(model, batch_size)
         found = self._inferences[batch_size](x, y, like=like, hashed=hashed)
         probs, u, z = found.outputs
         mcp = special.expit(z[:, 0].astype(np.float64))
-        return Scored(probs, models.uncertainty_of({self._u: u}), mcp, *found[1:])
+        return Scored(probs, models.uncertainty_of({name: u}), mcp, *found[1:])
+
+    @functools.cached_property
+    def _served(self) -> keras.Model:
+        """The model as it is exported: with logit(u), if u is made of one. Its few weights are
+        copied now and not when the model is made, which may get others before it is used."""
+        return models.with_logit(self._model)

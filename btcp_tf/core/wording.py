@@ -19,7 +19,12 @@ _SHOWN = 80
 
 
 def quoted(value: object) -> str:
-    """A value as in code, on one line, the middle of a long one left out."""
+    """A value as in code, on one line, the middle of a long one left out.
+
+    Example:
+      >>> quoted("mnist")
+      "'mnist'"
+    """
     words = repr(value)
     if len(words) <= _SHOWN:
         return words
@@ -30,6 +35,10 @@ def suggestion(received: object, known: Iterable[str]) -> str:
     """`; did you mean mnist?` for what is nearly one of the known words, else nothing.
 
     A word that is a part of some of them (`epochs` of `classifier_epochs`) may stand for these.
+
+    Example:
+      >>> suggestion("minst", ["mnist", "cifar10"])
+      '; did you mean mnist?'
     """
     word, known = str(received).lower().replace("-", "_"), list(known)
     found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
@@ -38,7 +47,12 @@ def suggestion(received: object, known: Iterable[str]) -> str:
 
 
 def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
-    """The message of an error: `what` is none of the words that are known."""
+    """The message of an error: `what` is none of the words that are known.
+
+    Example:
+      >>> expected_one_of("dataset", ["mnist", "digits"], "digit")
+      "dataset: expected one of mnist, digits, received 'digit'; did you mean digits?"
+    """
     known = list(known)
     words = quoted(received) if received else "none"
     return f"{what}: expected one of {', '.join(known)}, received {words}" + suggestion(
@@ -47,7 +61,14 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
 
 
 def fault(text: str) -> str:
-    """Why no setting, file or folder of this program can be called so; "" if one can."""
+    """Why no setting, file or folder of this program can be called so; "" if one can.
+
+    Example:
+      >>> fault("gs://bucket/run")[:35]
+      'expected a path on this machine, re'
+      >>> fault("runs/digits")
+      ''
+    """
     if strange := _control(text):
         return f"expected text without control characters, received {strange} in {quoted(text)}"
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
@@ -184,8 +205,13 @@ _PICKLED = {
 
 
 def cause(error: object) -> str:
-    """What an error or a warning says, without the places in TensorFlow's graphs around it and
-    without advice that nobody should follow."""
+    r"""What an error or a warning says, without the places in TensorFlow's graphs around it and
+    without advice that nobody should follow.
+
+    Example:
+      >>> cause("Graph execution error:\nx: expected [n]")
+      'x: expected [n]'
+    """
     if full := _full_disk(error):
         return full
     words = _NOISE.sub("", str(error))
@@ -255,3 +281,23 @@ def _drawn(character: str) -> str:
         return "\ufffd"
     # Marks of direction and joining, which have no shape of their own.
     return "" if category == "Cf" else character
+
+
+def percent_text(share: float, interval: tuple[float, float]) -> str:
+    """A share and its interval in percent, such as `5.00 % [3.10, 7.90]`.
+
+    Example:
+      >>> percent_text(0.05, (0.0164, 0.1128))
+      '5.00 % [1.64, 11.28]'
+    """
+    return f"{100 * share:.2f} % {interval_text(interval)}"
+
+
+def interval_text(interval: tuple[float, float]) -> str:
+    """An interval of shares in percent, such as `[3.10, 7.90]`."""
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
+def p_text(value: float) -> str:
+    """A p-value with four decimals, such as `0.0312` or `< 0.0001`."""
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
