@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command line is wrong, or names a file of a kind that is not read or written. 130: Ctrl-C.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: The arguments behind the program's name; None takes those of this process.
     """
     flag_values = _define_flags()
     with command.reading(argv, flag_values, USAGE) as leftovers:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line and carries it out; returns the exit status.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: The arguments behind the program's name; None takes those of this process.
     """
     flag_values = flags.FlagValues()
     command.define_settings(_SETTINGS, flag_values)
@@ -121,25 +121,25 @@ def _calibration(
 
 def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
     """Labeled scores of a model of these classes."""
-    found = load_scores(path, (COLUMN,))
-    if found.labels is None or (found.labels < 0).any():
-        received = "none" if found.labels is None else "rows without one"
+    rows = load_scores(path, (COLUMN,))
+    if rows.labels is None or (rows.labels < 0).any():
+        received = "none" if rows.labels is None else "rows without one"
         raise ValueError(f"{path}: expected a label in every row, received {received}")
-    if found.column != COLUMN:
-        raise ValueError(f"{path}: expected a column {COLUMN}, received {found.column}")
+    if rows.column != COLUMN:
+        raise ValueError(f"{path}: expected a column {COLUMN}, received {rows.column}")
     k = len(class_names)
-    highest = int(max(found.predicted.max(), found.labels.max()))
+    highest = int(max(rows.predicted.max(), rows.labels.max()))
     names = list(map(wording.clean, class_names))
-    foreign = [name for number, name in found.class_names.items() if name != names[number]]
-    if found.classes not in (None, k) or highest >= k or foreign:
-        received = f"{found.classes or highest + 1} classes"
+    foreign = [name for number, name in rows.class_names.items() if name != names[number]]
+    if rows.classes not in (None, k) or highest >= k or foreign:
+        received = f"{rows.classes or highest + 1} classes"
         if foreign:
             received = f"the class name {foreign[0]!r}"
         raise ValueError(
             f"{path}: expected answers of this model, of {k} classes ({', '.join(class_names)}), "
             f"received {received}: the scores of another model"
         )
-    return Predictions(found.labels, None, found.predicted, {COLUMN: found.uncertainty})
+    return Predictions(rows.labels, None, rows.predicted, {COLUMN: rows.uncertainty})
 
 
 def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> Threshold:

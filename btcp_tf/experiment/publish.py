@@ -168,7 +168,7 @@ def find_replaced(
         reason = wording.one_line(error)[:300]
         text = f"{version or target} and this model cannot be compared: {reason}"
         return Replaced(text, compared=False)
-    return Replaced(comparison.words(version), comparison.is_worse)
+    return Replaced(comparison.text(version), comparison.is_worse)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -221,10 +221,15 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
     mcp = None if "mcp" in config.method else scored.scorer.mcp(dataset.calibration.images)
     worse = decide.worse_than_mcp(decision, mcp, config.take(EvaluationSettings))
     predicted = export.held_out["validation"].predicted
+    load = functools.partial(
+        datasets.load, config.dataset, config.data_dir, size=config.size, bad_files=config.bad_files
+    )
     replaced = publish.find_replaced(
         folder,
         export.target,
-        lambda version: publishing.compare_with(version, predicted, dataset, config, datasets.load),
+        lambda version: publishing.compare_with(
+            version, predicted, dataset, load, classifier=config.classifier
+        ),
     )
     about = [replaced.note] if replaced and replaced.note else []
     return _Decided(export, replaced, worse + warnings + about)

@@ -119,27 +119,27 @@ def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
     """An output in its type and shape."""
     dtype = ANSWERS[key]
     try:
-        # Text as it comes: NumPy would make text of other things beside it.
-        found = np.asarray(value, object if dtype.kind == "U" else None)
+        # Text as objects: NumPy would turn everything beside it into text.
+        array = np.asarray(value, object if dtype.kind == "U" else None)
     except (OverflowError, ValueError):
-        found = np.empty((), object)
+        array = np.empty((), object)
     if dtype.kind == "U":
-        texts = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in found.flat]
+        texts = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in array.flat]
         if all(isinstance(text, str) for text in texts):
-            found = np.array(texts, np.str_).reshape(found.shape)
+            array = np.array(texts, np.str_).reshape(array.shape)
     kinds = {"i": "iu", "U": "U", "f": "fiu", "b": "b"}[dtype.kind]
     if (
-        found.dtype.kind not in kinds
-        or found.ndim != (2 if key == "probs" else 1)
-        or len(found) != n
+        array.dtype.kind not in kinds
+        or array.ndim != (2 if key == "probs" else 1)
+        or len(array) != n
     ):
         kind = "str" if dtype.kind == "U" else dtype.name
         shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
         raise transport.unexpected(
-            where, f"{key} {kind} {shape}", f"{found.dtype} {list(found.shape)}"
+            where, f"{key} {kind} {shape}", f"{array.dtype} {list(array.shape)}"
         )
     with np.errstate(over="ignore"):
-        return found if dtype.kind == "U" else found.astype(dtype)
+        return array if dtype.kind == "U" else array.astype(dtype)
 
 
 def no_answers(signature: Signature | None) -> dict[str, np.ndarray]:

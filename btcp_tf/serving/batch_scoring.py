@@ -80,7 +80,7 @@ class _Job:
     directory: Path
     """The version directory of the model."""
     about: Mapping[str, Any]
-    """What the model says of itself."""
+    """Content of the model's `btcp_tf.json`."""
     place: Path
     """Where the inputs are."""
     output: Path
@@ -321,7 +321,7 @@ def _version(package: str) -> str:
 
 
 def _model_fingerprint(directory: Path) -> str:
-    """A hash that changes with the network, its weights or what the model says of itself."""
+    """A hash that changes with the network, its weights or its `btcp_tf.json`."""
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
     for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT_FILE):

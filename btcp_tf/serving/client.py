@@ -329,7 +329,7 @@ def _check_headers(headers: Any) -> None:
 def _blame(ask: Callable[[int, int], Any], start: int, stop: int, refusal: Refused) -> None:
     """Raises the refusal of a request again, with the place of the first file that is at fault.
 
-    Returns if that cannot be told: if each half is answered, or there is trouble of another kind.
+    Returns where no file is at fault: each half is answered, or fails in another way.
     """
     if stop - start == 1:
         raise ValueError(

@@ -65,14 +65,14 @@ def check(
     """
     sizes = sorted({0, 1, len(sample_images)})
     inputs, rows = calibration or (None, None)
-    found = _fresh_answers(directory, sample_images, sizes, blueprint.intake.scale, inputs)
+    answers = _fresh_answers(directory, sample_images, sizes, blueprint.intake.scale, inputs)
     limit = signatures.limit_of(blueprint.threshold)
     names = list(signatures.signatures(blueprint.model, blueprint.intake))
     wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
     for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
         for signature in names:
             # Whether it decides by its own u, whose last digits may differ.
-            u = found.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
+            u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
             decided = answer | {"accept": u.astype(np.float64) < limit}
             wanted |= {f"{size}/{signature}/{name}": value for name, value in decided.items()}
     if rows is not None:
@@ -88,7 +88,7 @@ def check(
         for signature in exact:
             wanted |= {f"calibration/{signature}/{name}": x for name, x in answer.items()}
     with_logit = "logit" in models.with_logit(blueprint.model).output
-    if differences := _differences(found, wanted, with_logit):
+    if differences := _differences(answers, wanted, with_logit):
         raise RuntimeError(
             "export: expected a SavedModel that answers like the Keras model, received "
             + "; ".join(differences)
@@ -174,23 +174,23 @@ def _keras_answers(
 
 
 def _differences(
-    found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], with_logit: bool = False
+    answers: dict[str, np.ndarray], wanted: dict[str, np.ndarray], with_logit: bool = False
 ) -> list[str]:
-    """What differs, in words, one line for each answer; empty where nothing does.
+    """A line for each answer that differs.
 
     Args:
-      found: By "<which inputs>/<signature>/<answer>".
+      answers: By "<which inputs>/<signature>/<answer>".
       wanted: The same.
       with_logit: Whether u is made of a logit, so that a small u is right to all of its digits.
     """
-    if found.keys() != wanted.keys():
-        return [f"the answers {sorted(found)} in place of {sorted(wanted)}"]
+    if answers.keys() != wanted.keys():
+        return [f"the answers {sorted(answers)} in place of {sorted(wanted)}"]
     lines = []
     for key, want in wanted.items():
         size, signature, name = key.split("/")
         which = "of the calibration rows" if size == "calibration" else f"of a batch of {size}"
-        got, where = found[key], f"{signature}: {name} {which}"
-        # Words are as wide as the longest of them.
+        got, where = answers[key], f"{signature}: {name} {which}"
+        # Text is as wide as the longest of it.
         same_kind = got.dtype == want.dtype or got.dtype.kind == want.dtype.kind == "S"
         if not same_kind or got.shape != want.shape:
             lines.append(f"{where}: {got.dtype} {got.shape} in place of {want.dtype} {want.shape}")
@@ -208,9 +208,9 @@ def _differences(
 
 
 def _close(got: np.ndarray, want: np.ndarray, small: bool) -> np.ndarray:
-    """Whether logits of float32 p agree within `TOLERANCE`, as far as the digits of p tell.
+    """Whether logits of float32 p agree within `TOLERANCE`, as far as the digits of p tell them.
 
-    The derivative of p is p (1 - p).
+    `small`: whether a small p is exact to all of its digits. dp / dlogit(p) is p (1 - p).
     """
     got, want = got.astype(np.float64), want.astype(np.float64)
     # Digits of float32 below, at and above 1/2; a small p has more of them.
@@ -223,8 +223,15 @@ def _close(got: np.ndarray, want: np.ndarray, small: bool) -> np.ndarray:
 def check_digits(
     source: Path, threshold: Threshold, held_out: Mapping[str, Predictions], by_logit: bool
 ) -> None:
-    """ValueError where the model cannot accept what u < tau accepts of the calibration rows, since
-    one of the two has no more than the digits of float32."""
+    """ValueError where a SavedModel would accept other calibration rows than those with u < tau,
+    because one of the two has only the digits of float32.
+
+    Args:
+      source: The version directory.
+      threshold: The new threshold.
+      held_out: Predictions files by name.
+      by_logit: Whether the model compares logits.
+    """
     rows, tau = held_out.get("calibration"), threshold.tau
     if rows is None or tau is None:
         return
@@ -258,22 +265,22 @@ def _method(source: Path) -> str:
 def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:
     """Raises RuntimeError unless two versions answer alike but for their decision."""
     old, new = (tf.saved_model.load(str(path)).signatures for path in (source, changed))
-    # The graph is a copy: where `about` of the source takes nothing, as it once did, it does here.
-    told = new["about"]
-    asked = {name: tf.constant(["?"]) for name in told.structured_input_signature[1]}
-    if np.ravel(told(**asked)["json"].numpy())[0].decode() != about:
+    # The graph is a copy: `about` of models of version 0.1.0 has no input here either.
+    answer = new["about"]
+    inputs = {name: tf.constant(["?"]) for name in answer.structured_input_signature[1]}
+    if np.ravel(answer(**inputs)["json"].numpy())[0].decode() != about:
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
     images = _warmup_inputs(source / WARMUP_FILE)
-    wanted, found = (
+    wanted, answers = (
         {name: value.numpy() for name, value in s[SIGNATURE](images=images).items()}
         for s in (old, new)
     )
-    u = found["uncertainty"].astype(np.float64)
+    u = answers["uncertainty"].astype(np.float64)
     if (
-        (wanted["predicted"] != found["predicted"]).any()
+        (wanted["predicted"] != answers["predicted"]).any()
         # It is rounded to the side of tau that it is on.
-        or not _close(found["uncertainty"], wanted["uncertainty"], True).all()
-        or (found["accept"] != (u < signatures.limit_of(threshold))).any()
+        or not _close(answers["uncertainty"], wanted["uncertainty"], True).all()
+        or (answers["accept"] != (u < signatures.limit_of(threshold))).any()
     ):
         raise RuntimeError(
             "export: expected the answers of the version that was copied, received others"

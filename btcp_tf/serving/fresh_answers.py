@@ -37,7 +37,7 @@ def main(
 
     def files(images: Any) -> tf.Tensor:
         pixels = np.rint((images - scale[1]) / scale[0]).astype(np.uint8)
-        # Of a type, since an empty list would be one of floats.
+        # With a type: an empty list would become floats.
         return tf.constant([tf.io.encode_png(image).numpy() for image in pixels], tf.string)
 
     inputs: dict[str, Callable[[Any], Mapping[str, tf.Tensor]]] = {
@@ -53,14 +53,14 @@ def main(
     signatures = tf.saved_model.load(directory).signatures
     images = np.load(images_file)
     about = signatures["about"](ask=tf.constant(["", "?"]))["json"].numpy()
-    found = {"2/about/json": about.astype("S")}
+    written = {"2/about/json": about.astype("S")}
     known = [name for name in inputs if name in signatures]
     for size in sizes:
         for signature in known:
             for name, value in answer(signature, images[:size]).items():
                 # Text comes as Python objects, which a file of arrays does not hold.
                 value = value.astype("S") if value.dtype == "O" else value
-                found[f"{size}/{signature}/{name}"] = value
+                written[f"{size}/{signature}/{name}"] = value
     rows = np.load(rows_file, mmap_mode="r") if rows_file else images[:0]
     # Files hold whole pixels alone, which float inputs need not be.
     exact = known if images.dtype == np.uint8 else ["serving_default"]
@@ -68,8 +68,8 @@ def main(
         starts = range(0, len(rows), batch_size)
         parts = [answer(signature, np.array(rows[n : n + batch_size])) for n in starts]
         for name in ("predicted", "uncertainty", "accept"):
-            found[f"calibration/{signature}/{name}"] = np.concatenate([p[name] for p in parts])
-    np.savez(answers_file, **found)
+            written[f"calibration/{signature}/{name}"] = np.concatenate([p[name] for p in parts])
+    np.savez(answers_file, **written)
 
 
 if __name__ == "__main__":

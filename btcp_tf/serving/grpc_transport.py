@@ -16,7 +16,7 @@ from btcp_tf.serving.transport import (
     Signature,
 )
 
-# gRPC makes 5 attempts at most, whatever a policy says.
+# gRPC makes 5 attempts at most, whatever the policy is.
 GRPC_RETRIES = 4
 
 

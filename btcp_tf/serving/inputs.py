@@ -79,24 +79,24 @@ def open_inputs(
       FileNotFoundError: If there is nothing at `path`.
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
-    found = files.as_path("input", path).expanduser()
-    check_ending(found)
-    if found.is_file():
-        return _arrays(found, key, class_names)
-    if not found.is_dir():
+    place = files.as_path("input", path).expanduser()
+    check_ending(place)
+    if place.is_file():
+        return _arrays(place, key, class_names)
+    if not place.is_dir():
         raise FileNotFoundError(
             "input: expected a folder of images, an npz or an npy file, received "
-            f"{os.fspath(path)!r}, which is {'no file' if found.exists() else 'not there'}"
+            f"{os.fspath(path)!r}, which is {'no file' if place.exists() else 'not there'}"
         )
     if key:
-        raise ValueError(f"key: expected it with an npz file, received it with {found}")
-    return _folder(found, class_names)
+        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+    return _folder(place, class_names)
 
 
 def check_ending(path: str | os.PathLike) -> None:
     """ValueError for a file whose ending is neither .npz nor .npy."""
-    found = Path(os.path.expanduser(path))
-    if found.is_file() and found.suffix.lower() not in (".npz", ".npy"):
+    place = Path(os.path.expanduser(path))
+    if place.is_file() and place.suffix.lower() not in (".npz", ".npy"):
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}"
@@ -227,7 +227,7 @@ def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
 
 
 def _image_key(path: Path, names: Sequence[str], key: str) -> str:
-    """The name of the array of inputs in an npz file; `key` if it is given."""
+    """The name of the array of inputs in an npz file: `key`, or one of the usual names."""
     wanted = (key,) if key else (npz_names(path, names).get("x_test", "x_test"), *_KEYS)
     for name in wanted:
         if name in names:

@@ -22,7 +22,7 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
 
     A label that is `UNLABELED` is left empty.
 
-    Numbers keep the value of their single precision, digit for digit, so that whoever reads an
+    Numbers keep all digits of their single precision, so that a reader who compares an
     uncertainty compares the same number with tau as the model did.
     """
     names = [name for name in ("input", "labels", *ANSWERS, "problem") if name in batch]

@@ -60,13 +60,13 @@ class Rest:
 
     def signatures(self, deadline: Deadline) -> dict[str, Signature] | None:
         status, content = self._ask("GET", "/metadata", None, deadline, self._retries)
-        # A server that has no metadata says so in one of these ways.
+        # Answers of servers without metadata.
         if status in (404, 405, 501):
             return None
         content = self._content(status, content, "/metadata")
         try:
-            found = transport.member_of(content, "metadata", dict)
-            return transport.signatures_of(transport.member_of(found, "signature_def", dict))
+            metadata = transport.member_of(content, "metadata", dict)
+            return transport.signatures_of(transport.member_of(metadata, "signature_def", dict))
         except (TypeError, ValueError):
             raise transport.unexpected(f"{self.where}/metadata", "signatures", content) from None
 
@@ -112,9 +112,9 @@ class Rest:
             return False
         content = self._content(status, content, "")
         try:
-            found = transport.member_of(content, "ready", object, missing=...)
-            if found is not ...:  # KServe; earlier ones as text.
-                return {"true": True, "false": False}[str(found).lower()]
+            ready = transport.member_of(content, "ready", object, missing=...)
+            if ready is not ...:  # KServe; its earlier versions answer text.
+                return {"true": True, "false": False}[str(ready).lower()]
             versions = transport.member_of(content, "model_version_status", list)
             return "AVAILABLE" in [transport.member_of(item, "state", str) for item in versions]
         except (KeyError, TypeError):

@@ -98,8 +98,8 @@ def changes(settings: Mapping[str, Any], saved: Any) -> str:
     """In what a command differs from the one that wrote a file; "" if in nothing.
 
     Args:
-      settings: Of the command; a value may be a dict of further ones.
-      saved: What the file says of its command.
+      settings: Settings of the command; a value may be a dict of further ones.
+      saved: Those in the file.
     """
     if not isinstance(saved, dict):
         return "something else"

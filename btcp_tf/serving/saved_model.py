@@ -1,10 +1,9 @@
-"""SavedModels that decide: written aside, checked in a fresh process, published under a number.
+"""SavedModels that decide: written, checked in a fresh process, then published under a number.
 
-A version directory appears under its number only when it is complete and has
-answered like the Keras model in a process that could not import this package.
-There it must also accept, of the rows that its threshold was chosen on, just
-those with u < tau. The threshold is a variable of the model: `with_threshold`
-makes a version with another one, and needs neither the Keras model nor its data.
+A version directory gets its number only when it is complete and has answered like the Keras model
+in a process that cannot import this package. There it must also accept, of the rows that its
+threshold was chosen on, just those with u < tau. The threshold is a variable of the model:
+`with_threshold` makes a version with another one, and needs neither the Keras model nor its data.
 """
 
 import contextlib
@@ -180,9 +179,9 @@ def with_threshold(
     folder = source.parent if folder is None else Path(folder)
     with _temporary_directory(folder) as temporary:
         _copy(source, temporary)
-        # It would tell the hash of the weights as they were.
+        # It holds a hash of the former variables.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
-        # The run whose version the source is did not publish this one.
+        # Not this version, but its source was published by a run.
         content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
         by_logit = LIMITS in _variables(temporary)
@@ -260,22 +259,22 @@ def _calibration(
 
 
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
-    """What `btcp_tf.json` says of a threshold and the rows it comes from."""
-    found = {"threshold": dataclasses.asdict(threshold), "calibration": None}
+    """The entries `threshold` and `calibration` of `btcp_tf.json`."""
+    entries = {"threshold": dataclasses.asdict(threshold), "calibration": None}
     rows = held_out.get("calibration")
     if rows is not None and rows.labels is not None:
         is_error = rows.is_error
-        # A metric that lacks a class is null, which says it.
+        # A metric without the class that it needs is null; no warning about it.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             u, tau = rows.uncertainty[COLUMN], threshold.tau
             values = metrics.evaluate_all(is_error, u, tau=0.0 if tau is None else tau)
-        found["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
-    return found
+        entries["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
+    return entries
 
 
 def _variables(directory: Path) -> dict[str, str]:
-    """Of a SavedModel on disk: name of each variable → its key in the checkpoint."""
+    """Name of each variable of a SavedModel on disk → its key in the checkpoint."""
     try:
         reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
@@ -332,16 +331,16 @@ def _json_text(content: Mapping[str, Any]) -> str:
 
 
 def _git_hash() -> str | None:
-    """Commit of the checkout that this package is in; "+" behind it: with changes."""
+    """Commit of the checkout that this package is in, with "+" where files were changed."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions]) -> None:
