@@ -1,14 +1,14 @@
 """Image data sets as uint8 arrays, their split by seed, and batches for training.
 
-Also images from elsewhere in the shape of a data set, and the same images seen worse: what a
-classifier is tried on beyond its test set. Importing this module does not import TensorFlow; what
-needs it does.
+Also images from elsewhere in the shape of a data set, on which a classifier is tried beyond its
+test set. Importing this module does not import TensorFlow; the functions that need it do.
 """
 
 import dataclasses
 import os
 import pathlib
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -159,44 +159,24 @@ def load(
         source = prepared.load_tfds(name, data_dir, size)
 
     class_names, cleaned = wording.class_names(source.class_names, f"{name}: class names")
-    notes = [*source.notes, *filter(None, [cleaned])]
     supplied = {part: _resized(split, size) for part, split in source.parts.items()}
     train = supplied["train"]
     if "test" in supplied:
         test = supplied["test"]
     else:
         train, test = draw_test(train, seed)
-        notes.append(
-            "no test images supplied: a fifth of the training images of each class, drawn by "
-            "seed, is the test set"
-        )
-    spec = DATASETS.get(name)
-    if spec:
-        shortfall = [
-            f"{len(part):,} of {expected:,} {kind} images"
-            for part, expected, kind in (
-                (train, spec.expected_train, "training"),
-                (test, spec.expected_test, "test"),
-            )
-            if len(part) != expected
-        ]
-        if shortfall:
-            notes.append(f"part or stand-in: {', '.join(shortfall)}")
-        if size and size != spec.image_shape[:2]:
-            notes.append(f"images resized to {size[0]}x{size[1]} (image_size)")
-    if 0 < max_train_images < len(train):
-        notes.append(f"only {max_train_images:,} training images used (max_train_images)")
-    if 0 < max_test_images < len(test):
-        notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
-        test = test.take(np.arange(max_test_images))
-
+    notes = [
+        *source.notes,
+        *filter(None, [cleaned]),
+        *([] if "test" in supplied else [_TEST_DRAWN]),
+        *_published_notes(name, train, test, size),
+        *_limit_notes(train, test, max_train_images, max_test_images),
+    ]
     parts: dict[str, Any] = split_train(train, seed, max_train_images, supplied.get("validation"))
+    if 0 < max_test_images < len(test):
+        test = test.take(np.arange(max_test_images))
     parts["test"] = test
-    classes = len(class_names)
-    for part_name, part in parts.items():
-        missing = classes - len(np.unique(part.labels))
-        if missing:
-            notes.append(f"the {part_name} images lack {missing} of {classes} classes")
+    notes += _class_notes(parts, len(class_names))
     called = short_name(name, data_dir)
     return Dataset(
         name=called,
@@ -207,6 +187,46 @@ def load(
         # Version 0.1.0 put the names of the classes before the images.
         former_fingerprints=(fingerprint_of("\n".join(source.class_names), parts),),
     )
+
+
+_TEST_DRAWN = (
+    "no test images supplied: a fifth of the training images of each class, drawn by seed, is the "
+    "test set"
+)
+
+
+def _published_notes(
+    name: str, train: Split, test: Split, size: tuple[int, int] | None
+) -> Iterator[str]:
+    """How a data set in `DATASETS` differs from what was published."""
+    spec = DATASETS.get(name)
+    if spec is None:
+        return
+    shortfall = [
+        f"{len(part):,} of {expected:,} {kind} images"
+        for part, expected, kind in (
+            (train, spec.expected_train, "training"),
+            (test, spec.expected_test, "test"),
+        )
+        if len(part) != expected
+    ]
+    if shortfall:
+        yield f"part or stand-in: {', '.join(shortfall)}"
+    if size and size != spec.image_shape[:2]:
+        yield f"images resized to {size[0]}x{size[1]} (image_size)"
+
+
+def _limit_notes(train: Split, test: Split, max_train: int, max_test: int) -> Iterator[str]:
+    if 0 < max_train < len(train):
+        yield f"only {max_train:,} training images used (max_train_images)"
+    if 0 < max_test < len(test):
+        yield f"only the first {max_test:,} test images used (max_test_images)"
+
+
+def _class_notes(parts: Mapping[str, Split], classes: int) -> Iterator[str]:
+    for name, part in parts.items():
+        if missing := classes - len(np.unique(part.labels)):
+            yield f"the {name} images lack {missing} of {classes} classes"
 
 
 def _resized(split: Split, size: tuple[int, int] | None) -> Split:
