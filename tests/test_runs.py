@@ -360,17 +360,17 @@ def test_files_that_are_not_there_are_named_before_any_work(
 @pytest.mark.parametrize("further", ["fold1", "member2"])
 def test_what_was_trained_of_further_classifiers_holds_the_folder(tmp_path, further):
     config = Config(dataset="digits")
-    assert prepare.check_claim(tmp_path, config)
+    assert prepare.check_folder_is_free(tmp_path, config)
     save_flagfile(config, tmp_path / "flags.cfg")
     # These are trained first: nothing else is there yet.
     (tmp_path / "checkpoints" / further).mkdir(parents=True)
     (tmp_path / "checkpoints" / further / "classifier.npz").touch()
-    assert not prepare.check_claim(tmp_path, config)
+    assert not prepare.check_folder_is_free(tmp_path, config)
     before = (tmp_path / "flags.cfg").read_bytes()
     with pytest.raises(
         ValueError, match="expected learning_rate=0.001, received learning_rate=0.1"
     ):
-        prepare.check_claim(tmp_path, dataclasses.replace(config, learning_rate=0.1))
+        prepare.check_folder_is_free(tmp_path, dataclasses.replace(config, learning_rate=0.1))
     assert (tmp_path / "flags.cfg").read_bytes() == before
 
 

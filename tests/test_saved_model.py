@@ -234,7 +234,6 @@ LIKE_PILLOW = {
     "png, alpha": file_of(PICTURE.convert("RGBA"), "PNG"),
     "png, gray and alpha": file_of(PICTURE.convert("LA"), "PNG"),
     "png, two levels": file_of(PICTURE.convert("1"), "PNG"),
-    "png, animated": file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
     **{
         f"{kind}, turned {n} {order}": file_of(PICTURE, kind, exif=turned(n, order))
         for kind in ("JPEG", "PNG")
@@ -269,10 +268,22 @@ def test_files_are_read_as_pillow_does(tmp_path):
         file_of(PICTURE, "GIF"),
         file_of(PICTURE, "WEBP"),
         file_of(PICTURE, "TIFF"),
+        file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
         deep(1),
         deep(3),
     ],
-    ids=["words", "nothing", "bmp palette", "bmp", "gif", "webp", "tiff", "16 gray", "16 color"],
+    ids=[
+        "words",
+        "nothing",
+        "bmp palette",
+        "bmp",
+        "gif",
+        "webp",
+        "tiff",
+        "animated png",
+        "16 gray",
+        "16 color",
+    ],
 )
 def test_files_that_pillow_reads_otherwise_are_refused_by_their_place(written, content):
     good = LIKE_PILLOW["jpeg"]

@@ -228,16 +228,27 @@ def _rounded(intake: Intake, images: tf.Tensor) -> tf.Tensor:
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 
+# Length and name of the chunk that makes a PNG file an animation; it stands before the pixels. `\C`
+# is any byte.
+_ANIMATED = r"\C*\x00\x00\x00\x08acTL\C*"
+
+_HEADER_BYTES = 2**17
+"""Where that chunk and Exif are looked for: both stand before the pixels."""
+
+
 def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
     """The same files; the request fails where one is of a kind that TensorFlow decodes otherwise
-    than Pillow, or Pillow not at all: palettes of BMP, GIF, WebP, 16 bits."""
+    than Pillow, or Pillow not at all, and where it is an animation: palettes of BMP, GIF, WebP, 16
+    bits, animated PNG."""
     # Substr fails where a file is shorter.
     heads = tf.strings.join([tf.strings.substr(image_bytes, 0, 25), tf.constant(25 * b"\0")])
     is_png = tf.strings.substr(heads, 0, len(_PNG)) == _PNG
     # The first chunk of a PNG file is its header; its bits a channel are in the 25th byte.
     is_deep = is_png & (tf.strings.substr(heads, 24, 1) == b"\x10")
     is_jpeg = tf.strings.substr(heads, 0, len(_JPEG)) == _JPEG
-    good = (is_png & ~is_deep) | is_jpeg
+    starts = tf.strings.substr(image_bytes, 0, _HEADER_BYTES)
+    is_animated = is_png & tf.strings.regex_full_match(starts, _ANIMATED)
+    good = (is_png & ~is_deep & ~is_animated) | is_jpeg
     first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
     expected = (
         "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
@@ -276,13 +287,10 @@ _ORIENTATION = (
     r")\C*"
 )
 
-_EXIF_BYTES = 2**17
-"""Where Exif is looked for: it stands before the pixels."""
-
 
 def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     """`[height, width, 3]` turned as the file's Exif orientation says."""
-    head = tf.strings.substr(file, 0, _EXIF_BYTES)
+    head = tf.strings.substr(file, 0, _HEADER_BYTES)
 
     def turned() -> tf.Tensor:
         orientation = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
