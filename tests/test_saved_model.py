@@ -202,14 +202,22 @@ def file_of(image, kind, **settings):
     return buffer.getvalue()
 
 
+def chunk(name, content):
+    """A part of a PNG file."""
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
+
+
+def animation_of_one(image):
+    """A PNG file of a picture and an animation, of one picture."""
+    content = file_of(image, "PNG")
+    behind_head = 8 + 25
+    return content[:behind_head] + chunk(b"acTL", struct.pack(">II", 1, 0)) + content[behind_head:]
+
+
 def deep(channels):
     """A gray or color PNG file of 16 bits a channel."""
     rows = np.random.default_rng(3).integers(0, 2**16, (6, 5 * channels)).astype(">u2")
-
-    def chunk(name, content):
-        check = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + check
-
     head = struct.pack(">IIBBBBB", 5, 6, 16, {1: 0, 3: 2}[channels], 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
     chunks = (chunk(b"IHDR", head), chunk(b"IDAT", pixels), chunk(b"IEND", b""))
@@ -271,18 +279,12 @@ def test_files_are_read_as_pillow_does(tmp_path):
         file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
         deep(1),
         deep(3),
+        file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
+        animation_of_one(PICTURE),
     ],
     ids=[
-        "words",
-        "nothing",
-        "bmp palette",
-        "bmp",
-        "gif",
-        "webp",
-        "tiff",
-        "animated png",
-        "16 gray",
-        "16 color",
+        *("words", "nothing", "bmp palette", "bmp", "gif", "webp", "tiff", "16 gray", "16 color"),
+        *("animated", "one behind the default picture"),
     ],
 )
 def test_files_that_pillow_reads_otherwise_are_refused_by_their_place(written, content):

@@ -67,7 +67,7 @@ def export(
       or beyond 0 to 255 by more than 255;
     - `serving_bytes`, of uint8 models of gray or color images and of those with `pixels`:
       `image_bytes` `[n]`, JPEG or PNG files of 8 bits a channel, read as `data.read_image` does.
-      Another file fails the request;
+      Another file, such as an animation, fails the request;
     - `about` takes `ask` `[n]`, any text, and answers `json` `[n]`, each the content of
       `assets.extra/btcp_tf.json`. A server's REST refuses what has no input, and a server that puts
       requests together what does not answer one row for each.

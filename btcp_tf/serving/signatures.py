@@ -228,32 +228,30 @@ def _rounded(intake: Intake, images: tf.Tensor) -> tf.Tensor:
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 
 
-# Length and name of the chunk that makes a PNG file an animation; it stands before the pixels. `\C`
-# is any byte.
-_ANIMATED = r"\C*\x00\x00\x00\x08acTL\C*"
+_ANIMATION = r"\C*\x00\x00\x00\x08acTL\C*"
+"""A PNG file with the chunk of animations. `\\C` is any byte."""
 
-_HEADER_BYTES = 2**17
-"""Where that chunk and Exif are looked for: both stand before the pixels."""
+_HEAD_BYTES = 2**17
+"""Where Exif and the chunk of animations are looked for: they stand before the pixels."""
 
 
 def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
-    """The same files; the request fails where one is of a kind that TensorFlow decodes otherwise
-    than Pillow, or Pillow not at all, and where it is an animation: palettes of BMP, GIF, WebP, 16
-    bits, animated PNG."""
+    """The same files; the request fails where `data.read_image` refuses one, or decodes it in
+    another way than TensorFlow: palettes of BMP, GIF, WebP, 16 bits, animations."""
+    heads = tf.strings.substr(image_bytes, 0, _HEAD_BYTES)
     # Substr fails where a file is shorter.
-    heads = tf.strings.join([tf.strings.substr(image_bytes, 0, 25), tf.constant(25 * b"\0")])
-    is_png = tf.strings.substr(heads, 0, len(_PNG)) == _PNG
+    padded = tf.strings.join([heads, tf.constant(25 * b"\0")])
+    is_png = tf.strings.substr(padded, 0, len(_PNG)) == _PNG
     # The first chunk of a PNG file is its header; its bits a channel are in the 25th byte.
-    is_deep = is_png & (tf.strings.substr(heads, 24, 1) == b"\x10")
-    is_jpeg = tf.strings.substr(heads, 0, len(_JPEG)) == _JPEG
-    starts = tf.strings.substr(image_bytes, 0, _HEADER_BYTES)
-    is_animated = is_png & tf.strings.regex_full_match(starts, _ANIMATED)
+    is_deep = tf.strings.substr(padded, 24, 1) == b"\x10"
+    is_animated = tf.strings.regex_full_match(heads, _ANIMATION)
+    is_jpeg = tf.strings.substr(padded, 0, len(_JPEG)) == _JPEG
     good = (is_png & ~is_deep & ~is_animated) | is_jpeg
     first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
     expected = (
         "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
     )
-    remedy = "save it as PNG of 8 bits"
+    remedy = "save it as PNG of 8 bits, without animation"
     with tf.control_dependencies(
         [tf.debugging.Assert(tf.reduce_all(good), [expected, first, remedy])]
     ):
@@ -278,8 +276,7 @@ def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
     return tf.map_fn(decoded, files, fn_output_signature=tf.TensorSpec(shape, tf.uint8))
 
 
-# The entry of the orientation among those of the first directory, in either order of bytes. `\C` is
-# any byte.
+# The entry of the orientation among those of the first directory, in either order of bytes.
 _ORIENTATION = (
     r"\C*(?:Exif\x00\x00|eXIf)(?:"
     r"II\*\x00\x08\x00\x00\x00\C\C(?:\C{12}){0,60}?\x12\x01\x03\x00\x01\x00\x00\x00([\x02-\x08])|"
@@ -290,7 +287,7 @@ _ORIENTATION = (
 
 def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     """`[height, width, 3]` turned as the file's Exif orientation says."""
-    head = tf.strings.substr(file, 0, _HEADER_BYTES)
+    head = tf.strings.substr(file, 0, _HEAD_BYTES)
 
     def turned() -> tf.Tensor:
         orientation = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
