@@ -276,7 +276,6 @@ def test_files_are_read_as_pillow_does(tmp_path):
         file_of(PICTURE, "GIF"),
         file_of(PICTURE, "WEBP"),
         file_of(PICTURE, "TIFF"),
-        file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
         deep(1),
         deep(3),
         file_of(PICTURE, "PNG", save_all=True, append_images=[PICTURE.rotate(180)]),
