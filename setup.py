@@ -44,7 +44,6 @@ class BuildWithFlags(build_py):
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
-PYARROW = "pyarrow>=20,<27"
 # Of the server in examples/serving, too, whose tests are the marker `servers`.
 RAY = "ray[data,serve]>=2.60,<3"
 
@@ -66,6 +65,7 @@ setup(
         "scipy>=1.14,<2",
         "matplotlib>=3.10,<4",
         "pillow>=11,<14",
+        "pyarrow>=20,<27",
         "absl-py>=2.1,<3",
         "jinja2>=3.1,<4",
         "markupsafe>=2.1,<4",
@@ -77,12 +77,11 @@ setup(
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
-        "parquet": [PYARROW],
+        "parquet": [],  # of version 0.1.0: pyarrow comes with all installations now
         # Looks at reports in a browser; Chromium itself is the system's.
         "browser": ["playwright>=1.50,<2", "axe-playwright-python>=0.1.4,<0.2"],
         "ray": [RAY],
         "test": [
-            PYARROW,
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",

@@ -76,9 +76,11 @@ def main() -> None:
 def save_run(run: Path, path: Path) -> np.ndarray:
     """Writes the run's classifier with its residual estimator; returns calibration images."""
     from benchmarks import evidence
+    from btcp_tf.evaluation.keys import CLASSIFIER
 
-    scorer, _, dataset, _ = evidence.scorer_of(run)
-    scorer.exported_model("frozen", "residual").save(path)
+    scorer, dataset, _ = evidence.scorer_of(run)
+    with scorer.exported_model(CLASSIFIER, "residual") as model:
+        model.save(path)
     print(f"{run}: {scorer.reference.facts['residual']}", flush=True)
     return dataset.calibration.images
 

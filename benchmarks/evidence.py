@@ -17,6 +17,7 @@ others it is MCP, and the difference is that of the calibration alone: none.
 
 import argparse
 import dataclasses
+import functools
 import statistics
 import sys
 from pathlib import Path
@@ -30,11 +31,10 @@ from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.predictions import Predictions
 
 if TYPE_CHECKING:
-    import keras
     from btcp_tf.config import Config
 
-    from btcp_tf import runs
     from btcp_tf.data import Dataset
+    from btcp_tf.experiment.score import Scorer
 
 EVIDENCE = {
     "answer": ("answer",),
@@ -97,8 +97,8 @@ def main() -> None:
         )
 
 
-def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dataset, Config]":
-    """What scores images as a run does, its network, its data and its settings.
+def scorer_of(run: Path, **changes: Any) -> "tuple[Scorer, Dataset, Config]":
+    """What scores images as a run does, its data and its settings.
 
     Args:
       run: Its folder, with checkpoints; what it lacks is trained and kept there.
@@ -106,45 +106,32 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
     """
     import keras
 
-    from btcp_tf.data.datasets import load
-    from btcp_tf.experiment import prepare, settings, train
-    from btcp_tf.experiment.score import Scorer
-    from btcp_tf.training import distribution, phases
+    from btcp_tf.experiment import prepare, score, settings
+    from btcp_tf.experiment.train import Trainer
+    from btcp_tf.training import distribution
     from btcp_tf.training.settings import TrainingSettings
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
     config = settings.parse([f"--flagfile={run / 'flags.cfg'}"])
     config = dataclasses.replace(
-        config, method=("mcp", "residual"), finetune_method=(), verbose=2, **changes
+        config, method=("mcp", "residual"), finetune_method=(), verbose=2, ood=(), **changes
     )
-    dataset = load(
-        config.dataset,
-        config.data_dir,
-        config.seed,
-        config.max_train_images,
-        config.max_test_images,
-        size=config.size,
-        bad_files=config.bad_files,
-    )
+    dataset = prepare.load_images(config.take(prepare.ImageSettings)).whole
     strategy = distribution.make_strategy("none", 0)
-
-    pixels = prepare.choose_pixels(config, dataset)[0] if config.classifier else ""
-    build = prepare.builder(config, dataset, strategy, pixels)
-    members = train.train_members(build, dataset, config, run / "checkpoints", strategy)
-    apart = train.train_folds(build, dataset, config, run / "checkpoints", strategy)
-    network = build(config.seed)
-    stages = phases.fit(
-        network,
+    pixels = prepare.choose_pixels(config.classifier, dataset)[0] if config.classifier else ""
+    architecture = config.take(prepare.Architecture, pixels=pixels)
+    trainer = Trainer(
+        functools.partial(prepare.build_network, architecture, dataset, strategy),
         dataset,
         TrainingSettings.of(config),
-        {},
+        run / "checkpoints",
+        strategy,
         adopted=bool(config.classifier),
-        folder=run / "checkpoints",
-        strategy=strategy,
     )
-    scorer = Scorer(network, stages, members, apart, dataset, config)
-    return scorer, network, dataset, config
+    members = config.ensemble_members if config.residual_distilled else 0
+    trained = trainer.train({}, members=members, folds=config.residual_folds)
+    return score.make_scorer(trained, dataset, config.take(score.ScoreSettings)), dataset, config
 
 
 def rows_of(
@@ -160,11 +147,12 @@ def rows_of(
     With `copies`, AURC under every corruption is added to `shifted`, by split and method.
     """
     from btcp_tf.data.corruptions import CORRUPTIONS
+    from btcp_tf.experiment import score
     from btcp_tf.methods import residual_fit
     from btcp_tf.networks import mcp
 
     changes: dict[str, Any] = {"ensemble_members": ensemble} if ensemble else {}
-    scorer, _, dataset, config = scorer_of(
+    scorer, dataset, config = scorer_of(
         run,
         residual_folds=folds,
         residual_copies=copies,
@@ -195,7 +183,10 @@ def rows_of(
     for name, corrupt in (CORRUPTIONS if copies else {}).items():
         for strength in (1, 2, 3):
             splits[f"{name} {strength}"] = corrupt(calibration.images, strength, config.seed)
-    judged = {split: scorer.outputs(images, calibration.labels) for split, images in splits.items()}
+    judged = {
+        split: scorer.classifier.outputs(images, calibration.labels)
+        for split, images in splits.items()
+    }
     columns = {split: {"mcp": mcp.mcp_of(answers.logits)} for split, answers in judged.items()}
     used = {}
     for name, (own, *others), allowed in variants:
@@ -208,7 +199,7 @@ def rows_of(
             columns[split][name] = residual_fit.score_residual(readers, weights, answers)
     if ensemble:
         for split, answers in judged.items():
-            mean = scorer.ensemble_mean(splits[split], answers.probs)
+            mean = score.ensemble_mean(splits[split], answers.probs, scorer.members)
             columns[split]["ensemble"] = 1.0 - mean[np.arange(len(mean)), answers.predicted]
     if copies:
         for split, answers in judged.items():

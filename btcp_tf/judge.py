@@ -4,14 +4,13 @@
     judge.fit(x_held_out, y_held_out, reference=(x_train, y_train))
     judge.predict(x)["uncertainty"]
 
-The classifier is not trained and not changed. The estimator learns from held-out samples, where the
-classifier errs as it will err; on those it was trained with it may know every answer by heart. If
-the estimator does not find errors better than MCP, it is MCP, and says so. `Judge.fit_btcp` trains
-the paper's estimator in its place.
+The classifier is not trained and not changed. The estimator learns from held-out samples, on which
+the classifier makes the errors that it will make later; it may know the labels of its own training
+samples by heart. If the estimator does not find errors better than MCP, it is MCP, and says so.
+`Judge.fit_btcp` trains the paper's estimator in its place. The parts are in `btcp_tf.attached`.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,27 +18,25 @@ from typing import Any, Self
 
 import keras
 import numpy as np
-from scipy import special
 
 from btcp_tf import metrics, thresholds
 from btcp_tf.attached import estimates, held_out, inference
-from btcp_tf.attached import model as model_
-from btcp_tf.attached import pixels as pixels_
+from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
-from btcp_tf.attached.inference import CheckedInference, Outputs, is_dataset
+from btcp_tf.attached.inference import is_dataset
 from btcp_tf.attached.model import Estimate
+from btcp_tf.attached.pixels import scale_of_pixels
+from btcp_tf.attached.scoring import Scored, Scoring
 from btcp_tf.core import files, keras_setup
 from btcp_tf.core.warning import warn
-from btcp_tf.data import known
-from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import MOST, Overlap, Part
-from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import MCP
 from btcp_tf.methods.residual_fit import EVIDENCE
-from btcp_tf.networks import classifiers, models
+from btcp_tf.networks import classifiers
 from btcp_tf.training.settings import TrainingSettings
 
 _DRAWS = 1000
@@ -51,11 +48,28 @@ class Judge:
 
     Attributes:
       model: Functional model, inputs → `probs` `[n, k]` and `uncertainty` `[n, 1]` in [0, 1].
+
+    A classifier of two numbers, which is wrong where they are nearly equal:
+
+    >>> import keras, numpy as np
+    >>> classifier = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
+    >>> classifier.set_weights([2 * np.eye(2), np.zeros(2)])
+    >>> random = np.random.default_rng(0)
+    >>> x = random.normal(size=(900, 2))
+    >>> y = (x + random.normal(size=(900, 2))).argmax(axis=1)
+    >>> judge = attach(classifier).fit(x[:300], y[:300], verbose=0)
+    >>> [row["method"] for row in judge.evaluate(x[300:600], y[300:600], draws=10)]
+    ['mcp', 'residual']
+    >>> judge.select_threshold(x[600:], y[600:], rule="target_coverage", coverage=0.5).accepted
+    150
+    >>> answers = judge.predict(x[:2])
+    >>> {name: array.shape for name, array in answers.items()}
+    {'predicted': (2,), 'probs': (2, 2), 'uncertainty': (2,), 'accept': (2,)}
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
-        self._inferences: dict[tuple[tuple[str, ...], int], CheckedInference] = {}
+        self._scoring = Scoring(model)
         self._calibration_inputs: Any = None
 
     def __repr__(self) -> str:
@@ -84,8 +98,8 @@ class Judge:
 
     @property
     def fitted(self) -> dict[str, Any] | None:
-        """How the estimator came about: the fields of `estimators.Fit`, or what `fit_btcp` says.
-        None before either: u is MCP's."""
+        """How the estimator came about: the fields of `methods.residual_choice.Fit`, or after
+        `fit_btcp` samples, errors, gamma, … None before either: u is MCP's."""
         return self._about["fit"]
 
     @property
@@ -95,8 +109,8 @@ class Judge:
 
     @property
     def input_range(self) -> InputRange | None:
-        """The numbers that `fit` saw (before it `select_threshold`), with which all inputs are
-        compared, see `checks.InputWatch`. None: with nothing; set it to None to lift the check."""
+        """Range of the inputs of `fit` (before it, of `select_threshold`). All inputs are compared
+        with it, see `data.input_checks`; set it to None to lift the check."""
         return InputRange.from_json(self._about.get("input_range"))
 
     @input_range.setter
@@ -104,9 +118,9 @@ class Judge:
         self._about["input_range"] = None if value is None else dataclasses.asdict(value)
 
     @property
-    def _seen(self) -> dict[str, Part]:
+    def _known(self) -> dict[str, Part]:
         """Samples that are known, by name of the part; none for files of version 0.1.0."""
-        return model_.known_parts(self._about)
+        return judge_model.known_parts(self._about)
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -133,7 +147,7 @@ class Judge:
             batches (inputs, labels), then without `y`.
           y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1, or one-hot `[n, k]`.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
-            a second head learns from them, and what is around a sample is evidence. They go into
+            a second head learns from them, and those next to a sample are evidence. They go into
             the model. Samples of x that are among them are left out of x, with a warning. None:
             no such evidence.
           folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
@@ -148,13 +162,13 @@ class Judge:
             one was: the estimator learns 1 − the mean probability of the true class over all of
             them instead of right or wrong, and judges alone afterwards. It is chosen and judged by
             right and wrong. Not with `folds`, nor with a dataset.
-          evidence: What the estimator may read, of `estimators.EVIDENCE`; what is said of images
-            there, others do not have. With `estimators.NO_INDEX` no reference sample goes into the
-            model.
-          seed: Of the cross-validation, of the bootstrap and of the second head; from 0 to
+          evidence: The evidence that the estimator may use, of `methods.residual_fit.EVIDENCE`;
+            that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
+            reference sample goes into the model.
+          seed: Seed of the cross-validation, of the bootstrap and of the second head; from 0 to
             2147483647.
           batch_size: Inputs at once.
-          verbose: 1 shows progress bars and says what came out, 0 is silent.
+          verbose: 1 shows progress bars and a sentence about the result, 0 is silent.
 
         Raises:
           ValueError: If x or y do not fit the classifier, inputs or answers are not finite, the
@@ -186,7 +200,7 @@ class Judge:
         """Trains the paper's estimator (BTCP) on the classifier's features, instead of `fit`.
 
         Four hidden layers of 400 on the features learn 1 − true class probability with the
-        distributional focal loss (SPEC's phase 2; Li, Zheng and Zhang, 2022). As in the paper it
+        distributional focal loss (phase 2 of Li, Zheng and Zhang, 2022). As in the paper it
         learns from samples that the classifier was trained with. There is no fallback on MCP:
         `evaluate` says whether it ranks errors better.
 
@@ -195,9 +209,9 @@ class Judge:
             `y`.
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once, when features are computed.
-          verbose: 1 shows progress bars and says what came out, 0 is silent.
-          **settings: Of `btcp_tf.config.Config`, such as `gamma`, `epsilon`, `estimator_epochs`,
-            `estimator_learning_rate` and `seed`; without them the paper's.
+          verbose: 1 shows progress bars and a sentence about the result, 0 is silent.
+          **settings: Training settings of `btcp_tf.Config`, such as `gamma`, `epsilon`,
+            `estimator_epochs`, `estimator_learning_rate` and `seed`; by default the paper's.
 
         Raises:
           ValueError: If x or y do not fit the classifier, its answers are not finite, or a setting
@@ -223,7 +237,12 @@ class Judge:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
             `fit` that they must be on another scale (`input_range = None` lets those pass).
         """
-        return self._predict(x, None, batch_size)[0]
+        found = self._scoring(x, None, batch_size, like=self.input_range)
+        answers = {name: getattr(found, name) for name in ("predicted", "probs", "uncertainty")}
+        if self.threshold is not None:
+            tau = -np.inf if self.threshold.tau is None else self.threshold.tau
+            answers["accept"] = found.uncertainty < tau
+        return answers
 
     def predictions(self, x: Any, y: Any = None, *, batch_size: int = 256) -> Predictions:
         """Answers to labeled inputs with u of `method` and, beside it, of "mcp".
@@ -237,34 +256,17 @@ class Judge:
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once.
         """
-        found, overlap = self._predictions(x, y, batch_size)
+        found, overlap = self._scored(x, y, batch_size, "threshold")
         if overlap.words:
             kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
             warn(f"x: {overlap.words}{kept}")
-        return found
+        return found.predictions(self.method)
 
-    def _predictions(self, x: Any, y: Any, batch_size: int) -> tuple[Predictions, Overlap]:
-        """What `predictions` answers, and which of the samples are known."""
-        names = (*self._scored, "mcp_logit")
-        found = self._outputs(names, x, y, batch_size, hashed=bool(self._seen))
-        outputs = dict(zip(names, found.outputs, strict=True))
-        probs, mcp = outputs["probs"], outputs["mcp_logit"][:, 0].astype(np.float64)
-        rows = Predictions(
-            self._labels(found.labels, len(probs)),
-            probs,
-            probs.argmax(axis=1),
-            {"mcp": special.expit(mcp), self.method: models.uncertainty_of(outputs)},
-        )
-        return rows, self._overlap(found.hashes, "threshold")
-
-    def _overlap(self, hashes: np.ndarray | None, *also: str) -> Overlap:
-        """Which samples the judge learned from, or its classifier; parts in `also` are counted in
-        the words alone."""
-        if hashes is None:
-            return Overlap(np.zeros(0, bool), "")
-        found = known.overlap(hashes, self._seen, ("fit", "copies", "folds", "reference"))
-        more = known.overlap(hashes, self._seen, also)
-        return Overlap(found.known, "; ".join(filter(None, (found.words, more.words))))
+    def _scored(self, x: Any, y: Any, batch_size: int, *also: str) -> tuple[Scored, Overlap]:
+        """Answers, and which of the samples are known; see `held_out.overlap`."""
+        found = self._scoring(x, y, batch_size, like=self.input_range, hashed=True)
+        assert found.hashes is not None
+        return found, held_out.overlap(found.hashes, self._known, also)
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
@@ -279,8 +281,8 @@ class Judge:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once.
-          draws: Of the bootstrap intervals.
-          seed: Of the draws.
+          draws: Number of bootstrap draws for the intervals.
+          seed: Seed of the draws.
 
         Returns:
           Rows of `evaluation.rows` of "mcp" and of `method`.
@@ -288,13 +290,12 @@ class Judge:
         Raises:
           ValueError: As `predict`; and if all samples are known.
         """
-        predictions, overlap = self._predictions(x, y, batch_size)
-        if overlap.words:
-            predictions = _rows_of(predictions, held_out.unknown_rows(overlap, "evaluated"))
+        found, overlap = self._scored(x, y, batch_size, "threshold")
+        rest = held_out.unknown_rows(overlap, "evaluated")
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
         return results.rows(
-            predictions,
+            found.predictions(self.method, rest),
             dataset="",
             seed=seed,
             stage="frozen",
@@ -326,19 +327,25 @@ class Judge:
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`; `target_coverage` needs none.
           rule: One of `thresholds.RULES`.
           batch_size: Inputs at once.
-          **settings: Of the rule, see `btcp_tf.thresholds`.
+          **settings: Settings of the rule, see `btcp_tf.thresholds`.
 
         Raises:
           ValueError: As the rule; for settings that it does not have, or lacks; and if all
             samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
-        answers, found = self._predict(x, y, batch_size, hashed=True)
-        rest = self._unknown_rows(rule, found.hashes)
-        predicted, u = answers["predicted"][rest], answers["uncertainty"][rest]
+        found, overlap = self._scored(x, y, batch_size)
+        if rule == "target_risk" and overlap.share > MOST:
+            raise ValueError(
+                f"x: expected samples that classifier and fit have not seen, at most "
+                f"{MOST:.0%} others, received: {overlap.words}; a promise on those would not "
+                "hold: give fresh samples"
+            )
+        rest = held_out.unknown_rows(overlap, "used")
+        predicted, u = found.predicted[rest], found.uncertainty[rest]
         labels = None
         if found.labels is not None or thresholds.needs_labels(rule):
-            labels = self._labels(found.labels, len(answers["predicted"]))[rest]
+            labels = found.true_classes()[rest]
         is_error = None if labels is None else predicted != labels
         chosen = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
         if self.fitted is None and "input_range" not in self._about:
@@ -361,17 +368,6 @@ class Judge:
                 + ("" if least is None else f"; the least that would have been is {least:.4f}")
             )
         return chosen
-
-    def _unknown_rows(self, rule: str, hashes: np.ndarray | None) -> np.ndarray:
-        """Rows that a threshold may be chosen on; ValueError if too many are known."""
-        overlap = self._overlap(hashes)
-        if rule == "target_risk" and overlap.share > MOST:
-            raise ValueError(
-                f"x: expected samples that classifier and fit have not seen, at most "
-                f"{MOST:.0%} others, received: {overlap.words}; a promise on those would not "
-                "hold: give fresh samples"
-            )
-        return held_out.unknown_rows(overlap, "used")
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes one `.keras` file, for `btcp_tf.load`.
@@ -406,7 +402,7 @@ class Judge:
         *,
         pixels: str = "auto",
     ) -> Path:
-        """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.saved_model.export`.
+        """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.serving.saved_model.export`.
 
         It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Where that
         was chosen on an array, in this process, the SavedModel must accept just those of its rows
@@ -416,33 +412,24 @@ class Judge:
           root: Export root.
           name: Directory below it.
           sample: A few inputs, on which the SavedModel is checked in a fresh process.
-          metadata: JSON values that a reader of the model should know.
-          pixels: What a classifier of float images `[height, width, 1 or 3]` reads for pixels from
-            0 to 255, one of "0_255", "0_1" and "-1_1" (`data.PIXELS`); the SavedModel then takes
-            files (`serving_bytes`), and `btcp_tf.predict` folders of them. "auto": found by the
-            range of the inputs that `fit` saw (else of `sample`) and a Rescaling layer at the
-            start; where they do not tell, it takes arrays alone.
+          metadata: JSON values to keep with the model.
+          pixels: The scale that a classifier of float images `[height, width, 1 or 3]` expects of
+            pixels from 0 to 255, one of "0_255", "0_1" and "-1_1" (`data.PIXELS`); the SavedModel
+            then takes files (`serving_bytes`), and `btcp_tf.predict` folders of them. "auto"
+            concludes from the range of the inputs of `fit` (else of `sample`) and a Rescaling layer
+            at the start; where this is not clear, the SavedModel takes arrays alone.
 
         Raises:
-          ValueError: As `saved_model.export`; if `sample` is not finite or on another scale than
-            what `fit` saw, or `pixels` is.
+          ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
+            than the inputs of `fit`, or `pixels` is.
         """
-        # A SavedModel takes long to import.
         from btcp_tf.serving.saved_model import export
 
         classifier, known_inputs = self._classifier(), self._calibration_inputs
-        kind = metrics.array("sample", sample).dtype.kind
-        sample = classifier.check_inputs(sample, "sample")
+        sample, seen = classifier.check_sample(sample, self.input_range)
         scale = None
-        if classifier.dtype != "string":
-            watch = InputWatch(self.input_range, "sample")
-            watch.see(sample, kind)
-            watch.end()
-            if (seen := self.input_range) and (flat := seen.flat(sample))[0]:
-                # One that the SavedModel takes alone stands first: it is tried out with it.
-                sample = np.concatenate([sample[~flat], sample[flat]])
-            seen = self.input_range or watch.range
-            scale = pixels_.scale_of_pixels(classifier.encoder, pixels, seen)
+        if seen is not None:
+            scale = scale_of_pixels(classifier.encoder, pixels, seen)
         threshold = self.threshold or thresholds.DEFAULT
         if threshold.tau is None:
             warn(
@@ -456,7 +443,7 @@ class Judge:
             self.class_names,
             sample,
             threshold=threshold,
-            held_out=self._calibration(),
+            held_out=judge_model.calibration(self._about),
             calibration_inputs=known_inputs
             if known_inputs is None
             else classifier.check_inputs(known_inputs),
@@ -469,16 +456,6 @@ class Judge:
             pixels=scale,
         )
 
-    def _calibration(self) -> dict[str, Predictions]:
-        """The answers that the threshold was chosen on, as `serving.saved_model.export` takes
-        them."""
-        found = self._about.get("calibration")
-        if not found:
-            return {}
-        labels = None if found["labels"] is None else np.array(found["labels"])
-        columns = {COLUMN: np.array(found["uncertainty"], np.float64)}
-        return {"calibration": Predictions(labels, None, np.array(found["predicted"]), columns)}
-
     def _classifier(self, batch_size: int = 256, verbose: int = 0) -> AttachedClassifier:
         """The classifier in its two parts."""
         encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
@@ -489,71 +466,12 @@ class Judge:
         """Puts a new estimate in the place of the present one, without a threshold."""
         classifier = self._classifier()
         about = self._about | estimate.about
-        self.model = model_.join(classifier.encoder, classifier.ends, estimate.formula, about)
-        self._inferences = {}
+        self.model = judge_model.join(classifier.encoder, classifier.ends, estimate.formula, about)
+        self._scoring = Scoring(self.model)
         self._calibration_inputs = None
-        self.__dict__.pop("_served", None)
         if verbose:
             print(estimate.fit["words"])
         return self
-
-    def _predict(
-        self, x: Any, y: Any, batch_size: int, hashed: bool = False
-    ) -> tuple[dict[str, np.ndarray], Outputs]:
-        """What `predict` answers, and what else came of the inputs."""
-        passed = self._outputs(self._scored, x, y, batch_size, hashed=hashed)
-        outputs = dict(zip(self._scored, passed.outputs, strict=True))
-        probs, u = outputs["probs"], models.uncertainty_of(outputs)
-        found = {"predicted": probs.argmax(axis=1), "probs": probs, "uncertainty": u}
-        if self.threshold is not None:
-            found["accept"] = u < (-np.inf if self.threshold.tau is None else self.threshold.tau)
-        return found, passed
-
-    @functools.cached_property
-    def _served(self) -> keras.Model:
-        """The model as it is exported: with logit(u), if u is made of one."""
-        return models.with_logit(self.model)
-
-    @property
-    def _scored(self) -> tuple[str, ...]:
-        """Outputs of `_served` that an answer is made of."""
-        return "probs", "logit" if "logit" in self._served.output else "uncertainty"
-
-    def _outputs(
-        self,
-        names: Sequence[str],
-        x: Any,
-        y: Any,
-        batch_size: int,
-        title: str = "",
-        hashed: bool = False,
-    ) -> Outputs:
-        """Of `_served` or of a layer of it, by name; and what else came of the inputs."""
-        if (tuple(names), batch_size) not in self._inferences:
-            # Traced once: it takes seconds for a large network.
-            whole = self._served.output
-            ends = [
-                whole[name] if name in whole else self._served.get_layer(name).output
-                for name in names
-            ]
-            model = keras.Model(self._served.input, ends)
-            self._inferences[tuple(names), batch_size] = CheckedInference(model, batch_size)
-        infer = self._inferences[tuple(names), batch_size]
-        return infer(x, y, title, like=self.input_range, hashed=hashed)
-
-    def _labels(self, y: Any, n: int) -> np.ndarray:
-        return inference.check_labels(y, n, len(self.class_names))
-
-
-def _rows_of(predictions: Predictions, rows: np.ndarray) -> Predictions:
-    """Some of the rows of predictions that have labels and probabilities."""
-    assert predictions.labels is not None and predictions.probs is not None
-    return Predictions(
-        predictions.labels[rows],
-        predictions.probs[rows],
-        predictions.predicted[rows],
-        {name: u[rows] for name, u in predictions.uncertainty.items()},
-    )
 
 
 def attach(
@@ -594,8 +512,8 @@ def attach(
     parts = AttachedClassifier.take_apart(classifier, features, class_names, example)
     about = {"class_names": parts.class_names, "method": "residual", "fit": None}
     about |= {"threshold": None, "calibration": None, "features": features}
-    formula = model_.residual_formula({}, MCP)
-    return Judge(model_.join(parts.encoder, parts.ends, formula, about))
+    formula = judge_model.residual_formula({}, MCP)
+    return Judge(judge_model.join(parts.encoder, parts.ends, formula, about))
 
 
 def load(path: str | os.PathLike) -> Judge:
@@ -614,4 +532,4 @@ def load(path: str | os.PathLike) -> Judge:
     ['cat', 'dog']
     """
     keras_setup.check()
-    return Judge(model_.load(path))
+    return Judge(judge_model.load(path))

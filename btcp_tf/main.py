@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line and runs it; returns the exit status.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: Arguments after the program's name; None: those of this process.
     """
     config = settings.parse(argv)
     return command.carry_out(lambda: run.run(config), config.verbose)

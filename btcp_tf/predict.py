@@ -3,9 +3,9 @@
 python -m btcp_tf.predict --model=saved_models/fashion_mnist --input=photos --output=scores.csv
 
 Inputs are read, answered and written batch by batch, so that memory does not grow with their
-number. What is done stands in the folder `<output>.partial`, from which a killed command goes on;
-the file itself appears once, whole, with `<output>.about.json` beside it: which model, input and
-settings it is of. Importing this module does not import TensorFlow.
+number. Progress is kept in the folder `<output>.partial`; run the same command again to resume. The
+file itself appears once, whole, with `<output>.about.json` beside it, which says which model, input
+and settings it is of. Importing this module does not import TensorFlow.
 """
 
 import os
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command line is wrong, or names a file of a kind that is not read or written. 130: Ctrl-C.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: The arguments behind the program's name; None takes those of this process.
     """
     flag_values = _define_flags()
     with command.reading(argv, flag_values, USAGE) as leftovers:

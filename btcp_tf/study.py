@@ -23,13 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line and carries out the study; returns the exit status.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: Arguments after the program's name; None: those of this process.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags()
-    command.answer_questions(words, flag_values, USAGE, settings.help_lines())
+    command.answer_questions(arguments, flag_values, USAGE, settings.help_lines())
     with command.exit_on_error():
-        study = studies.plan(words, flag_values)
+        study = studies.plan(arguments, flag_values)
     return command.carry_out(lambda: int(studies.run(study) > 0), study.verbose)
 
 

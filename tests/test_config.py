@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from btcp_tf.core.config import PHASES, Config, accepted, check, to_word
+from btcp_tf.core.config import PHASES, Config, accepted, check, to_text
 from btcp_tf.data.corruptions import CORRUPTIONS
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -191,7 +191,7 @@ def test_every_default_is_accepted_and_every_setting_has_help():
     for field in FIELDS.values():
         assert check(field, field.default) == field.default
         if type(field.default) in (int, float):
-            assert check(field, to_word(field.default)) == field.default
+            assert check(field, to_text(field.default)) == field.default
         assert field.metadata["help"].endswith(".")
 
 

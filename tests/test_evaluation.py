@@ -341,7 +341,7 @@ BAD_FILES = {
     ),
     "integer u": (bad(btcp=OTHER), "btcp: expected floats, received dtype int64"),
     "odd name": (bad(**{"my score": np.zeros(60)}), "named by letters.*received 'my score'"),
-    "objects": (bad(btcp=np.array([None] * 60)), "Object arrays cannot be loaded"),
+    "objects": (bad(btcp=np.array([None] * 60)), "it holds an array of Python objects"),
 }
 
 

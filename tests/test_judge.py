@@ -111,6 +111,14 @@ def linear(x, y):
     return model
 
 
+def test_labels_of_one_class_alone_are_warned_of(classifier):
+    x, y = samples(300, 5)
+    with pytest.warns(
+        UserWarning, match="y: expected labels of several classes, received .* of '0'"
+    ):
+        btcp_tf.attach(classifier).fit(x[y == 0], y[y == 0], verbose=0)
+
+
 def test_learns_from_the_answers_of_other_folds(classifier):
     few = samples(100, 1)
     x, y = samples(2000, 0)

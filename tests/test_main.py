@@ -71,7 +71,7 @@ def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert f"the classifier is {file}, not trained here: right on" in printed
-    assert "it reads pixels as -1_1 (cross entropy on validation images: " in printed
+    assert "its input scaling is -1_1 (cross-entropy on validation images: " in printed
     assert not (tmp_path / "run" / "checkpoints" / "classifier.npz").exists()
     found = predictions.load_predictions(tmp_path / "run" / "predictions.npz")
     images = digits.test.images / np.float32(127.5) - 1

@@ -268,6 +268,17 @@ def test_a_limit_of_ones_own():
     assert found.promise.verdict == "broken" and found.promise.limit == 0.1
 
 
+def test_what_is_no_u_is_noted_on_either_side():
+    p = answers(200, 0)
+    assert not any(
+        "outside" in note for note in monitoring.monitor(baseline_of(p), scores_of(p)).notes
+    )
+    p.uncertainty["uncertainty"][[3, 5]] = 1.5, -0.25
+    findings = monitoring.monitor(baseline_of(p), scores_of(p))
+    told = [note for note in findings.notes if "2 of" in note and "first of them 1.5" in note]
+    assert len(told) == 2
+
+
 def test_accept_of_another_threshold_is_noted():
     p = answers(200, 6)
     u = p.uncertainty["uncertainty"].astype(np.float64)

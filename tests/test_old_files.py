@@ -269,7 +269,7 @@ def test_a_finished_study_stays_as_it_is(here):
     kept = {path: digest for path, digest in hashes(here).items() if "/npz-digits" in path}
     rows, _ = results.load_rows("runs/study/results.json")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(studies, "ABLATION", ({"gamma": "0"},))
+        patch.setattr(studies, "ABLATION", (("gamma", "0"),))
         assert study.main(made.STUDY) == 0
     assert kept and kept.items() <= hashes(here).items()
     assert results.load_rows("runs/study/results.json")[0] == rows

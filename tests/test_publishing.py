@@ -1,6 +1,7 @@
 """Tests of which version a run publishes."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 from scipy import stats
 
 from btcp_tf import thresholds
-from btcp_tf.core.config import Config
 from btcp_tf.data import datasets
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.serving import publishing
@@ -98,10 +98,10 @@ def compared(version, dataset, monkeypatch, **config):
         return np.array([right[image.tobytes()] for image in images])
 
     monkeypatch.setattr(publishing, "_answers", answers)
-    config = Config(dataset="digits", **config)
     predicted = dataset.validation.labels.copy()
     predicted[::2] = (predicted[::2] + 1) % 10
-    found = publishing.compare_with(version, predicted, dataset, config, datasets.load)
+    load = functools.partial(datasets.load, "digits", "")
+    found = publishing.compare_with(version, predicted, dataset, load, **config)
     return found, asked[0]
 
 
@@ -109,7 +109,7 @@ def test_the_same_split_is_compared_on_all_of_its_validation_images(digits, tmp_
     found, images = compared(write(tmp_path, 1, **about_of(digits)), digits, monkeypatch)
     np.testing.assert_array_equal(images, digits.validation.images)
     assert found.n == len(digits.validation) and found.old_errors == 0 and found.is_worse
-    assert f"wrong about {found.n // 2 + found.n % 2:,} of {found.n:,}" in found.words(tmp_path)
+    assert f"wrong about {found.n // 2 + found.n % 2:,} of {found.n:,}" in found.text(tmp_path)
 
 
 def test_another_split_is_compared_where_neither_was_trained(digits, tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ WORDS = [
 def short():
     """Two ablations, each a whole run; of the figures, which take half of the time, no pixels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(studies, "ABLATION", ({"gamma": "auto"}, {"epsilon": "0.2"}))
+        patch.setattr(studies, "ABLATION", (("gamma", "auto"), ("epsilon", 0.2)))
         patch.setattr(drawing, "_render", lambda figure, ending: b"")
         yield
 
@@ -83,7 +83,7 @@ def test_plans_a_run_for_each_data_set_and_seed():
             assert cell.config.shift
             assert cell.config.ood == (PAIRS[cell.config.dataset],)
             assert set(cell.config.method) == set(METHODS) - {"ensemble"}
-    assert found.words == (
+    assert found.arguments == (
         "--dataset=mnist,fashion_mnist",
         "--seed=4",
         "--preset=fast",
@@ -115,7 +115,7 @@ def test_plan_takes_words_over_its_own_wishes():
         "--dataset=digits,mnist", "--method=mcp,btcp", "--noshift", "--ood=pair,digits,/x/no.npz"
     )
     by_data = {cell.config.dataset: cell.config for cell in found.cells if not cell.ablation}
-    assert "--ood=pair,digits,/x/no.npz" in found.words
+    assert "--ood=pair,digits,/x/no.npz" in found.arguments
     assert by_data["digits"].ood == ("/x/no.npz",)
     assert by_data["mnist"].ood == ("fashion_mnist", "digits", "/x/no.npz")
     assert by_data["mnist"].method == ("mcp", "btcp") and not by_data["mnist"].shift
@@ -162,7 +162,7 @@ def test_every_method_has_rows_of_every_task(finished):
         shifted = {row["split"] for row in of_seed if row["split"] != "test"}
         assert len(shifted) == 9 and all(name.startswith("test:") for name in shifted)
     assert {row["ablation"] for row in rows} - {""} == {
-        f"{name}={value}" for change in studies.ABLATION for name, value in change.items()
+        f"{name}={value}" for name, value in studies.ABLATION
     }
 
 

@@ -81,6 +81,24 @@ def test_without_an_answer_the_first_problem_is_told(tmp_path):
         tabular.read(path).answered()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "probs",
+            '"[0.8,0.2]"',
+            "expected class probabilities as a column for each, probs_0, probs_1",
+        ),
+        ("probs", "0.8", "expected class probabilities as a column for each, probs_0, probs_1"),
+        ("probs_0", "0.8", "probs_0 and probs_1, received probs_0 alone"),
+    ],
+)
+def test_a_csv_of_one_column_of_probabilities_says_how_to_write_them(tmp_path, name, value, told):
+    (tmp_path / "rows.csv").write_text(f"{name}\n{value}\n")
+    with pytest.raises(ValueError, match=told):
+        tabular.read(tmp_path / "rows.csv").probabilities()
+
+
 @pytest.mark.parametrize("value", [True, "x", "", None, float("nan"), float("inf"), [1], 10**400])
 def test_what_is_no_finite_number_is_refused(tmp_path, value):
     path = tmp_path / "rows.jsonl"
@@ -139,7 +157,7 @@ def test_a_column_may_begin_late_and_end_early(tmp_path):
     [
         (["probs_0,probs_2", "1,0"], "expected class probabilities probs_0 to probs_1, received"),
         (["probs_0,probs_1", "1,x"], "probs_1: expected a finite number, received 'x' in line 2"),
-        (["probs", "0.5"], "probs: expected a list of 2 numbers, received '0.5' in line 2"),
+        (["probs", "0.5"], "expected class probabilities as a column for each, probs_0, probs_1"),
     ],
 )
 def test_probabilities_that_are_none_are_refused(tmp_path, lines, message):

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached.inference import CheckedInference, Outputs
 from btcp_tf.attached.model import class_names, has_card
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data.input_checks import InputRange, InputWatch
 from btcp_tf.methods.residual_fit import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
@@ -106,6 +107,30 @@ class AttachedClassifier:
     def check_inputs(self, x: Any, name: str = "x") -> np.ndarray:
         """Inputs in the classifier's shape and type; ValueError for others."""
         return inference.check_inputs(x, self.input_shape, self.dtype, name)
+
+    def check_sample(
+        self, sample: Any, known: InputRange | None
+    ) -> tuple[np.ndarray, InputRange | None]:
+        """A few inputs to export with, and the range of the inputs; None: text.
+
+        Args:
+          sample: `[n, ...]`.
+          known: The range that the estimator was fitted on; None: that of the sample counts.
+
+        Raises:
+          ValueError: If the sample is not finite or on another scale.
+        """
+        kind = metrics.array("sample", sample).dtype.kind
+        sample = self.check_inputs(sample, "sample")
+        if self.dtype == "string":
+            return sample, None
+        watch = InputWatch(known, "sample")
+        watch.see(sample, kind)
+        watch.end()
+        if known and (flat := known.flat(sample))[0]:
+            # One that the SavedModel takes alone stands first: it is tried out with it.
+            sample = np.concatenate([sample[~flat], sample[flat]])
+        return sample, known or watch.range
 
     def take_alike_apart(self, classifier: Any, x: Any) -> "AttachedClassifier":
         """Takes apart a further classifier for the same inputs and classes, at the layer of the

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,19 @@ def _seen_rows(seen: Seen, rows: np.ndarray) -> Seen:
     return Seen(*columns)
 
 
+def overlap(hashes: np.ndarray, parts: Mapping[str, Part], also: Iterable[str] = ()) -> Overlap:
+    """Which samples an estimator, or its classifier, learned from.
+
+    Args:
+      hashes: Hashes of the samples, uint64 `[n]`.
+      parts: Known samples, by name of the part.
+      also: Parts that are counted in the words, but do not make a sample known.
+    """
+    learned = known.overlap(hashes, parts, ("fit", "copies", "folds", "reference"))
+    more = known.overlap(hashes, parts, also)
+    return Overlap(learned.known, "; ".join(filter(None, (learned.words, more.words))))
+
+
 def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:
     """Rows of the samples that are not known, with a warning that says how many are.
 
@@ -191,7 +204,14 @@ def ensemble_probs(
 
 
 def warn_if_poor(held_out: HeldOut, class_names: Sequence[str]) -> None:
-    """Warns of a classifier that knows no more than how frequent the classes are."""
+    """Warns of a classifier that knows no more than how frequent the classes are, and of labels of
+    one class alone, from which nobody could tell."""
+    present = np.unique(held_out.labels)
+    if len(present) == 1 < len(held_out.labels):
+        warn(
+            f"y: expected labels of several classes, received {len(held_out.labels):,} of "
+            f"{class_names[present[0]]!r} alone: what is learned from them holds for no other class"
+        )
     found = plausibility.examine(held_out.seen.logits, held_out.labels, class_names)
     if found.words:
         warn(

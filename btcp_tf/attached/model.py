@@ -16,6 +16,8 @@ from btcp_tf.core import wording
 from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import Part
+from btcp_tf.decisions.exported import COLUMN
+from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import classifiers
@@ -152,6 +154,16 @@ def known_parts(about: Mapping[str, Any]) -> dict[str, Part]:
     if not isinstance(parts, Mapping):
         raise ValueError(f"seen is {parts!r:.40}")
     return {name: Part.from_json(part) for name, part in parts.items()}
+
+
+def calibration(about: Mapping[str, Any]) -> dict[str, Predictions]:
+    """The answers that the threshold was chosen on, as `serving.saved_model.export` takes them."""
+    rows = about.get("calibration")
+    if not rows:
+        return {}
+    labels = None if rows["labels"] is None else np.array(rows["labels"])
+    columns = {COLUMN: np.array(rows["uncertainty"], np.float64)}
+    return {"calibration": Predictions(labels, None, np.array(rows["predicted"]), columns)}
 
 
 def class_names(names: Any, classes: int) -> list[str]:

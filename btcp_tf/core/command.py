@@ -1,4 +1,4 @@
-"""The command line: flag files and words in, one `Config` or one clear line out.
+"""The command line: flag files and arguments in, checked settings or one clear line out.
 
 Flags are absl flags in a `FlagValues` of their own, so that reading a command
 line neither needs nor changes the process-wide `absl.flags.FLAGS`, and may be
@@ -9,18 +9,11 @@ Settings are taken, later over earlier, from
 1. the defaults of `Config`,
 2. `flags/<dataset>.cfg`, the table of a data set in `data.DATASETS`,
 3. `flags/<preset>.cfg` with `--preset=<preset>`,
-4. the words of the command line, in order; a `--flagfile=PATH` among them
+4. the arguments of the command line, in order; a `--flagfile=PATH` among them
    counts where it stands.
 
-Another command reuses this with flags of its own:
-
-    flag_values = command.define_flags()
-    flags.DEFINE_integer("seeds", 5, "Number of seeds.", flag_values=flag_values)
-    config = command.parse(argv, flag_values, usage="python -m btcp_tf.study ...")
-    flag_values.seeds
-
-and a command without a `Config` defines its flags in a new `flags.FlagValues()`
-and works inside `reading`.
+`experiment.settings` makes a `Config` of them. A command without one defines its
+flags in a new `flags.FlagValues()` and works inside `reading`.
 """
 
 import contextlib
@@ -54,9 +47,9 @@ _HEADINGS = {
     "tau": "Evaluation and output",
 }
 
-_HELP_WORDS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
+_HELP_FLAGS = ("-h", "-help", "--help", "--helpshort", "--helpfull")
 
-_VERSION_WORDS = ("-version", "--version")
+_VERSION_FLAGS = ("-version", "--version")
 
 
 class UsageError(ValueError):
@@ -67,11 +60,11 @@ def define_settings(names: Iterable[str], flag_values: flags.FlagValues) -> None
     """Defines a flag for each of these settings of `Config`; `read` checks their values."""
     for name in names:
         default = FIELDS[name].default
-        # Numbers stay words here: `check` turns them into numbers, and says what it expected.
+        # Numbers stay text here: `check` turns them into numbers, and says what it expected.
         special = {bool: flags.DEFINE_boolean, tuple: flags.DEFINE_list}
         define: Any = special.get(type(default), flags.DEFINE_string)
         help = FIELDS[name].metadata["help"]
-        define(name, config.to_word(default), help, flag_values=flag_values)
+        define(name, config.to_text(default), help, flag_values=flag_values)
 
 
 def settings(flag_values: flags.FlagValues) -> dict[str, Any]:
@@ -83,17 +76,17 @@ def settings(flag_values: flags.FlagValues) -> dict[str, Any]:
     }
 
 
-def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
-    """Reads words and the flag files they name into `flag_values`.
+def read(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Reads arguments and the flag files they name into `flag_values`.
 
     What an earlier call read is forgotten.
 
     Args:
       flag_values: The flags that are known.
-      words: The words after the program's name. A later one wins.
+      arguments: Arguments after the program's name. A later flag wins.
 
     Returns:
-      The words that are not flags, in order.
+      Arguments that are not flags, in order.
 
     Raises:
       UsageError: For an unknown flag, a value that its flag does not accept, a
@@ -103,7 +96,7 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
     """
     flag_values.unparse_flags()
     leftovers = []
-    for origin, chunk in _expand(words):
+    for origin, chunk in _expand(arguments):
         try:
             leftovers += flag_values(["", *chunk])[1:]
             # At once, and not only in Config: here the line at fault is known.
@@ -113,8 +106,20 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
                     config.check(FIELDS[name], flag_values[name].value)
             for name in flag_values:
                 _check_text(name, flag_values[name].value)
-            for word in leftovers:
-                _check_text("PATH", word)
+            for argument in leftovers:
+                _check_text("PATH", argument)
+        except flags.UnrecognizedFlagError as error:
+            name = error.flagname
+            meant = _OTHER_NAMES.get(name, "")
+            hint = (
+                f"; did you mean {meant}?"
+                if meant in flag_values
+                else wording.suggestion(name, flag_values)
+            )
+            raise UsageError(
+                f"{origin}expected a flag of this command (--help lists them), received "
+                f"--{name}{hint}"
+            ) from None
         except (flags.Error, ValueError) as error:
             # For a bool it says so in the form of a tuple.
             if match := re.fullmatch(
@@ -126,29 +131,48 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
     return leftovers
 
 
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "data": "data_dir",
+    "input_dir": "data_dir",
+    "out": "output_dir",
+    "output": "output_dir",
+    "outdir": "output_dir",
+    "model": "classifier",
+    "target_risk": "risk",
+}
+"""What some flags are called elsewhere, where the names are not alike."""
+
+
 def _check_text(name: str, value: Any) -> None:
     """ValueError for text that is no name or path here, before any work."""
-    for word in value if isinstance(value, list) else (value,):
-        if isinstance(word, str) and (wrong := wording.fault(word)):
+    for text in value if isinstance(value, list) else (value,):
+        if isinstance(text, str) and (wrong := wording.fault(text)):
             raise ValueError(f"{name}: {wrong}")
 
 
 def _expand(
-    words: Sequence[str], opened: tuple[str, ...] = ()
+    arguments: Sequence[str], opened: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yields (origin, words) pieces in order, with flag files in place of their names."""
+    """Yields (origin, arguments) pieces in order, with flag files in place of their names.
+
+    absl itself does not say which line of which flag file is wrong, as the README promises, and
+    takes a note behind a value for a part of it.
+    """
     piece: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            piece += [word, *rest]
-        elif match := re.fullmatch(r"--?flagfile(?:=(.*))?", word, re.DOTALL):
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            piece += [argument, *rest]
+        elif match := re.fullmatch(r"--?flagfile(?:=(.*))?", argument, re.DOTALL):
             yield "", piece
             piece = []
             path = match[1] if match[1] is not None else next(rest, "")
             yield from _expand_file(path, opened)
         else:
-            piece.append(word)
+            piece.append(argument)
     yield "", piece
 
 
@@ -188,17 +212,17 @@ def reading(
     `--help` ends the process here; so does a ValueError inside, as in `exit_on_error`.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: Arguments after the program's name; None: those of this process.
       flag_values: The command's flags, which hold their values then.
       usage: First line of `--help`.
 
     Yields:
-      The words that are not flags, in order.
+      Arguments that are not flags, in order.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    answer_questions(words, flag_values, usage)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    answer_questions(arguments, flag_values, usage)
     with exit_on_error():
-        yield read(flag_values, words)
+        yield read(flag_values, arguments)
 
 
 def check_file(name: str, path: str | os.PathLike, endings: Sequence[str]) -> None:
@@ -217,7 +241,7 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        fail(str(error))
+        fail(error)
 
 
 def carry_out(action: Callable[[], Any], verbose: int) -> int:
@@ -240,8 +264,7 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
         with plain_warnings(verbose):
             return int(action() or 0)
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough; the interpreter must not flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
         return 0
     except KeyboardInterrupt:
         print("\ninterrupted; the same command goes on from here", file=sys.stderr)
@@ -297,28 +320,28 @@ def hidden_stderr() -> Iterator[None]:
             os.close(shown)
 
 
-def fail(message: str) -> NoReturn:
+def fail(error: object) -> NoReturn:
     """Ends the process with status 2 and one line on stderr."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    print("error:", wording.one_line(error), file=sys.stderr)
     sys.exit(2)
 
 
 def answer_questions(
-    words: Sequence[str], flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()
+    arguments: Sequence[str], flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()
 ) -> None:
-    """Ends the process with status 0 after `--help` or `--version` among a command line's words.
+    """Ends the process with status 0 if `--help` or `--version` is among the arguments.
 
     Args:
-      words: The words after the program's name.
+      arguments: Arguments after the program's name.
       flag_values: The command's flags.
       usage: First line of the help.
       about: Lines of the help between its first line and the flags.
     """
-    words = list(words)
-    before = words[: words.index("--")] if "--" in words else words
-    if any(word in _HELP_WORDS for word in before):
+    arguments = list(arguments)
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if any(argument in _HELP_FLAGS for argument in before):
         _show(help_text(flag_values, usage, about))
-    if any(word in _VERSION_WORDS for word in before):
+    if any(argument in _VERSION_FLAGS for argument in before):
         _show(f"btcp_tf {btcp_tf.__version__}")
 
 
@@ -326,13 +349,19 @@ def _show(answer: str) -> NoReturn:
     try:
         print(answer, flush=True)
     except BrokenPipeError:
-        # The reader (`--help | head`) has seen enough; the interpreter must not flush again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_stdout()
     sys.exit(0)
+
+
+def _close_stdout() -> None:
+    """After its reader (`| head`) has seen enough: the interpreter must not flush again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def help_text(flag_values: flags.FlagValues, usage: str, about: Sequence[str] = ()) -> str:
     """The help of a command: all its flags with their defaults, in groups.
+
+    absl's own help lists flags by module and does not say what a setting accepts.
 
     Args:
       flag_values: The command's flags: those of `define_flags`, others, or both.
@@ -363,15 +392,15 @@ def help_text(flag_values: flags.FlagValues, usage: str, about: Sequence[str] = 
 
 def _help_of(flag: flags.Flag) -> list[str]:
     default = tuple(flag.default) if isinstance(flag.default, list) else flag.default
-    words = flag.help
+    text = flag.help
     if flag.name in FIELDS and (rule := config.accepted(FIELDS[flag.name])):
-        words = f"{words} [{rule}]"
-    return _entry(f"--{flag.name}={config.to_word(default)}", words)
+        text = f"{text} [{rule}]"
+    return _entry(f"--{flag.name}={config.to_text(default)}", text)
 
 
-def _entry(head: str, words: str) -> list[str]:
+def _entry(head: str, text: str) -> list[str]:
     column = 36
-    body = textwrap.wrap(words, width=100 - column, break_on_hyphens=False)
+    body = textwrap.wrap(text, width=100 - column, break_on_hyphens=False)
     if len(head) + 4 > column:
         return [f"  {head}", *(" " * column + line for line in body)]
     return [f"  {head}".ljust(column) + body[0], *(" " * column + line for line in body[1:])]

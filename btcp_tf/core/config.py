@@ -8,9 +8,11 @@ import dataclasses
 import math
 import numbers
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from btcp_tf.core import wording
+
+_Part = TypeVar("_Part")
 
 OWN_DATA = ("folder", "npz")
 """Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
@@ -52,7 +54,7 @@ def setting(
     """Declares one setting: its default, its help and the values it accepts.
 
     Args:
-      default: Default value; its type is the setting's type. A tuple of words
+      default: Default value; its type is the setting's type. A tuple of texts
         is written as a comma-separated list on the command line.
       help: One line for `--help`.
       choices: Words that are accepted.
@@ -159,8 +161,8 @@ class Config:
     )
     classifier_pixels: str = setting(
         "auto",
-        "What --classifier reads for pixels from 0 to 255; auto: what it knows most validation "
-        "images by.",
+        "Input scaling of --classifier, for pixels from 0 to 255; auto tries all three and keeps "
+        "the one with the lowest cross-entropy on validation images.",
         choices=("auto", "0_255", "0_1", "-1_1"),
     )
     allow_poor_classifier: bool = setting(
@@ -350,78 +352,83 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
-        if not self.dataset:
-            raise ValueError("dataset: expected the name of a data set, received none")
-        if not self.export_dir:
-            raise ValueError("export_dir: expected a folder, received none")
-        if self.export_name and not re.fullmatch(r"\w[\w.-]*", self.export_name):
-            raise ValueError(
-                "export_name: expected the name of one folder, of letters, digits, _, - and ., "
-                f"received {self.export_name!r}"
-            )
-        if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size):
-            raise ValueError(
-                "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
-                f"received {self.image_size!r}"
-            )
-        if self.threshold not in RULES:
-            try:
-                good = 0.0 < float(self.threshold) < math.inf
-            except ValueError:
-                good = False
-            if not good:
-                raise ValueError(
-                    f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
-                    f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES)
-                )
+        self._check_texts()
+        self._check_methods()
+        self._check_residual()
+        self._check_devices()
+
+    def _check_texts(self) -> None:
+        _require(self.dataset, "dataset: expected the name of a data set, received none")
+        _require(self.export_dir, "export_dir: expected a folder, received none")
+        _require(
+            not self.export_name or re.fullmatch(r"\w[\w.-]*", self.export_name),
+            "export_name: expected the name of one folder, of letters, digits, _, - and ., "
+            f"received {self.export_name!r}",
+        )
+        _require(
+            re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size),
+            "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
+            f"received {self.image_size!r}",
+        )
+        _require(
+            self.threshold in RULES or 0.0 < _number(self.threshold, whole=False) < math.inf,
+            f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
+            f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES),
+        )
+
+    def _check_methods(self) -> None:
         _check_list("method", self.method)
         _check_list("finetune_method", self.finetune_method, empty=True)
         _check_list("ood", self.ood, empty=True)
         _check_list("residual_copies", self.residual_copies, empty=True)
+        methods = ",".join(self.method)
         for name in self.finetuned:
-            if name not in self.method:
-                raise ValueError(
-                    f"finetune_method: expected names among method={','.join(self.method)}, "
-                    f"received {name}"
-                )
-        if self.classifier and "ensemble" in self.method:
-            raise ValueError(
-                "method: expected no ensemble, whose members are trained, beside classifier, "
-                f"received {','.join(self.method)}"
+            _require(
+                name in self.method,
+                f"finetune_method: expected names among method={methods}, received {name}",
             )
+        _require(
+            not (self.classifier and "ensemble" in self.method),
+            "method: expected no ensemble, whose members are trained, beside classifier, "
+            f"received {methods}",
+        )
+
+    def _check_residual(self) -> None:
         learned = ("residual_folds", "residual_copies", "residual_distilled")
-        given = [name for name in learned if getattr(self, name)]
-        if given and not any(name.startswith("residual") for name in self.method):
-            raise ValueError(
-                f"{given[0]}: expected residual or residual_no_index among the methods beside it, "
-                f"received method={','.join(self.method)}"
-            )
-        if self.residual_folds == 1:
-            raise ValueError("residual_folds: expected 0, or 2 and more, received 1")
-        trained = [name for name in ("residual_folds", "residual_distilled") if name in given]
-        if trained and self.classifier:
-            raise ValueError(
-                f"{trained[0]}: expected none beside classifier, of whose kind no further ones can "
-                "be trained here (in Python, Judge.fit takes yours), received one"
-            )
-        if len(trained) > 1:
-            raise ValueError(
-                "residual_distilled: expected no residual_folds beside it, as the ensemble has "
-                f"seen all of their images, received {self.residual_folds}"
-            )
-        if self.strategy == "mirrored" and self.logical_devices == 1:
-            raise ValueError(
-                "logical_devices: expected at least 2 with strategy=mirrored, received 1"
-            )
-        if self.logical_devices and self.batch_size % self.logical_devices:
-            raise ValueError(
-                f"batch_size: expected a multiple of the {self.logical_devices} logical devices, "
-                f"received {self.batch_size}"
-            )
-        if self.strategy == "none" and self.logical_devices:
-            raise ValueError(
-                f"logical_devices: expected 0 with strategy=none, received {self.logical_devices}"
-            )
+        used = [name for name in learned if getattr(self, name)]
+        _require(
+            not used or any(name.startswith("residual") for name in self.method),
+            f"{', '.join(used[:1])}: expected residual or residual_no_index among the methods "
+            f"beside it, received method={','.join(self.method)}",
+        )
+        _require(self.residual_folds != 1, "residual_folds: expected 0, or 2 and more, received 1")
+        trained = [name for name in used if name != "residual_copies"]
+        _require(
+            not (trained and self.classifier),
+            f"{', '.join(trained[:1])}: expected none beside classifier, of whose kind no further "
+            "ones can be trained here (in Python, Judge.fit takes yours), received one",
+        )
+        _require(
+            len(trained) < 2,
+            "residual_distilled: expected no residual_folds beside it, as the ensemble has seen "
+            f"all of their images, received {self.residual_folds}",
+        )
+
+    def _check_devices(self) -> None:
+        devices, mirrored = self.logical_devices, self.strategy == "mirrored"
+        _require(
+            not (mirrored and devices == 1),
+            "logical_devices: expected at least 2 with strategy=mirrored, received 1",
+        )
+        _require(
+            not devices or self.batch_size % devices == 0,
+            f"batch_size: expected a multiple of the {devices} logical devices, received "
+            f"{self.batch_size}",
+        )
+        _require(
+            mirrored or not devices,
+            f"logical_devices: expected 0 with strategy=none, received {devices}",
+        )
 
     @property
     def finetuned(self) -> tuple[str, ...]:
@@ -436,8 +443,18 @@ class Config:
         height, _, width = self.image_size.partition("x")
         return int(height), int(width or height)
 
+    def take(self, part: type[_Part], **more: Any) -> _Part:
+        """The settings that a function needs: a dataclass whose fields have their names.
+
+        Args:
+          part: The dataclass.
+          **more: Values of its fields that are no settings.
+        """
+        names = {field.name for field in dataclasses.fields(cast(Any, part))} - more.keys()
+        return part(**{name: getattr(self, name) for name in names}, **more)
+
     def settings(self, *, results_only: bool = False) -> dict[str, str]:
-        """All settings as command-line words, in order of declaration.
+        """All settings as command-line text, in order of declaration.
 
         Args:
           results_only: Leave out what does not change the results (folders,
@@ -446,23 +463,25 @@ class Config:
         # One's own data is known by its path alone.
         also = ("data_dir",) if self.dataset in OWN_DATA else ()
         return {
-            field.name: to_word(getattr(self, field.name))
+            field.name: to_text(getattr(self, field.name))
             for field in dataclasses.fields(self)
             if field.metadata["changes_results"] or not results_only or field.name in also
         }
 
 
+def _require(good: Any, message: str) -> None:
+    if not good:
+        raise ValueError(message)
+
+
 def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
-    if not items and not empty:
-        raise ValueError(f"{name}: expected at least one name, received none")
+    _require(items or empty, f"{name}: expected at least one name, received none")
     for item in items:
-        if items.count(item) > 1:
-            raise ValueError(
-                f"{name}: expected each name once, received {item} {items.count(item)} times"
-            )
+        times = items.count(item)
+        _require(times == 1, f"{name}: expected each name once, received {item} {times} times")
 
 
-def to_word(value: Any) -> str:
+def to_text(value: Any) -> str:
     """The command-line form of a setting's value."""
     if isinstance(value, tuple | list):
         return ",".join(value)
@@ -493,11 +512,11 @@ def check(field: dataclasses.Field, value: Any) -> Any:
 
     Args:
       field: One of `dataclasses.fields(Config)`.
-      value: What it is given; a number may be given as its word.
+      value: What it is given; a number may come as text.
 
     Returns:
-      The value in its one form, so that equal settings have equal words: the
-      number for a word, a float for a float setting, a tuple for a list.
+      The value in its one form, so that equal settings have equal text: the
+      number for text, a float for a float setting, a tuple for a list.
 
     Raises:
       ValueError: If the setting does not accept the value; names the setting.
@@ -515,8 +534,8 @@ def check(field: dataclasses.Field, value: Any) -> Any:
     if not isinstance(value, kind):
         wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
         raise ValueError(f"{field.name}: expected {wanted}, received {wording.quoted(value)}")
-    for word in (value,) if kind is str else value if kind is tuple else ():
-        if isinstance(word, str) and (wrong := wording.fault(word)):
+    for text in (value,) if kind is str else value if kind is tuple else ():
+        if isinstance(text, str) and (wrong := wording.fault(text)):
             raise ValueError(f"{field.name}: {wrong}")
     if kind is tuple:
         for name in value:
@@ -551,7 +570,7 @@ def _is_number(field: dataclasses.Field) -> bool:
 
 
 def _number(value: Any, whole: bool) -> float:
-    """`value`, a number or its word, as an int or float; NaN if it is none."""
+    """`value`, a number or its text, as an int or float; NaN if it is none."""
     if isinstance(value, bool) or (whole and not isinstance(value, numbers.Integral | str)):
         return math.nan
     try:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
     """Holds `folder` for this process alone; the lock dies with the process.
 
     Also sweeps away the temporary files of writers that were killed, in the folder and in its
-    sub-folders.
+    sub-folders. After an error a folder in which nothing was written is left as it was before: one
+    that was made here is removed, with the folders above it that were.
 
     Args:
       folder: Made where it is missing.
@@ -92,6 +94,7 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
       ValueError: If it is no folder that can be written.
     """
     folder = as_path(setting, folder)
+    made = _missing(folder)
     check_folder(setting, folder)
     (folder / ".lock").touch()
     with locked(folder / ".lock") as held:
@@ -103,7 +106,14 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
         for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
             for leftover in folder.glob(pattern):
                 leftover.unlink(missing_ok=True)
-        yield
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if os.listdir(folder) == [".lock"]:
+                    (folder / ".lock").unlink()
+            _remove_empty(made)
+            raise
 
 
 def check_place(setting: str, folder: str | os.PathLike) -> None:
@@ -117,10 +127,23 @@ def check_place(setting: str, folder: str | os.PathLike) -> None:
         )
 
 
-def check_folder(setting: str, folder: str | os.PathLike) -> None:
-    """Makes a folder where it is missing; ValueError unless files can be made in it."""
+def _missing(folder: Path) -> list[Path]:
+    """The folders that would have to be made for this one, the innermost first."""
+    return [place for place in (folder, *folder.parents) if not place.exists()]
+
+
+def check_folder(setting: str, folder: str | os.PathLike, *, keep: bool = True) -> None:
+    """ValueError unless files can be made in a folder; it is made where it is missing.
+
+    Args:
+      setting: The setting that chose it, for errors.
+      folder: The folder.
+      keep: Whether one that is made here stays.
+    """
     path = as_path(setting, folder)
+    made: list[Path] = []
     try:
+        made = _missing(path)
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -130,3 +153,34 @@ def check_folder(setting: str, folder: str | os.PathLike) -> None:
             f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
             f"{reason}"
         ) from None
+    finally:
+        if not keep:
+            _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes folders, the innermost first, until one is not empty."""
+    with contextlib.suppress(OSError):
+        for place in folders:
+            place.rmdir()
+
+
+def check_keras_file(setting: str, path: str | os.PathLike) -> Path:
+    """The path of a file that may be a `.keras` file; whether it is one, only Keras can tell.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      ValueError: If it is no path, or the file is no zip archive.
+    """
+    found = as_path(setting, path)
+    if not found.is_file():
+        state = "no file" if found.exists() else "not there"
+        raise FileNotFoundError(
+            f"{setting}: expected a .keras file, received {found}, which is {state}"
+        )
+    if not zipfile.is_zipfile(found):
+        raise ValueError(
+            f"{setting}: expected a .keras file, which is a zip archive, received {found}, which "
+            "is none or is cut off"
+        )
+    return found

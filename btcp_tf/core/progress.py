@@ -36,26 +36,26 @@ class Bar:
         """So many steps more are done."""
         self.update(self._done + steps)
 
-    def update(self, done: int, words: str = "") -> None:
+    def update(self, done: int, text: str = "") -> None:
         """So many steps are done; the last one ends the line."""
         self._done = done
         if self._live and (done >= self._total or self.due):
-            self._draw(words)
+            self._draw(text)
             if done >= self._total:
                 self.end()
 
-    def end(self, words: str = "") -> None:
-        """Leaves the line as it is, or with other words behind the title and the time."""
+    def end(self, text: str = "") -> None:
+        """Leaves the line as it is, or with a text behind the title and the time."""
         if self._live:
-            if words:
-                self._draw(words)
+            if text:
+                self._draw(text)
             print(flush=True)
             self._live = False
 
-    def _draw(self, words: str) -> None:
+    def _draw(self, text: str) -> None:
         self._drawn = time.monotonic()
         share = min(1.0, self._done / max(self._total, 1))
-        behind = f" {share:4.0%} {self._drawn - self._started:.0f} s  {words}".rstrip()
+        behind = f" {share:4.0%} {self._drawn - self._started:.0f} s  {text}".rstrip()
         # The last column stays free: some terminals begin a new line behind it.
         columns = shutil.get_terminal_size().columns - 1
         room = min(30, columns - len(self._title) - len(behind) - 1)

@@ -3,6 +3,7 @@ may have meant."""
 
 import collections
 import difflib
+import errno
 import os
 import re
 import unicodedata
@@ -33,12 +34,16 @@ def quoted(value: object) -> str:
 def suggestion(received: object, known: Iterable[str]) -> str:
     """`; did you mean mnist?` for what is nearly one of the known words, else nothing.
 
+    A word that is a part of some of them (`epochs` of `classifier_epochs`) may stand for these.
+
     Example:
       >>> suggestion("minst", ["mnist", "cifar10"])
       '; did you mean mnist?'
     """
-    found = difflib.get_close_matches(str(received).lower(), list(known), n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
+    word, known = str(received).lower().replace("-", "_"), list(known)
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    found = found or [name for name in known if word in name.split("_")][:3]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
@@ -98,10 +103,20 @@ def _control(text: str) -> str:
     return ""
 
 
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Marks of places for a break, of direction and of order, which no name needs. Joiners (U+200C and
+U+200D) stay inside: they tell words and emoji apart."""
+
+
 def clean(name: str) -> str:
-    r"""A name without white space at its ends, such as the \r of a list from Windows, and in its
-    composed form (NFC): two of one meaning are equal then."""
-    return unicodedata.normalize("NFC", name).strip().strip("\ufeff").strip()
+    r"""A name without white space at its ends, such as the \r of a list from Windows, without
+    invisible marks and in its composed form (NFC): two of one meaning are equal then."""
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", name)).strip(f"{_JOINERS}{_SPACE}")
+
+
+_JOINERS = "\u200c\u200d"
+
+_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 
 
 def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], str]:
@@ -140,9 +155,11 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         cleaned.append(name)
         if name != given:
             changed.append(given)
-    name, times = collections.Counter(cleaned).most_common(1)[0] if cleaned else ("", 0)
+    # Joiners alone do not tell two names apart that a person reads.
+    seen = [re.sub(f"[{_JOINERS}]", "", name) for name in cleaned]
+    name, times = collections.Counter(seen).most_common(1)[0] if seen else ("", 0)
     if times > 1:
-        alike = [str(given) for given, own in zip(names, cleaned, strict=True) if own == name]
+        alike = [str(given) for given, own in zip(names, seen, strict=True) if own == name]
         forms = ", ".join(ascii(form) for form in alike[:3])
         raise ValueError(
             f"{where}: expected each name once, received {quoted(name)} {times} times"
@@ -152,8 +169,8 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         return tuple(cleaned), ""
     some = ", ".join(ascii(given)[:_SHOWN] for given in changed[:3])
     return tuple(cleaned), (
-        f"names of classes: {len(changed):,} cleaned of white space at their ends and of "
-        f"decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
+        f"names of classes: {len(changed):,} cleaned of white space at their ends, invisible "
+        f"marks and decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
     )
 
 
@@ -174,15 +191,53 @@ _NOISE = re.compile(
 )
 """What TensorFlow and Keras put around the cause of an error: places in graphs and in code."""
 
+_PICKLED = {
+    r"Object arrays cannot be loaded when allow_pickle=False": (
+        "it holds an array of Python objects, which to load would run code; save numbers, or text "
+        "as numpy.asarray(x, str)"
+    ),
+    # NumPy says so of whatever is not in its format.
+    r"(This file contains pickled|Cannot load file containing pickled).*": (
+        "it is not in NumPy's format"
+    ),
+}
+"""Where NumPy advises to load a file unsafely: a pattern of its words, and ours for them."""
+
 
 def cause(error: object) -> str:
-    r"""What an error or a warning says, without the places in TensorFlow's graphs around it.
+    r"""What an error or a warning says, without the places in TensorFlow's graphs around it and
+    without advice that nobody should follow.
 
     Example:
       >>> cause("Graph execution error:\nx: expected [n]")
       'x: expected [n]'
     """
-    return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
+    if full := _full_disk(error):
+        return full
+    words = _NOISE.sub("", str(error))
+    for theirs, ours in _PICKLED.items():
+        words = re.sub(theirs, ours, words)
+    return "\n".join(filter(None, map(str.strip, words.splitlines())))
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors for want of room on a disk."""
+
+
+def _full_disk(error: object) -> str:
+    """What an error of the system, TensorFlow or NumPy says of a full disk; "": nothing."""
+    found = f"{error} " if isinstance(error, Exception) else ""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        why = os.strerror(error.errno)
+    elif type(error).__module__.startswith("tensorflow"):
+        why = next((os.strerror(code) for code in NO_ROOM if os.strerror(code) in found), "")
+    else:
+        # NumPy's own count of what could be written.
+        why = "a part was written" if re.match(r"\d+ requested and \d+ written ", found) else ""
+    if not why:
+        return ""
+    place = getattr(error, "filename", None)
+    return f"the disk is full ({why}{f': {place}' if place else ''}); make room"
 
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")

@@ -136,6 +136,11 @@ class Columns:
         Raises:
           ValueError: If a number is missing or none, or not all rows have as many.
         """
+        if "probs" in self.values and self.text_only:
+            raise ValueError(
+                f"{self.file}: expected class probabilities as a column for each, probs_0, probs_1 "
+                "and so on, as this format has no lists, received a column probs"
+            )
         if "probs" in self.values:
             size = max(self.classes or 0, 2)
 
@@ -151,6 +156,11 @@ class Columns:
             raise ValueError(
                 f"{self.file}: expected class probabilities {expected[0]} to {expected[-1]}, "
                 f"received {', '.join(names)}"
+            )
+        if len(names) == 1:
+            raise ValueError(
+                f"{self.file}: expected class probabilities of at least two classes, probs_0 and "
+                "probs_1, received probs_0 alone; of two classes, probs_0 is 1 - probs_1"
             )
         return np.stack([self.numbers(name) for name in expected], axis=1) if names else None
 

@@ -12,9 +12,12 @@ from absl import flags
 
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import FIELDS, UsageError
-from btcp_tf.core.config import OWN_DATA, Config, check, to_word
+from btcp_tf.core.config import OWN_DATA, Config, check, to_text
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
+
+DECISION_SETTINGS = ("risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost")
+"""Settings of the rules for `threshold`; each rule uses some of them."""
 
 TRIALS = ("quick", "smoke")
 """Presets whose models nobody should serve: too little data, or too few epochs."""
@@ -43,7 +46,7 @@ def help_lines() -> list[str]:
         f"--data_dir; {' and '.join(OWN_DATA)}: images of one's own.",
         f"Presets: {', '.join(presets())}.",
         "Settings come from their defaults, then flags/<dataset>.cfg, then flags/<preset>.cfg,",
-        "then the words of the command line in order; the last one counts.",
+        "then the arguments of the command line in order; the last one counts.",
     ]
 
 
@@ -79,7 +82,7 @@ def parse(
     `--finetune_method` is limited to the methods that run.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: Arguments after the program's name; None: those of this process.
       flag_values: Flags from `define_flags`, perhaps with further ones; None:
         new ones. What was read into it before is forgotten.
       usage: First line of `--help`.
@@ -91,80 +94,96 @@ def parse(
       SystemExit: With status 0 after `--help`; with status 2 after an error,
         which is one line on stderr.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     flag_values = define_flags() if flag_values is None else flag_values
-    command.answer_questions(words, flag_values, usage, help_lines())
+    command.answer_questions(arguments, flag_values, usage, help_lines())
     with command.exit_on_error():
-        return _parse(words, flag_values)
+        return _parse(arguments, flag_values)
 
 
-def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
-    from btcp_tf.data.catalog import DATASETS
-    from btcp_tf.data.datasets import check_name, short_name
-    from btcp_tf.methods.registry import METHODS
+def _parse(arguments: Sequence[str], flag_values: flags.FlagValues) -> Config:
+    from btcp_tf.data.datasets import short_name
 
     keras_setup.check(("float32",))
-    given = words
-    # Which files stand before the words is known only from the words, which may
-    # themselves name flag files: read, look, read again with more in front.
-    leftovers = command.read(flag_values, words)
-    if leftovers:
-        raise UsageError(f"expected --SETTING=VALUE, received the word {leftovers[0]!r}")
-    preset: Any = flag_values["preset"].value
-    if preset:
-        _check_name("preset", preset, presets())
-        words = [f"--flagfile={flags_dir() / preset}.cfg", *words]
-        command.read(flag_values, words)
-    dataset: Any = flag_values["dataset"].value
-    data_dir: Any = flag_values["data_dir"].value
-    check_name(dataset, data_dir)
-    if dataset in DATASETS:
-        command.read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *words])
+    _read_in_order(arguments, flag_values)
     values: dict[str, Any] = {name: flag_values[name].value for name in FIELDS}
-    for name in values["method"]:
-        _check_name("method", name, METHODS)
-        base = METHODS[name].column_of
-        if base and base not in values["method"]:
-            raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
-    trained = [name for name, method in METHODS.items() if method.trained]
-    exported = [name for name in values["method"] if METHODS[name].exported]
-    if not exported:
-        can = [name for name, method in METHODS.items() if method.exported]
-        raise UsageError(
-            f"method: expected among them one that a SavedModel can answer, {', '.join(can)}, "
-            f"received {','.join(values['method'])}"
-        )
-    if values["export_method"] not in ("auto", *exported):
-        raise UsageError(
-            f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
-            f"{', '.join(exported)}, received {values['export_method']}"
-            + wording.suggestion(values["export_method"], exported)
-        )
-    for name in values["finetune_method"]:
-        _check_name("finetune_method", name, trained)
+    _check_methods(values)
     if not flag_values["finetune_method"].present:
         # The default must not conflict with a --method that leaves it out.
         values["finetune_method"] = [
             name for name in values["finetune_method"] if name in values["method"]
         ]
     # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir", "data_dir"):
+    for name in ("output_dir", "export_dir", "data_dir", "classifier"):
         values[name] = os.path.expanduser(values[name])
-    if dataset in OWN_DATA:
+    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
+    if values["dataset"] in OWN_DATA:
         # A shell completes the name of a folder with a slash: the same data all the same.
         values["data_dir"] = os.path.normpath(values["data_dir"])
-    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
     config = Config(**values)
     # The promises that a run's report makes have these, whatever its own threshold.
-    check_decision(given, flag_values, used=("delta", "min_coverage"))
-    data_name = short_name(dataset, config.data_dir)
-    if preset in TRIALS and not config.export_name:
-        # Beside the models that are served, not above them.
-        config = dataclasses.replace(config, export_name=f"{data_name}-{preset}")
-    if not config.output_dir:
-        parts = filter(None, [data_name, preset, f"seed{config.seed}"])
-        config = dataclasses.replace(config, output_dir=os.path.join("runs", "-".join(parts)))
-    return config
+    check_decision(arguments, flag_values, used=("delta", "min_coverage"))
+    preset: Any = flag_values["preset"].value
+    data_name = short_name(config.dataset, config.data_dir)
+    parts = filter(None, [data_name, preset, f"seed{config.seed}"])
+    return dataclasses.replace(
+        config,
+        # Trials are beside the models that are served, not above them.
+        export_name=config.export_name or f"{data_name}-{preset}" * (preset in TRIALS),
+        output_dir=config.output_dir or os.path.join("runs", "-".join(parts)),
+    )
+
+
+def _read_in_order(arguments: Sequence[str], flag_values: flags.FlagValues) -> None:
+    """Reads the data set's flag file, the preset's and the arguments, in this order.
+
+    Which files these are is known only from the arguments, which may themselves name flag files:
+    read, look, read again with more in front.
+    """
+    from btcp_tf.data.catalog import DATASETS
+    from btcp_tf.data.datasets import check_name
+
+    leftovers = command.read(flag_values, arguments)
+    if leftovers:
+        raise UsageError(f"expected --SETTING=VALUE, received {leftovers[0]!r}")
+    preset: Any = flag_values["preset"].value
+    if preset:
+        _check_name("preset", preset, presets())
+        arguments = [f"--flagfile={flags_dir() / preset}.cfg", *arguments]
+        command.read(flag_values, arguments)
+    dataset: Any = flag_values["dataset"].value
+    data_dir: Any = flag_values["data_dir"].value
+    check_name(dataset, data_dir)
+    if dataset in DATASETS:
+        command.read(flag_values, [f"--flagfile={flags_dir() / dataset}.cfg", *arguments])
+
+
+def _check_methods(values: Mapping[str, Any]) -> None:
+    """UsageError for a method that there is not, or that cannot be what it is asked to be."""
+    from btcp_tf.methods.registry import METHODS
+
+    methods, export_method = values["method"], values["export_method"]
+    for name in methods:
+        _check_name("method", name, METHODS)
+        base = METHODS[name].column_of
+        if base and base not in methods:
+            raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
+    exported = [name for name in methods if METHODS[name].exported]
+    if not exported:
+        can = [name for name, method in METHODS.items() if method.exported]
+        raise UsageError(
+            f"method: expected among them one that a SavedModel can answer, {', '.join(can)}, "
+            f"received {','.join(methods)}"
+        )
+    if export_method not in ("auto", *exported):
+        raise UsageError(
+            f"export_method: expected auto, or one of the methods that a SavedModel can answer, "
+            f"{', '.join(exported)}, received {export_method}"
+            + wording.suggestion(export_method, exported)
+        )
+    trained = [name for name, method in METHODS.items() if method.trained]
+    for name in values["finetune_method"]:
+        _check_name("finetune_method", name, trained)
 
 
 def _check_name(setting: str, name: str, known: Any) -> None:
@@ -173,14 +192,14 @@ def _check_name(setting: str, name: str, known: Any) -> None:
 
 
 def check_decision(
-    words: Sequence[str], flag_values: flags.FlagValues, used: Iterable[str] = ()
+    arguments: Sequence[str], flag_values: flags.FlagValues, used: Iterable[str] = ()
 ) -> None:
-    """UsageError for a word that sets what the chosen `threshold` would ignore.
+    """UsageError for an argument that sets what the chosen `threshold` would ignore.
 
     A setting in a flag file may be unused: the file of a run holds them all.
 
     Args:
-      words: The words after the program's name.
+      arguments: Arguments after the program's name.
       flag_values: What was read from them, `threshold` among it.
       used: Settings that the command has a use for whatever the threshold.
     """
@@ -189,9 +208,9 @@ def check_decision(
     threshold: Any = flag_values["threshold"].value
     known = {rule: settings_of(rule) for rule in RULES}
     own = known.get(threshold, known["given"])
-    before = words[: list(words).index("--")] if "--" in words else words
-    for word in before:
-        match = re.match(r"--?(\w+)", word)
+    before = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
+    for argument in before:
+        match = re.match(r"--?(\w+)", argument)
         name = match[1] if match else ""
         rules = [rule for rule in known if name in known[rule]]
         if name in FIELDS and name != "tau" and rules and name not in {*own, *used}:
@@ -207,13 +226,13 @@ def save_flagfile(config: Config, path: str | os.PathLike) -> None:
     `parse(["--flagfile=PATH"])` returns an equal `Config`.
     """
     lines = ["# All settings of one run; --flagfile with this file repeats it."]
-    lines += [f"--{name}={word}" for name, word in config.settings().items()]
+    lines += [f"--{name}={text}" for name, text in config.settings().items()]
     with files.atomic_path(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def load_flagfile(path: str | os.PathLike) -> dict[str, str]:
-    """The settings that a flag file sets, as words in the form of `Config.settings`.
+    """The settings that a flag file sets, as text in the form of `Config.settings`.
 
     Raises:
       UsageError: If the file is missing or is not a flag file of this version.
@@ -221,7 +240,7 @@ def load_flagfile(path: str | os.PathLike) -> dict[str, str]:
     flag_values = define_flags()
     command.read(flag_values, [f"--flagfile={os.fspath(path)}"])
     return {
-        name: to_word(check(field, flag_values[name].value))
+        name: to_text(check(field, flag_values[name].value))
         for name, field in FIELDS.items()
         if flag_values[name].present
     }
@@ -240,6 +259,6 @@ def differences(config: Config, saved: Mapping[str, str]) -> list[str]:
     """
     return [
         name
-        for name, word in config.settings(results_only=True).items()
-        if saved.get(name, to_word(FIELDS[name].metadata["before"])) != word
+        for name, text in config.settings(results_only=True).items()
+        if saved.get(name, to_text(FIELDS[name].metadata["before"])) != text
     ]

@@ -1,16 +1,17 @@
 """Several runs and what they have in common."""
 
+import contextlib
 import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from btcp_tf.core import command, files, wording
-from btcp_tf.core.config import Config, to_word
+from btcp_tf.core.config import Config, to_text
 from btcp_tf.data.datasets import short_name
 from btcp_tf.evaluation import results
 from btcp_tf.experiment import run as run_
@@ -28,17 +29,20 @@ PAIRS = {
 }
 """The paper's OOD pairs: data set → the set whose images are out of its distribution."""
 
-ABLATION: tuple[Mapping[str, str], ...] = (
-    {"gamma": "0"},
-    {"gamma": "1"},
-    {"gamma": "auto"},
-    {"gamma": "5"},
-    {"epsilon": "0.01"},
-    {"epsilon": "0.2"},
-    {"scope": "batch"},
-    {"density": "bins"},
+ABLATION: tuple[tuple[str, Any], ...] = (
+    ("gamma", "0"),
+    ("gamma", "1"),
+    ("gamma", "auto"),
+    ("gamma", "5"),
+    ("epsilon", 0.01),
+    ("epsilon", 0.2),
+    ("scope", "batch"),
+    ("density", "bins"),
 )
-"""Settings of btcp that are changed one at a time."""
+"""Settings of btcp that are changed one at a time, and their values."""
+
+_OF_A_RUN = {"settings", "data", "environment", "notes"}
+"""What a run saves beside its rows, as far as a study needs it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,65 +64,68 @@ class Study:
 
     folder: Path
     cells: tuple[Cell, ...]
-    words: tuple[str, ...]
-    """The flags that were given, one word each."""
+    arguments: tuple[str, ...]
+    """The flags of the command line, one text each."""
     verbose: int
 
 
-def plan(words: Sequence[str], flag_values: flags.FlagValues) -> Study:
+def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
     """What to run, from a command line.
 
     Args:
-      words: The words after the program's name.
-      flag_values: From `define_flags`.
+      arguments: Arguments after the program's name.
+      flag_values: From `study.define_flags`.
 
     Raises:
-      ValueError: As `command.read` and `command.parse`.
+      ValueError: As `command.read` and `settings.parse`.
     """
-    command.read(flag_values, words)
+    command.read(flag_values, arguments)
     # Read anew for every cell below: this is what the command line says.
-    given: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
+    values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
     present = [name for name in flag_values if flag_values[name].present]
-    datasets = [name for name in given["dataset"].split(",") if name]
+    datasets = [name for name in values["dataset"].split(",") if name]
     if len(set(datasets)) != len(datasets) or not datasets:
         raise ValueError(
-            f"dataset: expected names of data sets, each once, received {given['dataset']!r}"
+            f"dataset: expected names of data sets, each once, received {values['dataset']!r}"
         )
-    short = {name: short_name(name, given["data_dir"]) for name in datasets}
-    parts = filter(None, ["study", *short.values(), given["preset"]])
-    folder = Path(given["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
+    short = {name: short_name(name, values["data_dir"]) for name in datasets}
+    parts = filter(None, ["study", *short.values(), values["preset"]])
+    folder = Path(values["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
     methods = [name for name in METHODS if name != "ensemble" or "ensemble_members" in present]
-    first = int(given["seed"])
+    # A study does all that it can, unless the command line says otherwise.
+    wishes = [f"--method={','.join(methods)}", "--shift", *arguments]
+    ood = values["ood"] if "ood" in present else ["pair"]
+    first = int(values["seed"])
     cells: list[Cell] = []
     ablations: list[Cell] = []
     for dataset in datasets:
-        # A study does all that it can, unless the words behind say otherwise.
-        wishes = [f"--method={','.join(methods)}", "--shift", *words]
-        wanted = given["ood"] if "ood" in present else ["pair"]
-        others = [PAIRS.get(dataset, "") if other == "pair" else other for other in wanted]
-        # One list serves all data sets: none is out of its own distribution.
-        others = [other for other in others if other not in ("", dataset)]
-        for seed in range(first, first + given["seeds"]):
+        others = _others(ood, dataset)
+        for seed in range(first, first + values["seeds"]):
             name = f"{short[dataset]}-seed{seed}"
             place = [f"--dataset={dataset}", f"--seed={seed}", f"--output_dir={folder / name}"]
-            place += [f"--ood={','.join(others)}"]
-            cells.append(Cell(name, parse([*wishes, *place], flag_values)))
-            if seed == first and given["ablation"] and "btcp" in cells[-1].config.method:
-                ablations += _ablations(folder, cells[-1])
+            cells.append(Cell(name, parse([*wishes, *place, f"--ood={others}"], flag_values)))
+            if seed == first and values["ablation"] and "btcp" in cells[-1].config.method:
+                ablations += _ablations(folder, cells[-1], short[dataset])
     return Study(
         folder,
         (*cells, *ablations),
-        tuple(f"--{name}={to_word(given[name])}" for name in present),
-        int(given["verbose"]),
+        tuple(f"--{name}={to_text(values[name])}" for name in present),
+        int(values["verbose"]),
     )
 
 
-def _ablations(folder: Path, base: Cell) -> Iterator[Cell]:
-    for change in ABLATION:
-        ((setting, value),) = change.items()
-        name = f"{setting}={value}"
-        changes: dict[str, Any] = {setting: float(value) if setting == "epsilon" else value}
-        place = f"ablation/{short_name(base.config.dataset, base.config.data_dir)}-{name}"
+def _others(ood: Sequence[str], dataset: str) -> str:
+    """The OOD sets of a data set, from one list for all: none is out of its own distribution."""
+    names = [PAIRS.get(dataset, "") if name == "pair" else name for name in ood]
+    return ",".join(name for name in names if name not in ("", dataset))
+
+
+def _ablations(folder: Path, base: Cell, dataset: str) -> Iterator[Cell]:
+    """Runs of btcp on the classifier of another cell, each with one setting changed."""
+    for setting, value in ABLATION:
+        change = f"{setting}={value}"
+        name = f"ablation/{dataset}-{change}"
+        changes: dict[str, Any] = {setting: value}
         config = dataclasses.replace(
             base.config,
             method=("mcp", "btcp"),
@@ -128,10 +135,10 @@ def _ablations(folder: Path, base: Cell) -> Iterator[Cell]:
             residual_distilled=False,
             ood=(),
             shift=False,
-            output_dir=str(folder / place),
+            output_dir=str(folder / name),
             **changes,
         )
-        yield Cell(place, config, name, base.name)
+        yield Cell(name, config, change, base.name)
 
 
 def run(study: Study) -> int:
@@ -146,12 +153,12 @@ def run(study: Study) -> int:
     Raises:
       RuntimeError: If another process holds the folder, or no cell is finished.
     """
-    folder, cells, verbose = study.folder, study.cells, study.verbose
+    folder, count = study.folder, len(study.cells)
     failed: dict[str, str] = {}
     with files.folder_lock(folder):
-        for number, cell in enumerate(cells, 1):
-            if verbose:
-                print(f"\n[{number}/{len(cells)}] {cell.name}", flush=True)
+        for number, cell in enumerate(study.cells, 1):
+            if study.verbose:
+                print(f"\n[{number}/{count}] {cell.name}", flush=True)
             try:
                 _run_cell(folder, cell)
             except Exception as error:
@@ -159,13 +166,15 @@ def run(study: Study) -> int:
                     raise
                 failed[cell.name] = wording.one_line(error)
                 print(f"error: {cell.name}: {failed[cell.name]}", file=sys.stderr)
-        rows, extra = gather(folder, [cell for cell in cells if cell.name not in failed], failed)
+        finished = [cell for cell in study.cells if cell.name not in failed]
+        rows, extra, unreadable = gather(folder, finished)
+        failed |= unreadable
         if not rows:
             raise RuntimeError("expected at least one run that ends, received none")
-        extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.words]}
+        extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.arguments]}
         results.save_rows(folder / "results.json", rows, extra)
         page = study_page.write_study_report(folder)
-        if verbose:
+        if study.verbose:
             print(f"\n{page}")
         for name, message in failed.items():
             print(f"error: {name}: {message}", file=sys.stderr)
@@ -195,31 +204,32 @@ def _run_cell(folder: Path, cell: Cell) -> None:
 
 
 def gather(
-    folder: Path, cells: Sequence[Cell], failed: dict[str, str]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of all finished cells, and what belongs to them.
+    folder: Path, cells: Sequence[Cell]
+) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, str]]:
+    """Rows of finished cells, and what belongs to them.
 
-    What an earlier command gathered from other cells stays.
+    What an earlier command gathered from other cells is kept.
 
     Args:
-      folder: The study's.
-      cells: Those that are finished.
-      failed: Takes the message of each whose results cannot be read, by name.
+      folder: The study's folder.
+      cells: Cells that are finished.
 
     Returns:
-      Rows of `evaluation.rows` and `evaluation.ood_rows` with `ablation` and `cell`; and
-      `settings` by cell, `data` by data set, `notes`, `environment`.
+      Rows of `evaluation.rows` and `evaluation.ood_rows` with `ablation` and `cell`;
+      `settings` by cell, `data` by data set, `notes`, `environment`; and name → message of the
+      cells whose results cannot be read.
     """
     rows: list[dict[str, Any]] = []
     extra: dict[str, Any] = {"cells": {}, "data": {}, "notes": {}, "environment": {}}
+    unreadable = {}
     for cell in cells:
         path = folder / cell.name / "results.json"
         try:
-            found, about = results.load_rows(path)
-            if not found or not {"settings", "data", "environment", "notes"} <= set(about):
+            saved, about = results.load_rows(path)
+            if not saved or not about.keys() >= _OF_A_RUN:
                 raise ValueError("it is not complete")
         except (ValueError, OSError) as error:
-            failed[cell.name] = (
+            unreadable[cell.name] = (
                 f"expected the results of a finished run in {path}, received what cannot be read "
                 f"({wording.one_line(error)}); delete {path.with_name('finished.json')}, and the "
                 "same command makes them again"
@@ -227,7 +237,7 @@ def gather(
             continue
         rows += [
             row | {"ablation": cell.ablation, "cell": cell.name}
-            for row in found
+            for row in saved
             # An ablation repeats its base's mcp.
             if not cell.ablation or row["method"] == "btcp"
         ]
@@ -237,26 +247,22 @@ def gather(
         extra["environment"] = about["environment"]
         for note in about["notes"]:
             extra["notes"].setdefault(note, []).append(cell.name)
-    _keep_others(folder / "results.json", rows, extra)
-    return rows, extra
+    # Without any, or with damaged ones, they are made anew.
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        _keep_others(folder / "results.json", rows, extra)
+    return rows, extra, unreadable
 
 
 def _keep_others(path: Path, rows: list[dict[str, Any]], extra: dict[str, Any]) -> None:
     """Adds what is saved of cells that are not among `extra["cells"]`."""
-    try:
-        saved, about = results.load_rows(path)
-        others = {
-            name: settings
-            for name, settings in about["cells"].items()
-            if name not in extra["cells"]
-        }
-        rows += [row for row in saved if row["cell"] in others]
-        extra["cells"] |= others
-        extra["data"] = about["data"] | extra["data"]
-        for note, names in about["notes"].items():
-            kept = [name for name in names if name in others]
-            if kept:
-                extra["notes"].setdefault(note, []).extend(kept)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        # None yet, or a damaged one: it is made anew.
-        return
+    saved, about = results.load_rows(path)
+    others = {
+        name: settings for name, settings in about["cells"].items() if name not in extra["cells"]
+    }
+    rows += [row for row in saved if row["cell"] in others]
+    extra["cells"] |= others
+    extra["data"] = about["data"] | extra["data"]
+    for note, names in about["notes"].items():
+        kept = [name for name in names if name in others]
+        if kept:
+            extra["notes"].setdefault(note, []).extend(kept)

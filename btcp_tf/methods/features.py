@@ -9,7 +9,7 @@ KNN_NEIGHBORS = 50
 """Neighbor whose distance is `knn`'s score: that of Sun et al. for CIFAR-10."""
 
 _BLOCK_CELLS = 2**23
-"""Distances held at once, in float32: with their order about 100 MB."""
+"""Differences held at once, in float64: 64 MB."""
 
 _SPARE = 8
 """Candidates beyond the k nearest whose distances are computed exactly."""
@@ -91,13 +91,12 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def _nearest(queries: np.ndarray, points: np.ndarray, k: int = 1) -> np.ndarray:
-    """Distances to the nearest points, exhaustively, in blocks of bounded memory.
+    """Distances to the nearest points, exhaustively.
 
-    A float32 matrix product finds k + 8 candidates for each query; their distances are then
-    computed from differences in float64, so that the distance to a copy is exactly 0. The
-    candidates are right up to the product's rounding, about 1e-6 of the squared extent of `points`:
-    only where the squared distances of more than 8 points differ by less can one of them stand for
-    another.
+    scikit-learn finds k + 8 candidates for each query in float32; their distances are then computed
+    from differences in float64, so that the distance to a copy is exactly 0. The candidates are
+    right up to the rounding of a product, about 1e-6 of the squared extent of `points`: only where
+    the squared distances of more than 8 points differ by less can one of them stand for another.
 
     Args:
       queries: [n, d] float32.
@@ -107,24 +106,22 @@ def _nearest(queries: np.ndarray, points: np.ndarray, k: int = 1) -> np.ndarray:
     Returns:
       [n, min(k, m)] float64, ascending.
     """
-    (m, d), n = points.shape, len(queries)
-    k = min(k, m)
-    candidates = min(k + _SPARE, m)
+    from sklearn.neighbors import NearestNeighbors
+
+    k = min(k, len(points))
+    candidates = min(k + _SPARE, len(points))
     # About their mean the points are short, which keeps the product's rounding small.
     center = points.mean(axis=0, dtype=np.float64).astype(np.float32)
-    shifted = points - center
-    # |p|² / 2 − q·p ranks the points by their distance to q. One product, with a row of halves.
-    lifted = np.vstack([-shifted.T, np.square(shifted).sum(axis=1) / 2])
-    found = np.empty((n, k))
-    step = max(1, _BLOCK_CELLS // max(m, candidates * d))
-    for start in range(0, n, step):
-        block = queries[start : start + step]
-        ranks = np.column_stack([block - center, np.ones(len(block), np.float32)]) @ lifted
-        best = np.argpartition(ranks, candidates - 1, axis=1)[:, :candidates]
-        difference = np.subtract(block[:, None], points[best], dtype=np.float64)
+    search = NearestNeighbors(n_neighbors=candidates, algorithm="brute").fit(points - center)
+    best = search.kneighbors(queries - center, return_distance=False)
+    distances = np.empty((len(queries), k))
+    step = max(1, _BLOCK_CELLS // (candidates * points.shape[1]))
+    for start in range(0, len(queries), step):
+        rows = slice(start, start + step)
+        difference = np.subtract(queries[rows, None], points[best[rows]], dtype=np.float64)
         squared = np.einsum("ncd,ncd->nc", difference, difference)
-        found[start : start + step] = np.sqrt(np.sort(squared, axis=1)[:, :k])
-    return found
+        distances[rows] = np.sqrt(np.sort(squared, axis=1)[:, :k])
+    return distances
 
 
 def mahalanobis(reference: Reference) -> Score:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import auroc, reliability_curve, risk_coverage_curve, roc_curve, tie_groups
@@ -441,11 +442,8 @@ def draw_confidence(
 def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
     """AURC under each corruption against its strength; None where there is none."""
     rows = _apart(rows)
-    names = dict.fromkeys(
-        row["split"].removeprefix("test:").rstrip("0123456789")
-        for row in rows
-        if row["split"].startswith("test:")
-    )
+    images = [ImageSet.of_row(row) for row in rows]
+    names = dict.fromkeys(one.name for one in images if one.kind == "shift")
     if not names:
         return None
     figure, axes, columns = drawing.panels(len(names), height=3.9, bottom=1.05)
@@ -465,7 +463,7 @@ def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
 
 def _most_shifted(rows: Sequence[Row], name: str) -> str:
     """AURC of each method where a corruption is strongest."""
-    found = [row for row in rows if row["split"] == f"test:{name}3"]
+    found = [row for row in rows if ImageSet.of_row(row) == ImageSet("shift", name, 3)]
     told = [f"{cells.label(row['method'])} {1000 * cells.number(row['aurc']):.3g}" for row in found]
     return f"AURC x 1000 at strength 3: {', '.join(told)}" if told else ""
 

@@ -16,6 +16,7 @@ from btcp_tf.core.files import as_path, atomic_path
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.evaluation import predictions as predictions_
 from btcp_tf.evaluation import tabular
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, TEST, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions, about_file, mcp_column
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
@@ -49,7 +50,9 @@ PART_WORDS = (
 
 
 def class_blocks(
-    predictions: Mapping[str, Predictions], class_names: Sequence[str] | None, test: Sequence[Row]
+    predictions: Mapping[Predictor, Predictions],
+    class_names: Sequence[str] | None,
+    test: Sequence[Row],
 ) -> list[Block]:
     first, *_ = predictions.values()
     return per_class([first], class_names, str(test[0]["dataset"]))
@@ -395,10 +398,17 @@ def _first_words(function: Any) -> str:
     return " ".join((function.__doc__ or "").split("\n\n")[0].split()).replace("`", "")
 
 
-def _picks(predictions: Mapping[str, Predictions]) -> dict[str, tuple[str, str, np.ndarray]]:
-    """Which errors are shown: file of their pixels -> predictor, method, rows."""
+def main_predictor(predictions: Mapping[Predictor, Predictions]) -> Predictor:
+    """The last fine-tuned classifier, else the first one."""
     first, *_ = predictions
-    main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
+    return next((who for who in reversed([*predictions]) if who.stage == FINETUNED), first)
+
+
+def _picks(
+    predictions: Mapping[Predictor, Predictions],
+) -> dict[str, tuple[Predictor, str, np.ndarray]]:
+    """Which errors are shown: file of their pixels -> predictor, method, rows."""
+    first, main = next(iter(predictions)), main_predictor(predictions)
     p, shared = predictions[main], predictions[first]
     method = main_method(p)
     confident = plots.confident_errors(p.is_error, p.uncertainty[method], SHOWN)
@@ -412,7 +422,7 @@ def _picks(predictions: Mapping[str, Predictions]) -> dict[str, tuple[str, str, 
 
 def error_blocks(
     folder: Path,
-    predictions: Mapping[str, Predictions],
+    predictions: Mapping[Predictor, Predictions],
     class_names: Sequence[str] | None,
     *,
     images: np.ndarray | None = None,
@@ -483,7 +493,7 @@ def error_blocks(
 
 def save_pixels(
     folder: Path,
-    predictions: Mapping[str, Predictions],
+    predictions: Mapping[Predictor, Predictions],
     images: np.ndarray | None,
     source: str | os.PathLike | None,
 ) -> None:
@@ -554,7 +564,7 @@ def one_line(name: object) -> str:
     return " ".join(tabular.shown(name).split())
 
 
-def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[str, Predictions]:
+def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[Predictor, Predictions]:
     """Test predictions of a run's predictors, in order of its rows; those whose file is there.
 
     Args:
@@ -562,26 +572,25 @@ def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[str, Predictions
       rows: Rows of the run, or of runs with the same methods.
 
     Returns:
-      Name of a predictor -> predictions, "frozen" among them; or nothing without that one.
+      Predictions of each, the classifier of phase 1 among them; or nothing without that one.
     """
-    names = ["frozen"]
+    predictors = [CLASSIFIER]
     for row in cells.with_answers(cells.only(rows)):
         if row["answers"]:
-            tuned = "_finetuned" * (row["stage"] == "finetuned")
-            names.append(row["answers"] + tuned)
+            predictors.append(Predictor(row["answers"], row["stage"]))
     found = {}
-    for name in dict.fromkeys(names):
-        stem = "predictions" if name == "frozen" else f"predictions_{name}"
-        predictions = load_saved(folder / f"{stem}.npz")
+    for predictor in dict.fromkeys(predictors):
+        path = folder / predictions_file(TEST, predictor)
+        predictions = load_saved(path)
         if predictions is not None:
             count = cells.only(rows)[0]["n"]
             if len(predictions.predicted) != count:
                 raise ValueError(
-                    f"{folder / stem}.npz: expected the {count} answers of results.json, received "
+                    f"{path}: expected the {count} answers of results.json, received "
                     f"{len(predictions.predicted)}"
                 )
-            found[name] = predictions
-    return found if "frozen" in found else {}
+            found[predictor] = predictions
+    return found if CLASSIFIER in found else {}
 
 
 def load_saved(path: Path) -> Predictions | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import TEST, ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, reliability_curve, risk_coverage_curve, roc_curve
@@ -328,7 +329,8 @@ def plot_shift(
       metric: Name of the metric.
       title: Title of the panel.
     """
-    strengths = {"test": 0} | {f"test:{corruption}{strength}": strength for strength in (1, 2, 3)}
+    images = [TEST, *(ImageSet("shift", corruption, strength) for strength in (1, 2, 3))]
+    strengths = {one.column: one.strength for one in images}
     rows = [row for row in rows if row["split"] in strengths]
     methods = {
         method: group for method, group in cells.by(rows, "method").items() if len(group) > 1

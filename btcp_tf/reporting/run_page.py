@@ -13,6 +13,7 @@ from btcp_tf import thresholds
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
+from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.evaluation.results import load_rows
 from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages, tables, terminal
@@ -28,7 +29,7 @@ from btcp_tf.thresholds import Outcome, Threshold, outcome
 def write_run_report(
     folder: str | os.PathLike,
     rows: Sequence[Row],
-    predictions: Mapping[str, Predictions],
+    predictions: Mapping[Predictor, Predictions],
     history: Iterable[Row] = (),
     *,
     images: np.ndarray | None = None,
@@ -51,8 +52,7 @@ def write_run_report(
     Args:
       folder: The run's folder.
       rows: Result rows of `btcp_tf.evaluation`, of every task and split.
-      predictions: Name of a predictor ("frozen", "<method>_finetuned", or a method that answers
-        itself) -> its predictions of the test set. The last fine-tuned one, else the first,
+      predictions: Predictions of the test set. The last fine-tuned predictor, else the first,
         chooses the errors that are shown.
       history: Rows per epoch on validation data, see `btcp_tf.plots`.
       images: `[n, height, width, channels]` uint8 in the order of the
@@ -77,7 +77,9 @@ def write_run_report(
     whole = page_parts.whole_number(settings or {})
     source = Path(pixels or folder / "figures")
     shown = exported_answers(predictions, decision, test)
-    drawings = figures.draw_run(predictions, history, tau=test[0]["tau"])
+    drawings = figures.draw_run(
+        {str(who): p for who, p in predictions.items()}, history, tau=test[0]["tau"]
+    )
     results = [block for group in cells.classifiers(test) for block in page_parts.headline(group)]
     seen = cells.with_answers(rows)
     paper = (
@@ -123,8 +125,7 @@ class Shown:
 
     predictions: Predictions
     """Of the test set."""
-    stage: str
-    """Predictor, as "frozen"."""
+    predictor: Predictor
     method: str
     threshold: Threshold
 
@@ -136,7 +137,7 @@ class Shown:
 
 
 def exported_answers(
-    predictions: Mapping[str, Predictions], decision: Decision | None, test: Sequence[Row]
+    predictions: Mapping[Predictor, Predictions], decision: Decision | None, test: Sequence[Row]
 ) -> Shown:
     """The answers that the SavedModel gives; without a decision those of the last fine-tuned
     classifier, else the first one, at the tau of the rows."""
@@ -144,8 +145,7 @@ def exported_answers(
         found = predictions[decision.predictor]
         if decision.method in found.uncertainty:
             return Shown(found, decision.predictor, decision.method, decision.threshold)
-    first, *_ = predictions
-    main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
+    main = page_parts.main_predictor(predictions)
     threshold = dataclasses.replace(thresholds.DEFAULT, tau=float(test[0]["tau"]))
     return Shown(predictions[main], main, page_parts.main_method(predictions[main]), threshold)
 
@@ -231,7 +231,7 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
 
 
 def terminal_answer(
-    rows: Sequence[Row], predictions: Mapping[str, Predictions], decision: Decision | None
+    rows: Sequence[Row], predictions: Mapping[Predictor, Predictions], decision: Decision | None
 ) -> str:
     """Every method's figures, and the sentence and figures of the first screen."""
     test = cells.only(rows)
@@ -269,7 +269,7 @@ def _about(shown: Shown) -> str:
     return (
         f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · "
         f"{errors:,} error{'s' * (errors != 1)} · u of {cells.label(shown.method)}, "
-        f"{cells.stage_label(shown.stage)} classifier"
+        f"{cells.stage_label(shown.predictor)} classifier"
     )
 
 
@@ -288,12 +288,12 @@ def _run_gallery(
         names=kept.names(len(shown.predictions.predicted)),
         links=kept.links,
         # Those of the frozen classifier say nothing of another one's answers.
-        explanations=explanations if shown.stage == "frozen" else None,
+        explanations=explanations if shown.predictor == CLASSIFIER else None,
     )
 
 
 def _thresholds(
-    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[str, Predictions]
+    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[Predictor, Predictions]
 ) -> list[Block]:
     blocks: list[Block] = []
     if decision and decision.reason:
@@ -309,7 +309,7 @@ def _thresholds(
             mine = [
                 row
                 for row in promises
-                if (row["method"], row["stage"]) == (decision.method, decision.stage)
+                if (row["method"], row["stage"]) == (decision.method, decision.predictor.stage)
             ]
             blocks.append(
                 figures.draw_thresholds(decision.calibration, test, decision.method, chosen, mine)
@@ -369,14 +369,22 @@ def _decision_words(chosen: Threshold, test: Outcome) -> Text:
     )
 
 
-def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list[dict[str, Any]]]:
-    """Draws a run's report again from its files; returns the page's path and the rows."""
+def redraw_run(
+    folder: Path, output_dir: Path | None = None, *, saved_model: str = "", **pictures: Any
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Draws a run's report from its files; returns the page's path and the rows.
+
+    Args:
+      folder: The run's folder.
+      output_dir: Where the report goes; None: to the run's folder.
+      saved_model: See `write_run_report`, for a run that is not finished.
+      **pictures: `images` and `files` as in `write_run_report`, for the first report of a run.
+    """
     rows, extra = load_rows(folder / "results.json")
     predictions = page_parts.load_predictions(folder, rows)
     if not predictions:
         raise ValueError(f"{folder}: expected predictions.npz of a run, received none")
     finished = folder / "finished.json"
-    saved_model = ""
     if finished.exists():
         saved_model = str(json.loads(finished.read_text(encoding="utf-8")).get("saved_model", ""))
     page = write_run_report(
@@ -393,7 +401,8 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, list
         decision=decision_file.load_decision(folder),
         pixels=folder / "figures",
         explanations=load_explanations(
-            folder / EXPLANATIONS_FILE, len(predictions["frozen"].predicted)
+            folder / EXPLANATIONS_FILE, len(predictions[CLASSIFIER].predicted)
         ),
+        **pictures,
     )
     return page, rows

@@ -13,6 +13,7 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results
+from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import Answers, load_answers
 from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages, tables
 from btcp_tf.reporting.cells import GIVEN
@@ -115,7 +116,6 @@ def write_scores_page(
     check_folder("output_dir", folder)
     decision, judged = _judge(answers, given, usual)
     notes = [*_left_out(answers), *_contradiction(answers, given), *page_parts.remarks_of(rows)]
-    named = {path.stem: predictions}
     marks = {row["method"]: row["tau"] for row in rows}
     method = next(iter(given), page_parts.main_method(predictions))
     threshold = _threshold_of(predictions.uncertainty[method], marks[method], chosen=tau)
@@ -128,12 +128,17 @@ def write_scores_page(
             ("Check these first", [cards]),
             ("How well u finds the errors", page_parts.headline(rows)),
             ("What the file accepts", decision),
-            ("Figures", figures.draw_run(named, tau=marks)),
+            ("Figures", figures.draw_run({path.stem: predictions}, tau=marks)),
             ("All metrics", [tables.metric_table(rows)]),
             ("Failures per class", page_parts.per_class([predictions], None, path.stem, "")),
             (
                 "Errors to look at",
-                page_parts.error_blocks(folder / "figures", named, None, names=answers.inputs),
+                page_parts.error_blocks(
+                    folder / "figures",
+                    {Predictor(path.stem): predictions},
+                    None,
+                    names=answers.inputs,
+                ),
             ),
             *page_parts.appendix(rows, settings, {}),
         ],

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.evaluation import results
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.seeds import across_seeds
 from btcp_tf.methods.registry import METHODS
@@ -192,8 +193,9 @@ def _study_glance(
         folder / cells[first.dataset][0], page_parts.plain_of(plain, first.dataset)
     )
     chart = None
-    if "frozen" in predictions and first.method in predictions["frozen"].uncertainty:
-        chart = page_parts.curve_of(predictions["frozen"], first.method, None)
+    shared = predictions.get(CLASSIFIER)
+    if shared and first.method in shared.uncertainty:
+        chart = page_parts.curve_of(shared, first.method, None)
     return Glance(
         state,
         f"{', '.join(cells)} · {seeds} seed{'s' * (seeds > 1)} · "
@@ -537,12 +539,16 @@ def _cell_blocks(
     blocks: dict[str, list[Block]] = {}
     if found:
         first, *_ = found
-        frozen = [p["frozen"] for p in found.values()]
+        frozen = [p[CLASSIFIER] for p in found.values()]
         others = {
             ood: saved
             for ood in by(rows, "ood")
             if ood
-            and (saved := page_parts.load_saved(folder / first / f"predictions_ood_{ood}.npz"))
+            and (
+                saved := page_parts.load_saved(
+                    folder / first / predictions_file(ImageSet("ood", ood))
+                )
+            )
         }
         drawings += [
             draw_histograms(frozen[0], dataset, tau),
@@ -554,7 +560,7 @@ def _cell_blocks(
         blocks["Check these first"] = _study_gallery(
             folder / first / "figures", dataset, frozen, method, taus[0], class_names
         )
-    estimators = [row for row in history if not row["stage"].endswith("_finetuned")]
+    estimators = [row for row in history if Predictor.from_text(row["stage"]).stage != FINETUNED]
     if estimators:
         drawings.append(draw_rates_per_epoch(estimators, dataset, tau))
         drawings.append(draw_u_per_epoch(estimators, dataset))

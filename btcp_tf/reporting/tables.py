@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import ImageSet, Predictor
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.results import DIFFERENCES
 from btcp_tf.metrics import METRICS
@@ -137,7 +138,7 @@ def promise_table(rows: Sequence[Row]) -> Table:
     """Promised error rates of accepted answers, and what came of them on the test set."""
     lines: list[list[Words]] = []
     for row in rows:
-        method = label(row["method"] + "_finetuned" * (row["stage"] == "finetuned"))
+        method = label(str(Predictor(row["method"], row["stage"])))
         target = Cell(f"{row['target']:.0%}", row["target"])
         calibration = Cell(f"{row['accepted']:,} of {row['n']:,}, {row['errors']:,} wrong")
         if row["tau"] is None:
@@ -413,6 +414,11 @@ def near_far_table(rows: Sequence[Row]) -> Table:
     )
 
 
+def _corruption(split: str) -> str:
+    images = ImageSet.of_row({"split": split})
+    return f"{images.name}{images.strength}" if images.kind == "shift" else split
+
+
 def shift_table(rows: Sequence[Row], name: str) -> Table:
     """One metric on test images that were changed more and more.
 
@@ -435,7 +441,7 @@ def shift_table(rows: Sequence[Row], name: str) -> Table:
     return Table(
         file_name("shift", name, rows[0]["dataset"]),
         f"Covariate shift: {title_of(name)} as the test images change; {about_row(rows[0])}",
-        {"method": "method", **{split: split.removeprefix("test:") for split in splits}},
+        {"method": "method", **{name: _corruption(name) for name in splits}},
         shown,
     )
 

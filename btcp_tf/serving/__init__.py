@@ -1,1 +1,1 @@
-"""How a model leaves the house: SavedModel, batch scoring, client."""
+"""How is a model used? Exported SavedModels, batch scoring, a client for model servers."""

@@ -1,6 +1,5 @@
 """Answers as rows of CSV, JSON Lines or Parquet."""
 
-import importlib.metadata
 import itertools
 import json
 import os
@@ -23,7 +22,7 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
 
     A label that is `UNLABELED` is left empty.
 
-    Numbers keep the value of their single precision, digit for digit, so that whoever reads an
+    Numbers keep all digits of their single precision, so that a reader who compares an
     uncertainty compares the same number with tau as the model did.
     """
     names = [name for name in ("input", "labels", *ANSWERS, "problem") if name in batch]
@@ -69,41 +68,35 @@ _Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
 
 
 def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
-    head = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
-    head += [f"probs_{number}" for number in range(classes)]
-    head += ["uncertainty", "accept", "problem"]
+    # Not pyarrow.csv, which quotes all text, nor csv.writer, which before Python 3.13 leaves a lone
+    # carriage return without quotes.
+    names = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
+    names += [f"probs_{number}" for number in range(classes)]
+    names += ["uncertainty", "accept", "problem"]
     with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(",".join(head) + "\n")
-        for chunk in chunks:
-            for row in chunk:
-                probs = row["probs"] or [None] * classes
-                values = [*(row | {"probs": None}).values()]
-                place = list(row).index("probs")
-                values[place : place + 1] = probs
-                file.write(",".join(map(_csv_word, values)) + "\n")
+        file.write(",".join(names) + "\n")
+        for row in itertools.chain.from_iterable(chunks):
+            values: list[Any] = []
+            for name, value in row.items():
+                values += (value or [None] * classes) if name == "probs" else [value]
+            file.write(",".join(map(_csv_text, values)) + "\n")
 
 
-def _csv_word(value: Any) -> str:
+def _csv_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
-    # Not csv.writer, which before Python 3.13 leaves a lone carriage return without quotes.
     quoted = any(letter in value for letter in ',"\r\n') or value != value.strip()
     return '"' + value.replace('"', '""') + '"' if quoted else value
 
 
 def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(lines(chunk))
-
-
-def lines(rows: Iterable[Record]) -> bytes:
-    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    return text.encode("utf-8")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for row in itertools.chain.from_iterable(chunks):
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
@@ -121,18 +114,18 @@ def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, lab
         "problem": pyarrow.string(),
     }
     schema = pyarrow.schema(list(types.items()))
-    # A row group is in memory at once: at most 16 MB of probabilities.
+    # A row group is in memory at once: at most 16 MB of probabilities, or a batch.
     group_rows = min(16_384, max(1, 2**22 // classes))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        tables, rows = [], 0
+        group = schema.empty_table()
         for chunk in chunks:
-            tables.append(pyarrow.Table.from_pylist(chunk, schema=schema))
-            rows += len(chunk)
-            if rows >= group_rows:
-                writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
-                tables, rows = [], 0
-        if rows:
-            writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+            part = pyarrow.Table.from_pylist(chunk, schema=schema)
+            group = pyarrow.concat_tables([group, part])
+            if len(group) >= group_rows:
+                writer.write_table(group, row_group_size=len(group))
+                group = schema.empty_table()
+        if len(group):
+            writer.write_table(group, row_group_size=len(group))
 
 
 _FORMATS: dict[str, _Writer] = {
@@ -142,23 +135,11 @@ _FORMATS: dict[str, _Writer] = {
 }
 
 
-def ending_of(path: Path) -> str:
+def writer_for(path: Path) -> _Writer:
+    """The writer of a file's format; ValueError where its ending is none."""
     ending = path.suffix.lower()
     if ending not in _FORMATS:
         raise ValueError(
             f"output: expected a file that ends in {', '.join(_FORMATS)}, received {str(path)!r}"
         )
-    return ending
-
-
-def writer_for(path: Path) -> _Writer:
-    ending = ending_of(path)
-    if ending == ".parquet":
-        try:
-            importlib.import_module("pyarrow.parquet")
-        except ImportError:
-            raise ValueError(
-                "output: expected pyarrow for a .parquet file, received none; "
-                "pip install pyarrow, or btcp_tf[parquet], brings it"
-            ) from None
     return _FORMATS[ending]

@@ -1,10 +1,9 @@
-"""SavedModels that decide: written aside, checked in a fresh process, published under a number.
+"""SavedModels that decide: written, checked in a fresh process, then published under a number.
 
-A version directory appears under its number only when it is complete and has
-answered like the Keras model in a process that could not import this package.
-There it must also accept, of the rows that its threshold was chosen on, just
-those with u < tau. The threshold is a variable of the model: `with_threshold`
-makes a version with another one, and needs neither the Keras model nor its data.
+A version directory gets its number only when it is complete and has answered like the Keras model
+in a process that cannot import this package. There it must also accept, of the rows that its
+threshold was chosen on, just those with u < tau. The threshold is a variable of the model:
+`with_threshold` makes a version with another one, and needs neither the Keras model nor its data.
 """
 
 import contextlib
@@ -27,7 +26,6 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
-from btcp_tf.data.images import scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
@@ -36,7 +34,7 @@ from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.serving import export_check, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.publishing import PUBLICATION
-from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Intake
+from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Blueprint, Intake
 from btcp_tf.thresholds import Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -91,7 +89,7 @@ def export(
     loads it and answers for no image, the first and all of `sample_images`, on
     the CPU; its answers must equal those of `model` (floats to `TOLERANCE`). By
     each signature it also answers for all of `calibration_inputs`, and must accept
-    those that `held_out["calibration"]` says: u < tau, row by row.
+    those that `held_out["calibration"]` accepts: u < tau, row by row.
 
     Args:
       model: Functional model from images, or other numbers, `[n, ...]` to
@@ -100,18 +98,17 @@ def export(
       root: Export root; made where it is missing.
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
-      sample_images: `[m, ...]` in the model's type, at least one.
+      sample_images: `[m, ...]` in the model's type, m > 0.
       threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its one column `COLUMN`, in float64 as `served` answers it.
-      calibration_inputs: Those that the rows of "calibration" answer, in their order and in the
-        model's type. None: they are not to be had, and the decision is checked on `sample_images`
-        alone.
-      about: What else a reader of the model should know; JSON values.
-      input_range: Of the inputs that the estimator was fitted on, for models of floats: others that
-        are too far from it are refused. None: none is.
-      pixels: How a model of float images `[height, width, 1 or 3]` reads pixels from 0 to 255, of
-        `data.PIXELS`; it gets `serving_bytes` then. None: it is not known.
+      calibration_inputs: The inputs of the rows of "calibration", in their order and in the model's
+        type. None: they are not available, and the decision is checked on `sample_images` alone.
+      about: Further JSON values for readers of the model.
+      input_range: Range of the inputs that the estimator was fitted on, for models of floats: those
+        that are too far from it are refused. None refuses none.
+      pixels: Name of the scale, of `data.PIXELS`, on which a model of float images
+        `[height, width, 1 or 3]` expects pixels; it gets `serving_bytes` then. None: unknown.
 
     Returns:
       The new version directory. Its number is one above the largest that
@@ -123,56 +120,32 @@ def export(
     """
     held_out = held_out or {}
     class_names, _ = wording.class_names(class_names, "class_names")
-    _validate(model, name, class_names, sample_images)
-    rows = held_out.get("calibration")
-    if calibration_inputs is not None and (
-        rows is None or len(rows.predicted) != len(calibration_inputs)
-    ):
-        received = "none" if rows is None else str(len(rows.predicted))
-        raise ValueError(
-            f"calibration_inputs: expected an input for each calibration row, received "
-            f"{len(calibration_inputs)} inputs for {received} rows"
-        )
     sample_images = np.asarray(sample_images)
+    _validate(model, name, class_names, sample_images)
+    calibration = _calibration(held_out, calibration_inputs)
     intake = Intake.of(model, sample_images, input_range, pixels)
-    if pixels:
-        # Files hold whole pixels: what is between them could not be compared.
-        scale, offset = intake.scale
-        whole = np.rint((sample_images - offset) / scale).clip(0, 255).astype(np.uint8)
-        sample_images = scaled(whole, pixels).astype(sample_images.dtype)
+    sample_images = intake.with_whole_pixels(sample_images)
+    own = {
+        "class_names": class_names,
+        "image_shape": model.input.shape[1:],
+        **_decision(threshold, held_out),
+        "versions": {
+            "btcp_tf": btcp_tf.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+        "git": _git_hash(),
+        **({} if input_range is None else {"input_range": input_range}),
+        **({} if pixels is None else {"pixels": pixels}),
+    }
+    text = _json_text({**(about or {}), **own})
+    blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
     with _temporary_directory(folder) as temporary:
-        content = {
-            **(about or {}),
-            "class_names": list(class_names),
-            "image_shape": list(model.input.shape[1:]),
-            **_decision(threshold, held_out),
-            "versions": {
-                "btcp_tf": btcp_tf.__version__,
-                "keras": keras.__version__,
-                "tensorflow": tf.__version__,
-            },
-            "git": _git_hash(),
-        }
-        if input_range is not None:
-            content["input_range"] = dataclasses.asdict(input_range)
-        if pixels is not None:
-            content["pixels"] = pixels
-        text = _json_text(content)
-        signatures.write(model, temporary, content["class_names"], threshold, text, intake)
+        signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
         _write_warmup(temporary / WARMUP_FILE, name, sample_images)
-        export_check.check(
-            model,
-            temporary,
-            content["class_names"],
-            threshold,
-            text,
-            sample_images,
-            intake,
-            None if calibration_inputs is None else np.asarray(calibration_inputs),
-            rows,
-        )
+        export_check.check(blueprint, temporary, sample_images, calibration)
         return _publish(temporary, folder)
 
 
@@ -206,9 +179,9 @@ def with_threshold(
     folder = source.parent if folder is None else Path(folder)
     with _temporary_directory(folder) as temporary:
         _copy(source, temporary)
-        # It would tell the hash of the weights as they were.
+        # It holds a hash of the former variables.
         (temporary / "fingerprint.pb").unlink(missing_ok=True)
-        # The run whose version the source is did not publish this one.
+        # Not this version, but its source was published by a run.
         content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
         by_logit = LIMITS in _variables(temporary)
@@ -251,7 +224,6 @@ def _validate(
     classes = model.output["probs"].shape[-1]
     if len(class_names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
-    sample_images = np.asarray(sample_images)
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
     if dtype == "string":
         raise ValueError("model: expected inputs that are numbers, received text")
@@ -270,23 +242,39 @@ def _validate(
         )
 
 
+def _calibration(
+    held_out: Mapping[str, Predictions], inputs: np.ndarray | None
+) -> tuple[np.ndarray, Predictions] | None:
+    """The inputs and rows of the calibration set, where both are known."""
+    if inputs is None:
+        return None
+    rows = held_out.get("calibration")
+    if rows is None or len(rows.predicted) != len(inputs):
+        received = "none" if rows is None else str(len(rows.predicted))
+        raise ValueError(
+            f"calibration_inputs: expected an input for each calibration row, received "
+            f"{len(inputs)} inputs for {received} rows"
+        )
+    return np.asarray(inputs), rows
+
+
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
-    """What `btcp_tf.json` says of a threshold and the rows it comes from."""
-    found = {"threshold": dataclasses.asdict(threshold), "calibration": None}
+    """The entries `threshold` and `calibration` of `btcp_tf.json`."""
+    entries = {"threshold": dataclasses.asdict(threshold), "calibration": None}
     rows = held_out.get("calibration")
     if rows is not None and rows.labels is not None:
         is_error = rows.is_error
-        # A metric that lacks a class is null, which says it.
+        # A metric without the class that it needs is null; no warning about it.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             u, tau = rows.uncertainty[COLUMN], threshold.tau
             values = metrics.evaluate_all(is_error, u, tau=0.0 if tau is None else tau)
-        found["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
-    return found
+        entries["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
+    return entries
 
 
 def _variables(directory: Path) -> dict[str, str]:
-    """Of a SavedModel on disk: name of each variable → its key in the checkpoint."""
+    """Name of each variable of a SavedModel on disk → its key in the checkpoint."""
     try:
         reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
         graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
@@ -343,16 +331,16 @@ def _json_text(content: Mapping[str, Any]) -> str:
 
 
 def _git_hash() -> str | None:
-    """Commit of the checkout that this package is in; "+" behind it: with changes."""
+    """Commit of the checkout that this package is in, with "+" where files were changed."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions]) -> None:

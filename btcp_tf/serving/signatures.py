@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import thresholds
-from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes
+from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.data.input_checks import FLAT, InputRange
 from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.networks import models
@@ -19,15 +19,15 @@ from btcp_tf.thresholds import Threshold
 from btcp_tf.training.inference import Inference
 
 BATCH = 256
-"""Inputs at once where the rows of the calibration set are answered: in the export, and when its
-threshold is chosen. Other batches may round the last digits in another way."""
+"""Batch size in which the calibration set is answered, when the threshold is chosen and when the
+export is checked. Other batches may round the last digits in another way."""
 
 
 def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the SavedModel of a model computes for some inputs, before u is rounded to float32.
+    """Answers of the SavedModel of a model, before u is rounded to float32.
 
-    The threshold of a SavedModel is chosen on these answers: on the CPU, where it is checked, too,
-    and in the same batches.
+    The threshold of a SavedModel is chosen on these answers. They are computed on the CPU and in
+    the same batches as in the check of the export.
 
     Args:
       model: As in `export`.
@@ -37,8 +37,8 @@ def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
       `probs` float32 `[n, k]`, and u float64 `[n]`: expit of logit(u) where there is one.
     """
     with tf.device("/CPU:0"):
-        found = Inference(models.with_logit(_on_one_device(model)), BATCH)(inputs)
-    return found["probs"].astype(np.float32), models.uncertainty_of(found)
+        answers = Inference(models.with_logit(_on_one_device(model)), BATCH)(inputs)
+    return answers["probs"].astype(np.float32), models.uncertainty_of(answers)
 
 
 def _on_one_device(model: keras.Model) -> keras.Model:
@@ -125,11 +125,11 @@ def _decide(
     count = tf.shape(images)[0]
     blank = tf.cast(count == 0, tf.int32)
     padding = [[0, blank]] + [[0, 0]] * (images.shape.rank - 1)
-    found = outputs(tf.pad(images, padding))
-    probs = tf.cast(found["probs"][:count], tf.float32)
-    uncertainty = tf.cast(found["uncertainty"][:count, 0], tf.float32)
-    if "logit" in found:
-        accept = tf.cast(found["logit"][:count, 0], tf.float64) < limit[0]
+    answers = outputs(tf.pad(images, padding))
+    probs = tf.cast(answers["probs"][:count], tf.float32)
+    uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
+    if "logit" in answers:
+        accept = tf.cast(answers["logit"][:count, 0], tf.float64) < limit[0]
         # On the side of tau that it is on: float32 may round it to the other one.
         below, above = tf.cast(limit[1], tf.float32), tf.cast(limit[2], tf.float32)
         uncertainty = tf.where(
@@ -155,11 +155,11 @@ class Intake(NamedTuple):
     high: float
     """Float inputs from `low` to `high` are taken."""
     least: float
-    """Of a request's inputs that vary at all, one has to vary by as much."""
-    words: str
-    """What is expected."""
+    """Unless all inputs of a request are constant, one must vary by as much."""
+    expected: str
+    """Description of these inputs, for errors."""
     pixels: str | None
-    """Of `data.PIXELS`, for models of float images."""
+    """Scale of `data.PIXELS`, for models of float images; None: unknown."""
 
     @classmethod
     def of(
@@ -186,18 +186,26 @@ class Intake(NamedTuple):
         if input_range is None:
             return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
         low, high = input_range.limits
-        words = f"numbers like those of fit, {input_range.words}"
-        return cls(low, high, (input_range.contrast or 0.0) / FLAT, words, pixels)
+        expected = f"numbers like those of fit, {input_range.words}"
+        return cls(low, high, (input_range.contrast or 0.0) / FLAT, expected, pixels)
 
     @property
     def scale(self) -> tuple[float, float]:
         """(scale, offset) from pixels to the model's inputs."""
         return PIXELS[self.pixels or "0_255"]
 
+    def with_whole_pixels(self, images: np.ndarray) -> np.ndarray:
+        """The nearest images that files can hold, where the model takes files of float images."""
+        if not self.pixels:
+            return images
+        scale, offset = self.scale
+        whole = np.rint((images - offset) / scale).clip(0, 255).astype(np.uint8)
+        return scaled(whole, self.pixels).astype(images.dtype)
 
-def _meant(intake: Intake, images: tf.Tensor) -> tf.Tensor:
-    """The same floats; the request fails where they cannot be meant, see `checks`."""
-    images = tf.debugging.check_numerics(images, f"images: expected {intake.words}")
+
+def _checked(intake: Intake, images: tf.Tensor) -> tf.Tensor:
+    """The same floats; the request fails unless they are like those of fit, see `Intake`."""
+    images = tf.debugging.check_numerics(images, f"images: expected {intake.expected}")
     if math.isinf(intake.high):
         return images
     axes = list(range(1, images.shape.rank))
@@ -206,15 +214,15 @@ def _meant(intake: Intake, images: tf.Tensor) -> tf.Tensor:
     near = tf.reduce_all((bottom >= intake.low) & (top <= intake.high))
     spread = top - bottom
     vary = tf.reduce_any(spread >= intake.least) | ~tf.reduce_any(spread > 0)
-    found = [f"images: expected {intake.words}, received numbers from and to"]
-    found += [tf.reduce_min(bottom), tf.reduce_max(top)]
-    with tf.control_dependencies([tf.debugging.Assert(near & vary, found)]):
+    message = [f"images: expected {intake.expected}, received numbers from and to"]
+    message += [tf.reduce_min(bottom), tf.reduce_max(top)]
+    with tf.control_dependencies([tf.debugging.Assert(near & vary, message)]):
         return tf.identity(images)
 
 
 def _rounded(intake: Intake, images: tf.Tensor) -> tf.Tensor:
     """Float pixels as uint8."""
-    return tf.saturate_cast(tf.round(_meant(intake, images)), tf.uint8)
+    return tf.saturate_cast(tf.round(_checked(intake, images)), tf.uint8)
 
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
@@ -231,14 +239,18 @@ def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
     is_jpeg = tf.strings.substr(heads, 0, len(_JPEG)) == _JPEG
     good = (is_png & ~is_deep) | is_jpeg
     first = tf.argmin(tf.concat([tf.cast(good, tf.int32), [0]], 0))
-    told = "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
+    expected = (
+        "image_bytes: expected PNG or JPEG files of 8 bits a channel, received another in place"
+    )
     remedy = "save it as PNG of 8 bits"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [told, first, remedy])]):
+    with tf.control_dependencies(
+        [tf.debugging.Assert(tf.reduce_all(good), [expected, first, remedy])]
+    ):
         return tf.identity(image_bytes)
 
 
 def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
-    """Files as pixels, as `data` reads and converts them."""
+    """Files as pixels, decoded and converted as `data.read_image` does."""
     height, width, channels = shape
 
     def decoded(file: tf.Tensor) -> tf.Tensor:
@@ -273,7 +285,7 @@ def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     head = tf.strings.substr(file, 0, _EXIF_BYTES)
 
     def turned() -> tf.Tensor:
-        found = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
+        orientation = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
         # One byte, from 2 to 8.
         turns = [
             lambda: pixels[:, ::-1],
@@ -284,7 +296,9 @@ def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
             lambda: tf.transpose(pixels, (1, 0, 2))[::-1, ::-1],
             lambda: tf.transpose(pixels, (1, 0, 2))[::-1],
         ]
-        return tf.switch_case(tf.cast(tf.io.decode_raw(found, tf.uint8)[0], tf.int32) - 2, turns)
+        return tf.switch_case(
+            tf.cast(tf.io.decode_raw(orientation, tf.uint8)[0], tf.int32) - 2, turns
+        )
 
     return tf.cond(tf.strings.regex_full_match(head, _ORIENTATION), turned, lambda: pixels)
 
@@ -297,29 +311,37 @@ def signatures(model: keras.Model, intake: Intake) -> dict[str, tuple[tf.TensorS
         scale, offset = intake.scale
         return tf.cast(_decoded(shape, image_bytes), dtype) * scale + offset
 
-    own: Callable = functools.partial(_meant, intake) if "float" in dtype else lambda images: images
-    found: dict[str, tuple[tf.TensorSpec, Callable]] = {
+    own: Callable = (
+        functools.partial(_checked, intake) if "float" in dtype else lambda images: images
+    )
+    known: dict[str, tuple[tf.TensorSpec, Callable]] = {
         SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), own)
     }
     files = tf.TensorSpec((None,), tf.string, name="image_bytes")
     if dtype == "uint8":
         spec = tf.TensorSpec((None, *shape), tf.float32, name="images")
-        found["serving_float"] = (spec, functools.partial(_rounded, intake))
+        known["serving_float"] = (spec, functools.partial(_rounded, intake))
         if are_image_sizes(shape):
-            found["serving_bytes"] = (files, functools.partial(_decoded, shape))
+            known["serving_bytes"] = (files, functools.partial(_decoded, shape))
     elif intake.pixels:
-        found["serving_bytes"] = (files, floats)
-    return found
+        known["serving_bytes"] = (files, floats)
+    return known
 
 
-def write(
-    model: keras.Model,
-    directory: Path,
-    class_names: Sequence[str],
-    threshold: Threshold,
-    about: str,
-    intake: Intake,
-) -> None:
+class Blueprint(NamedTuple):
+    """Everything that the answers of a SavedModel depend on."""
+
+    model: keras.Model
+    class_names: Sequence[str]
+    threshold: Threshold
+    about: str
+    """What the signature `about` answers: JSON."""
+    intake: Intake
+
+
+def write(blueprint: Blueprint, directory: Path) -> None:
+    """Writes a SavedModel, with the signatures of `saved_model.export`."""
+    model, class_names, threshold, about, intake = blueprint
     model = models.with_logit(_on_one_device(model))
     compares = LIMITS if "logit" in model.output else TAU
     value = limits(threshold) if compares == LIMITS else limit_of(threshold)
@@ -330,22 +352,16 @@ def write(
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
-    def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
-        def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _decide(outputs, class_names, limit, prepare(value))
-
+    def add(name: str, spec: tf.TensorSpec, answer: Callable) -> None:
         function = tf.function(answer, input_signature=[spec], autograph=False)
         function.get_concrete_function()
-        return function
+        archive.add_endpoint(name, function)
+
+    def deciding(prepare: Callable) -> Callable:
+        return lambda inputs: _decide(outputs, class_names, limit, prepare(inputs))
 
     for name, (spec, prepare) in signatures(model, intake).items():
-        archive.add_endpoint(name, endpoint(spec, prepare))
-
-    def tell(ask: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"json": tf.fill(tf.shape(ask), text.read_value())}
-
-    spec = tf.TensorSpec((None,), tf.string, name="ask")
-    told = tf.function(tell, input_signature=[spec], autograph=False)
-    told.get_concrete_function()
-    archive.add_endpoint("about", told)
+        add(name, spec, deciding(prepare))
+    ask = tf.TensorSpec((None,), tf.string, name="ask")
+    add("about", ask, lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
     archive.write_out(str(directory), verbose=False)

@@ -26,6 +26,17 @@ _TRIED = 500
 _LOW_ERROR_RATE = 0.1
 """Error rate below which no other scale is tried."""
 
+_SHUFFLED = 19
+"""Networks with the same weights in random order. One whose weights were only drawn knows more than
+all of them with probability 1 / 20."""
+
+_SAME = 1e-3
+"""Share of the entropy by which cross-entropies differ that are equal but for rounding."""
+
+_PLAIN_GAIN = 0.5
+"""Share of the entropy of the class frequencies from which on it does not matter where the weights
+are from: whoever knows so much can be right."""
+
 
 class Scaling(NamedTuple):
     """The input that a classifier may expect: scale * x + offset of pixels x from 0 to 255."""
@@ -85,32 +96,106 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     if not np.isfinite(logits).all():
         return "it answers NaN or infinity"
     found = plausibility.examine(logits, labels, dataset.class_names)
-    right = logits.argmax(axis=1) == labels
-    if not found.words and not (~right).mean() > _LOW_ERROR_RATE:
+    is_error = logits.argmax(axis=1) != labels
+    untrained = ""
+    if not found.words and found.gain < _PLAIN_GAIN * found.entropy:
+        untrained = _outdone(network, images[:_TRIED], labels[:_TRIED], logits[:_TRIED])
+    words = found.words or untrained
+    if not words and not is_error.mean() > _LOW_ERROR_RATE:
         return ""
-    few = slice(0, _TRIED)
-    better = {}
-    ways = scalings(dataset.train.images)
-    for name, others in _trials(network, images[few], ways):
-        is_right = others.argmax(axis=1) == labels[few]
-        if plausibility.clearly_better(is_right, right[few]):
-            better[name] = is_right.mean()
-    if better:
-        best = sorted(better, key=lambda name: -better[name])[:3]
-        shown = ", ".join(f"{name} ({better[name]:.1%})" for name in best)
-        suspect = (
-            f"pixels x may have to be read otherwise: of {len(labels[few])} samples it is right on "
-            f"{right[few].mean():.1%}, and with {shown}; a scaling that --classifier_pixels does "
-            "not offer belongs into the file as first layers"
-        )
-        return f"{found.words}; {suspect}" if found.words else suspect
+    suspect = _another_reading(network, dataset, logits[:_TRIED].argmax(axis=1), found.order)
+    if suspect:
+        return f"{words}; {suspect}" if words else suspect
     if found.words and not found.order:
         return (
-            f"{found.words}; suspects are the input scale (tried: those of --classifier_pixels, "
+            f"{words}; suspects are the input scale (tried: those of --classifier_pixels, "
             "inverted pixels, the mean subtracted), the color order and the class order (no "
-            "exchange of classes fits), or it is not trained"
+            "exchange of classes fits at any of these scales), or it is not trained"
         )
-    return found.words
+    return words
+
+
+def _outdone(
+    network: "keras.Model", images: np.ndarray, labels: np.ndarray, logits: np.ndarray
+) -> str:
+    """In words if the network knows less than one with the same weights in random order; else "".
+
+    A network that is not trained, or whose weights were not loaded, sees brightness and rough forms
+    all the same: some tell two classes apart by luck, and their samples alone cannot show that.
+
+    Args:
+      network: As in `why_poor`; has its own weights again afterwards.
+      images: Validation images.
+      labels: Their labels.
+      logits: What the network answers.
+    """
+    own = plausibility.examine(logits, labels)
+    parts = (network.get_layer("encoder"), network.get_layer("classifier"))
+    weights = [weight for part in parts for weight in part.weights]
+    before = [weight.numpy() for weight in weights]
+    infer = Inference(models.outputs_model(network), _TRIED)
+    rng = np.random.default_rng(0)
+    try:
+        for _ in range(_SHUFFLED):
+            for weight, values in zip(weights, before, strict=True):
+                weight.assign(rng.permutation(values.ravel()).reshape(values.shape))
+            answers = infer(images)["logits"]
+            if not np.isfinite(answers).all():
+                continue
+            other = plausibility.examine(answers, labels).gain
+            # A few weights in another order may be the same network.
+            if other > own.gain + _SAME * own.entropy:
+                return (
+                    f"right on {own.accuracy:.1%} of {own.n} samples, its cross-entropy is "
+                    f"{own.gain:.3g} lower than the {own.entropy:.4g} of the class frequencies, "
+                    f"and with its weights in random order {other:.3g} lower: it may not be "
+                    "trained, or its weights not be loaded"
+                )
+    finally:
+        for weight, values in zip(weights, before, strict=True):
+            weight.assign(values)
+    return ""
+
+
+def _another_reading(
+    network: "keras.Model", dataset: Dataset, predicted: np.ndarray, order: tuple[int, ...]
+) -> str:
+    """Which other ways to read pixels make a classifier clearly better, in words; "" if none does.
+
+    At each of them its classes, too, may be in another order: the two faults hide each other.
+
+    Args:
+      network: As in `why_poor`.
+      dataset: As in `why_poor`.
+      predicted: What it answers to the first validation images as it reads them now.
+      order: The class order that fits these answers, see `plausibility.class_order`.
+    """
+    few, classes = slice(0, len(predicted)), len(dataset.class_names)
+    images, labels = dataset.validation.images[few], dataset.validation.labels[few]
+    right = predicted == labels
+    reordered = predicted == np.asarray(order)[labels] if order else right
+    better: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for words, answers in _trials(network, images, scalings(dataset.train.images)):
+        others = answers.argmax(axis=1)
+        if plausibility.clearly_better(others == labels, right):
+            better[words] = float((others == labels).mean()), ()
+        elif other_order := plausibility.class_order(others, labels, classes):
+            fits = others == np.asarray(other_order)[labels]
+            if plausibility.clearly_better(fits, reordered):
+                better[f"{words} and another class order"] = float(fits.mean()), other_order
+    if not better:
+        return ""
+    best = sorted(better, key=lambda words: -better[words][0])[:3]
+    shown = ", ".join(f"{words} ({better[words][0]:.1%})" for words in best)
+    suspect = (
+        f"pixels x may have to be read otherwise: of {len(labels)} samples it is right on "
+        f"{right.mean():.1%}, and with {shown}; what --classifier_pixels cannot say belongs into "
+        "the file as first layers"
+    )
+    best_order = better[best[0]][1]
+    if not best_order:
+        return suspect
+    return f"{suspect}; {plausibility.order_words(best_order, dataset.class_names)}"
 
 
 def _trials(

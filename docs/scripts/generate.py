@@ -87,7 +87,7 @@ def flag_files() -> str:
 def settings_page() -> str:
     rows = []
     for field in dataclasses.fields(Config):
-        default, accepts = config.to_word(field.default), text(config.accepted(field))
+        default, accepts = config.to_text(field.default), text(config.accepted(field))
         what = text(field.metadata["help"]) + (f" *[{accepts}]*" if accepts else "")
         rows.append([f"`{field.name}`", what, f"`{default}`" * bool(default)])
     return f"""# Settings
