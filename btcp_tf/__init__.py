@@ -67,7 +67,7 @@ _MOVED = {
     "client": ("serving.client",),
     "command": ("core.command", "experiment.settings"),
     "config": ("core.config",),
-    "drift": ("decisions.drift",),
+    "drift": ("decisions.drift", "decisions.sequential"),
     "estimators": (
         "methods.residual_fit",
         "methods.residual_choice",

@@ -135,13 +135,13 @@ def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) ->
       >>> number("risk", 1, "a number >= 0", lambda x: x >= 0)
       1.0
     """
-    found = math.nan
+    result = math.nan
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         with contextlib.suppress(OverflowError):
-            found = float(value)
-    if not good(found):
+            result = float(value)
+    if not good(result):
         raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
-    return found
+    return result
 
 
 def whole_number(name: str, value: Any, wanted: str, low: int, high: float = math.inf) -> int:
@@ -166,8 +166,8 @@ def whole_number(name: str, value: Any, wanted: str, low: int, high: float = mat
 
 def _shown(value: Any) -> str:
     """A value in a message: text in quotes, numbers bare, all of it short and on one line."""
-    words = str(value) if isinstance(value, numbers.Real) else repr(value)
-    return " ".join(words.split())[:80]
+    text = str(value) if isinstance(value, numbers.Real) else repr(value)
+    return " ".join(text.split())[:80]
 
 
 class RowError(ValueError):
@@ -290,8 +290,8 @@ def aupr_error(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
 def _aupr_error(groups: TieGroups) -> np.ndarray:
     errors, rows = groups.errors, groups.rows
-    found, examined = errors[..., -1:] - errors[..., :-1], rows[..., -1:] - rows[..., :-1]
-    precision = found / np.maximum(examined, 1)
+    caught, examined = errors[..., -1:] - errors[..., :-1], rows[..., -1:] - rows[..., :-1]
+    precision = caught / np.maximum(examined, 1)
     return _ratio((np.diff(errors) * precision).sum(axis=-1), errors[..., -1])
 
 
@@ -894,8 +894,8 @@ def evaluate_all(
     """
     task = next(iter(table.values())).task
     groups = _grouped(is_error, uncertainty, task)
-    found = evaluate_groups(groups, tau=tau, table=table)
-    values = {name: float(x) for name, x in found.items()}
+    measured = evaluate_groups(groups, tau=tau, table=table)
+    values = {name: float(x) for name, x in measured.items()}
     undefined = [name for name, x in values.items() if math.isnan(x)]
     if undefined and groups.errors[-1] in (0, groups.rows[-1]):
         _warn_undefined(undefined, groups, task, stacklevel=3)
@@ -929,7 +929,7 @@ def bootstrap(
       seed: Seed of the draws, at least 0.
       table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
       parts: Numbers of rows that follow each other and are drawn each from its own part, where the
-        sizes were chosen and not found, as those of test images and OOD images. None: one part.
+        sizes were chosen and not drawn, as those of test images and OOD images. None: one part.
 
     Returns:
       By column and metric, the metric's value in each draw, [draws] float64; NaN where the draw
@@ -963,8 +963,8 @@ def bootstrap(
         rows = generator.integers(first, end, size=(block.stop - start, n))
         for column, (u, key) in keys.items():
             groups = _count(u, key[rows])
-            found = evaluate_groups(groups, tau=taus[column], table=table)
-            for name, x in found.items():
+            measured = evaluate_groups(groups, tau=taus[column], table=table)
+            for name, x in measured.items():
                 values[column][name][block] = x
     return values
 

@@ -52,8 +52,8 @@ class Threshold:
     """`target_risk` alone: the promised limit of the error rate of accepted answers."""
     least_risk: float | None = None
     """Where the target is not achievable: the least higher one that would have been, with the same
-    data, grid, `delta` and `min_coverage`. It was found by looking at the labels, so to promise it
-    takes new ones. None: there is none."""
+    data, grid, `delta` and `min_coverage`. It depends on the labels, so to promise it takes
+    new ones. None: there is none."""
 
 
 DEFAULT = Threshold(tau=0.5, coverage=None, rule="default", n=0, accepted=0)
@@ -78,16 +78,16 @@ def from_json(value: Any) -> Threshold:
             raise ValueError(
                 f"{name}: expected one of {', '.join(fields)}, received this field of a threshold"
             )
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
-            found[name] = _field(name, value[name], found)
+            values[name] = _field(name, value[name], values)
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{name}: expected this field of a threshold, received none")
-    return Threshold(**found)
+    return Threshold(**values)
 
 
-# What a field of a threshold may be beside null: in words, and whether a number is.
+# What a field of a threshold may be beside null: its description, and a test of a number.
 _LIMITS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "tau": ("a finite number", math.isfinite),
     **dict.fromkeys(("target", "delta"), ("a number between 0 and 1", lambda x: 0 < x < 1)),
@@ -330,11 +330,11 @@ def check_settings(rule: str, settings: Collection[str]) -> None:
     """ValueError for settings that a rule of `RULES` does not have, or lacks."""
     known = settings_of(rule)
     if not {name for name in known if known[name]} <= set(settings) <= set(known):
-        words = [f"{name} (required)" if needed else name for name, needed in known.items()]
+        expected = [f"{name} (required)" if needed else name for name, needed in known.items()]
         others = set(settings) - set(known)
         takers = [name for name in RULES if others and others <= set(settings_of(name))]
         raise ValueError(
-            f"{rule}: expected the settings {', '.join(words) or 'none'}, received "
+            f"{rule}: expected the settings {', '.join(expected) or 'none'}, received "
             f"{', '.join(settings) or 'none'}"
             + (f"; rules that have them: {', '.join(takers)}" if takers else "")
         )
@@ -347,7 +347,7 @@ def choose(
 
     Args:
       rule: One of `RULES`.
-      is_error: `[n]`; not read where `needs_labels` says so.
+      is_error: `[n]`; None where `needs_labels(rule)` is False.
       uncertainty: `[n]`.
       **settings: Of the rule.
 
@@ -364,8 +364,13 @@ def choose(
 
 
 def check_word(word: str) -> None:
-    """ValueError unless a word is a rule of `RULES` that a command line has, or a number that u
-    can be below: with another one a server would accept nothing."""
+    """Raises a ValueError unless a word names a rule of `RULES` for a command line, or is a number
+    above 0: with another one a server would accept nothing.
+
+    Example:
+      >>> check_word("target_risk")
+      >>> check_word("0.3")
+    """
     rules = [name for name in RULES if name != "given"]
     try:
         good = isinstance(word, str) and (word in rules or 0.0 < float(word) < math.inf)
@@ -456,9 +461,9 @@ def clear_of(chosen: Threshold, uncertainty: ArrayLike) -> Threshold:
     high = float(special.logit(u[~accepted].min(initial=1)))
     margin = min(CLEARANCE * (1 + abs(tau)), (high - low) / 3)
     moved = min(max(tau, low + margin), high - margin)
-    found = chosen.tau if moved == tau else float(special.expit(moved))
+    new_tau = chosen.tau if moved == tau else float(special.expit(moved))
     # Where float64 has no number between the two rows, there is nowhere to move.
-    return chosen if ((u < found) != accepted).any() else dataclasses.replace(chosen, tau=found)
+    return chosen if ((u < new_tau) != accepted).any() else dataclasses.replace(chosen, tau=new_tau)
 
 
 def target_risk_by_group(
@@ -708,7 +713,7 @@ def labels_for_promise(
       (57, 0.8)
     """
     groups = metrics.tie_groups(is_error, uncertainty)
-    n, found = int(groups.rows[-1]), []
+    n, sizes = int(groups.rows[-1]), []
     for share in np.arange(1, 21) / 20:
         cut = int(np.argmax(groups.rows >= share * n))
         rows = int(groups.rows[cut])
@@ -720,8 +725,8 @@ def labels_for_promise(
             size = calibration_size(risk, delta, coverage=rows / n, expected_risk=observed)
         except ValueError:
             continue  # Too near to the limit for any number of rows.
-        found.append((size, rows / n))
-    return min(found, default=None)
+        sizes.append((size, rows / n))
+    return min(sizes, default=None)
 
 
 def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:

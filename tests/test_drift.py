@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from btcp_tf.decisions import drift
+from btcp_tf.decisions import drift, sequential
 
 
 def rng(seed=0):
@@ -242,8 +242,10 @@ def slow_evidence(errors, risk):
 
 def test_evidence_is_the_mixture_over_starts_and_rates():
     errors = rng(9).random(40) < 0.3
-    np.testing.assert_allclose(drift.evidence(errors, 0.1), slow_evidence(errors, 0.1), rtol=1e-9)
-    both = drift.evidence(np.stack([errors, ~errors]), 0.1)
+    np.testing.assert_allclose(
+        sequential.evidence(errors, 0.1), slow_evidence(errors, 0.1), rtol=1e-9
+    )
+    both = sequential.evidence(np.stack([errors, ~errors]), 0.1)
     np.testing.assert_allclose(both[1], slow_evidence(~errors, 0.1), rtol=1e-9)
 
 
@@ -252,8 +254,8 @@ def test_evidence_is_the_mixture_over_starts_and_rates():
 def test_no_bet_pays_while_the_promise_is_kept(past, risk, part):
     # One step: the expectation at any rate up to the promised one is at most what is owned now.
     past = np.array(past, bool)
-    now = drift.evidence(past, risk)[-1] if len(past) else 1.0
-    right, wrong = (drift.evidence(np.append(past, x), risk)[-1] for x in (False, True))
+    now = sequential.evidence(past, risk)[-1] if len(past) else 1.0
+    right, wrong = (sequential.evidence(np.append(past, x), risk)[-1] for x in (False, True))
     rate = risk * part
     assert rate * wrong + (1 - rate) * right <= now * (1 + 1e-9)
     assert risk * wrong + (1 - risk) * right == pytest.approx(now)
@@ -263,7 +265,7 @@ def test_no_bet_pays_while_the_promise_is_kept(past, risk, part):
 def test_false_alarms_over_the_whole_stream(risk):
     delta, streams = 0.1, 4000
     errors = rng(10).random((streams, 1500)) < risk
-    alarms = np.mean((drift.evidence(errors, risk) >= 1 / delta).any(axis=1))
+    alarms = np.mean((sequential.evidence(errors, risk) >= 1 / delta).any(axis=1))
     assert alarms <= delta + 3 * math.sqrt(delta * (1 - delta) / streams)
     # Not by being deaf.
     assert alarms > 0.01
@@ -278,10 +280,12 @@ def test_a_test_made_anew_after_every_row_would_not_do():
 
 def test_power_at_once_and_after_a_long_good_time():
     generator = rng(12)
-    bad = drift.evidence(generator.random((300, 600)) < 0.1, 0.05) >= 100
+    bad = sequential.evidence(generator.random((300, 600)) < 0.1, 0.05) >= 100
     assert np.mean(bad.any(axis=1)) > 0.9
     good = generator.random((300, 3000)) < 0.02
-    late = drift.evidence(np.concatenate([good, generator.random((300, 600)) < 0.15], axis=1), 0.05)
+    late = sequential.evidence(
+        np.concatenate([good, generator.random((300, 600)) < 0.15], axis=1), 0.05
+    )
     found = late >= 100
     assert np.mean(found[:, :3000].any(axis=1)) <= 0.01 and np.mean(found.any(axis=1)) > 0.95
     # Over all rows together the rate is still below what was promised.
@@ -289,28 +293,28 @@ def test_power_at_once_and_after_a_long_good_time():
 
 
 def test_evidence_neither_overflows_nor_dies():
-    found = drift.evidence(np.ones(5000, bool), 0.01)
+    found = sequential.evidence(np.ones(5000, bool), 0.01)
     assert np.isfinite(found).all() and found[-1] >= 1e99
-    found = drift.evidence(np.append(np.zeros(50_000, bool), np.ones(20, bool)), 0.2)
+    found = sequential.evidence(np.append(np.zeros(50_000, bool), np.ones(20, bool)), 0.2)
     assert (found > 0).all() and found[-1] > 100
 
 
 def test_first_break_names_the_row_and_where_it_began():
     errors = np.zeros(500, bool)
     errors[400::2] = True
-    found = drift.first_break(errors, 0.05, delta=0.01)
+    found = sequential.first_break(errors, 0.05, delta=0.01)
     assert found.since == 400 and 404 <= found.row <= 430
-    enough = drift.evidence(errors, 0.05) >= 100
+    enough = sequential.evidence(errors, 0.05) >= 100
     assert found.row == np.flatnonzero(enough)[0]
     # What comes later does not move it.
-    assert drift.first_break(errors[: found.row + 1], 0.05, delta=0.01) == found
-    assert drift.first_break(errors[: found.row], 0.05, delta=0.01) is None
-    assert drift.first_break(np.zeros(0, bool), 0.05, delta=0.01) is None
+    assert sequential.first_break(errors[: found.row + 1], 0.05, delta=0.01) == found
+    assert sequential.first_break(errors[: found.row], 0.05, delta=0.01) is None
+    assert sequential.first_break(np.zeros(0, bool), 0.05, delta=0.01) is None
 
 
 def test_anytime_interval_holds_the_rates_that_the_mixture_does_not_refute():
     k, n, delta, scale = 7, 60, 0.05, 0.2
-    low, high = drift.anytime_interval([k], [n], delta=delta, scale=scale)
+    low, high = sequential.anytime_interval([k], [n], delta=delta, scale=scale)
 
     def mixture(q):
         prior = stats.beta(1, 1 / scale)
@@ -328,13 +332,13 @@ def test_anytime_interval_covers_at_all_times_together():
     delta, streams, rate = 0.1, 600, 0.08
     rows = np.arange(1, 201)
     errors = (rng(13).random((streams, 200)) < rate).cumsum(axis=1)
-    low, high = drift.anytime_interval(errors.ravel(), np.tile(rows, streams), delta=delta)
+    low, high = sequential.anytime_interval(errors.ravel(), np.tile(rows, streams), delta=delta)
     missed = ((low > rate) | (high < rate)).reshape(streams, 200).any(axis=1)
     assert 0.005 < missed.mean() <= delta + 3 * math.sqrt(delta / streams)
 
 
 def test_anytime_interval_at_the_ends():
-    low, high = drift.anytime_interval([0, 0, 5, 0], [0, 3, 5, 10**6], delta=0.01, scale=0.05)
+    low, high = sequential.anytime_interval([0, 0, 5, 0], [0, 3, 5, 10**6], delta=0.01, scale=0.05)
     assert low.tolist()[:2] == [0, 0] and high[0] == 1 and high[2] == 1
     assert 0 < low[2] < 1 and 0 < high[3] < 1e-4
 
@@ -360,17 +364,20 @@ def test_anytime_interval_at_the_ends():
         (lambda: drift.rates((1, 0), (1, 2)), "rows: expected a whole number >= 1, received 0"),
         (lambda: drift.rates((True, 2), (1, 2)), "count: expected a whole number .* True"),
         (lambda: drift.clopper_pearson("1", 2), "count: expected a whole number .* '1'"),
-        (lambda: drift.evidence([[True], [True, False]], 0.1), "is_error: expected .* lengths"),
+        (
+            lambda: sequential.evidence([[True], [True, False]], 0.1),
+            "is_error: expected .* lengths",
+        ),
         (
             lambda: drift.clopper_pearson(3, 2),
             "count: expected a whole number from 0 to 2, received 3",
         ),
         (lambda: drift.clopper_pearson(1, 2, level=1), "level: expected a number between 0 and 1"),
-        (lambda: drift.evidence([0, 1], 0.1), "is_error: expected bool"),
-        (lambda: drift.evidence([True], 0), "risk: expected a number between 0 and 1"),
-        (lambda: drift.first_break([True], 0.1, delta=0), "delta: expected a number between"),
-        (lambda: drift.first_break([[True]], 0.1, delta=0.1), r"expected shape \[n\]"),
-        (lambda: drift.anytime_interval([3], [2], delta=0.1), "0 <= errors <= rows"),
+        (lambda: sequential.evidence([0, 1], 0.1), "is_error: expected bool"),
+        (lambda: sequential.evidence([True], 0), "risk: expected a number between 0 and 1"),
+        (lambda: sequential.first_break([True], 0.1, delta=0), "delta: expected a number between"),
+        (lambda: sequential.first_break([[True]], 0.1, delta=0.1), r"expected shape \[n\]"),
+        (lambda: sequential.anytime_interval([3], [2], delta=0.1), "0 <= errors <= rows"),
     ],
 )
 def test_bad_arguments_are_refused_in_words(call, message):

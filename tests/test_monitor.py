@@ -23,7 +23,7 @@ from production import (
 from scipy import stats
 
 from btcp_tf import monitor, thresholds
-from btcp_tf.decisions import assumptions, drift, monitoring
+from btcp_tf.decisions import assumptions, drift, monitoring, sequential
 from btcp_tf.decisions.monitoring import Figures
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL
 from btcp_tf.decisions.scores import Baseline, Scores, load_baseline, load_scores
@@ -164,7 +164,7 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     u = joined.uncertainty["uncertainty"].astype(np.float64)
     accepted = np.flatnonzero(u < TAU)
     wrong = joined.is_error[accepted]
-    first = np.flatnonzero(drift.evidence(wrong, 0.05) >= 1 / 0.02)[0]
+    first = np.flatnonzero(sequential.evidence(wrong, 0.05) >= 1 / 0.02)[0]
     assert promise.verdict == "broken" and promise.broken_at == first + 1
     assert promise.row == accepted[first] and promise.input == inputs[accepted[first]]
     assert 300 < promise.row < 600
@@ -401,7 +401,7 @@ def test_without_an_order_no_order_of_the_rows_changes_anything(harder):
     # Of the same rows the test in their order would have said something else.
     if not harder:
         wrong = next(iter(orders(p)))
-        assert drift.first_break((p.labels != p.predicted)[wrong], 0.05, delta=0.01)
+        assert sequential.first_break((p.labels != p.predicted)[wrong], 0.05, delta=0.01)
 
 
 def test_the_verdict_on_a_fixed_sample_is_that_of_binomial_tests():

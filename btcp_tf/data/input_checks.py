@@ -66,16 +66,16 @@ class InputRange:
         if content is None:
             return None
         try:
-            found = cls(**content)
-            numbers = (found.low, found.high, found.contrast or 0.0)
-            if not all(math.isfinite(number) for number in numbers) or found.low > found.high:
+            result = cls(**content)
+            numbers = (result.low, result.high, result.contrast or 0.0)
+            if not all(math.isfinite(number) for number in numbers) or result.low > result.high:
                 raise ValueError("its limits are none")
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"input_range: expected low, high, kind, whole and contrast, received "
                 f"{content!r:.80} ({error})"
             ) from None
-        return found
+        return result
 
     def joined(self, other: "InputRange") -> "InputRange":
         """Of the numbers of both."""

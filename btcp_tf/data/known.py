@@ -52,16 +52,16 @@ class Part:
         """What `to_json` made; ValueError for anything else."""
         try:
             raw = base64.b64decode(content["hashes"], validate=True)
-            found = cls(
+            part = cls(
                 np.frombuffer(raw, "<u8").astype(np.uint64),
                 int(content["rows"]),
                 int(content["repeated"]),
             )
-            if not 0 <= found.repeated <= found.rows or len(found.hashes) > found.rows:
+            if not 0 <= part.repeated <= part.rows or len(part.hashes) > part.rows:
                 raise ValueError("more repeated samples than there are")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"seen: expected hashes, rows and repeated ({error})") from None
-        return found
+        return part
 
     def holds(self, hashes: np.ndarray) -> np.ndarray:
         """Which of hashes `[n]` were seen; bool `[n]`."""
@@ -116,21 +116,21 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], among: Iterable[str])
       parts: What was seen, by name.
       among: The names that count; those that are not in `parts` do not.
     """
-    known, words = np.zeros(len(hashes), bool), []
+    known, parts_text = np.zeros(len(hashes), bool), []
     for name in among:
         if name not in parts:
             continue
         held = parts[name].holds(hashes)
         if not (count := int(held.sum())):
             continue
-        told = f"{count} of {len(hashes)} samples are among {_NAMES[name]}"
+        text = f"{count} of {len(hashes)} samples are among {_NAMES[name]}"
         if parts[name].expects(count, hashes):
             share = parts[name].natural_share(hashes)
-            told += f", no more than repeat by nature (about {share:.1%} do)"
+            text += f", no more than repeat by nature (about {share:.1%} do)"
         else:
             known |= held
-        words.append(told)
-    return Overlap(known, "; ".join(words))
+        parts_text.append(text)
+    return Overlap(known, "; ".join(parts_text))
 
 
 _NAMES = {

@@ -160,9 +160,9 @@ def between(parts: "Mapping[str, Split]") -> Overlaps:
     shared: dict[str, dict[str, int]] = {}
     known = {}
     for number, (name, own) in enumerate(hashes.items()):
-        found = {earlier: np.isin(own, hashes[earlier]) for earlier in list(hashes)[:number]}
-        known[name] = np.any([np.zeros(len(own), bool), *found.values()], axis=0)
-        counts = {earlier: int(rows.sum()) for earlier, rows in found.items() if rows.any()}
+        copies = {earlier: np.isin(own, hashes[earlier]) for earlier in list(hashes)[:number]}
+        known[name] = np.any([np.zeros(len(own), bool), *copies.values()], axis=0)
+        counts = {earlier: int(rows.sum()) for earlier, rows in copies.items() if rows.any()}
         if counts:
             shared[name] = counts
     repeats = {name: len(own) - len(np.unique(own)) for name, own in hashes.items()}
@@ -190,7 +190,7 @@ def _two_labels(
     return len(np.unique(group[before][differ])), example
 
 
-def leave_out(dataset: "Dataset", found: Overlaps) -> "Dataset":
+def leave_out(dataset: "Dataset", overlaps: Overlaps) -> "Dataset":
     """The data set with its overlaps, without what is known in its later parts.
 
     For all that comes after the training: what is trained does not depend on it. So the
@@ -200,45 +200,45 @@ def leave_out(dataset: "Dataset", found: Overlaps) -> "Dataset":
       ValueError: If less than `LEAST_NEW` of a part is new.
     """
     kept: dict[str, Any] = {}
-    for part, rows in found.left_out.items():
+    for part, rows in overlaps.left_out.items():
         if not rows.any():
             continue
-        if found.share(part) > 1 - LEAST_NEW:
+        if overlaps.share(part) > 1 - LEAST_NEW:
             raise ValueError(
                 f"{part}: expected images that stand in no other part of {dataset.name}, received "
-                f"{rows.sum():,} of {len(rows):,} that do ({_counts(found.shared[part])}); remove "
-                "the copies"
+                f"{rows.sum():,} of {len(rows):,} that do ({_counts(overlaps.shared[part])}); "
+                "remove the copies"
             )
         kept[part] = getattr(dataset, part).take(~rows)
-    return dataclasses.replace(dataset, overlaps=found, **kept)
+    return dataclasses.replace(dataset, overlaps=overlaps, **kept)
 
 
-def notes(found: Overlaps, class_names: Sequence[str]) -> list[str]:
+def notes(overlaps: Overlaps, class_names: Sequence[str]) -> list[str]:
     """What a reader must know of the overlaps."""
-    told = []
-    for part, counts in found.shared.items():
-        rows = found.known[part]
+    result = []
+    for part, counts in overlaps.shared.items():
+        rows = overlaps.known[part]
         row = int(np.flatnonzero(rows)[0])
         what = (
             "they are left out"
-            if found.left_out[part].any()
+            if overlaps.left_out[part].any()
             else f"they stay, as they are at most {MOST_KNOWN_TEST:.0%} of the test images"
         )
-        told.append(
+        result.append(
             f"{rows.sum():,} of {len(rows):,} {part} images, such as number {row}, also stand in "
             f"other parts ({_counts(counts)}): {what}"
         )
-    if found.two_labels:
+    if overlaps.two_labels:
         where = " and ".join(
-            f"as {class_names[label]} ({part} image {row})" for part, row, label in found.example
+            f"as {class_names[label]} ({part} image {row})" for part, row, label in overlaps.example
         )
-        told.append(
-            f"{found.two_labels:,} image{'s have' if found.two_labels > 1 else ' has'} more than "
-            f"one label; one stands there {where}"
+        result.append(
+            f"{overlaps.two_labels:,} image{'s have' if overlaps.two_labels > 1 else ' has'} more "
+            f"than one label; one stands there {where}"
         )
-    if found.no_promise:
-        told.append(f"no error rate is promised: {found.no_promise}")
-    return told
+    if overlaps.no_promise:
+        result.append(f"no error rate is promised: {overlaps.no_promise}")
+    return result
 
 
 def _counts(shared: Mapping[str, int]) -> str:

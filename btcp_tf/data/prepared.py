@@ -86,13 +86,13 @@ def _whole(name: str, prepared: pathlib.Path) -> Iterator[None]:
 
 def _feature(name: str, features: Mapping[str, Any], kind: type, usual: str) -> str:
     """The key of a data set's only feature of a kind, or of the one that has its usual name."""
-    found = [key for key, feature in features.items() if isinstance(feature, kind)]
-    if usual not in found and len(found) != 1:
+    keys = [key for key, feature in features.items() if isinstance(feature, kind)]
+    if usual not in keys and len(keys) != 1:
         raise ValueError(
             f"{name}: expected one {kind.__name__} feature, or one called {usual!r}, received "
             f"{', '.join(f'{key} ({type(f).__name__})' for key, f in features.items())}"
         )
-    return usual if usual in found else found[0]
+    return usual if usual in keys else keys[0]
 
 
 def _newest_prepared(folder: pathlib.Path) -> pathlib.Path | None:

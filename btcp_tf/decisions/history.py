@@ -127,8 +127,8 @@ def _from_json(content: Mapping[str, Any]) -> History:
         raise ValueError("history: samples")
     if stream is None:
         return History(tuple(samples))
-    found = Stream(**stream)
-    metrics.whole_number("history: rows", found.rows, "a whole number >= 1", 1)
+    last = Stream(**stream)
+    metrics.whole_number("history: rows", last.rows, "a whole number >= 1", 1)
     for name in ("tau", "limit"):
-        metrics.number(f"history: {name}", getattr(found, name), "a finite number", math.isfinite)
-    return History(tuple(samples), found)
+        metrics.number(f"history: {name}", getattr(last, name), "a finite number", math.isfinite)
+    return History(tuple(samples), last)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from btcp_tf.decisions import drift
+from btcp_tf.decisions import drift, sequential
 from btcp_tf.decisions.labeled import LabeledAnswers
 
 FIXED_SAMPLE, SEQUENTIAL = "fixed sample", "sequential"
@@ -96,16 +96,16 @@ def _judge_stream(promise: Promise, wrong: np.ndarray, rows: np.ndarray, delta: 
     limit, n = promise.limit, promise.accepted
     counts = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
     errors = np.cumsum(wrong)[counts - 1]
-    low, high = drift.anytime_interval(errors, counts, delta=delta, scale=limit or 0.1)
+    low, high = sequential.anytime_interval(errors, counts, delta=delta, scale=limit or 0.1)
     curve = {"rows": counts, "risk": errors / counts, "low": low, "high": high}
     if limit is None:
         return dataclasses.replace(promise, curve=curve)
-    evidence = drift.evidence(wrong, limit)
+    evidence = sequential.evidence(wrong, limit)
     curve["evidence"] = evidence[counts - 1]
     promise = dataclasses.replace(
         promise, test=SEQUENTIAL, p_value=min(1.0, 1 / float(evidence.max())), curve=curve
     )
-    place = drift.first_break(wrong, limit, delta=delta)
+    place = sequential.first_break(wrong, limit, delta=delta)
     if place is None:
         return dataclasses.replace(promise, verdict="kept" if high[-1] <= limit else "open")
     return dataclasses.replace(

@@ -239,8 +239,8 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     file = _file(path)
     if not tabular.is_table(path):
         arrays = read_npz(path, file)
-        found = _of_arrays(arrays, reverse, path)
-        return Answers(found, _decisions(arrays.get(_ACCEPT), len(found.predicted), file))
+        answers = _of_arrays(arrays, reverse, path)
+        return Answers(answers, _decisions(arrays.get(_ACCEPT), len(answers.predicted), file))
     whole = tabular.read(path, file=file)
     answered = whole.answered()
     columns = _labeled(answered) if "problem" in whole.names else answered
