@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import beta
 
 from btcp_tf import thresholds
-from btcp_tf.reporting import glance, svg
+from btcp_tf.reporting import glance, pages
 from btcp_tf.thresholds import DEFAULT
 
 
@@ -169,5 +169,5 @@ def test_the_curve_is_described_with_numbers():
     assert f"ours {is_error[order].mean():.2%}".replace("%", " %") in chart.alt
     (point,) = chart.points
     assert (point.x, point.y) == (found.coverage, found.risk)
-    markup = svg.chart(chart)
+    markup = pages.markup("chart", chart)
     assert markup.count("<path") == 2 and "ours" in markup and "MCP" in markup
