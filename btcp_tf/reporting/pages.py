@@ -12,7 +12,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +184,7 @@ def _environment() -> "jinja2.Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "anchor": _anchor,
         "kind": lambda block: type(block).__name__,
         "exact": repr,
@@ -195,6 +195,7 @@ def _environment() -> "jinja2.Environment":
         "spans": _spans,
         "md": _escape_markdown,
     }
+    environment.filters |= filters
     environment.globals["svg"] = svg
     return environment
 
