@@ -1,4 +1,8 @@
-"""Builds and installs btcp_tf; the flag files travel inside the package."""
+"""Builds and installs btcp_tf: version, packages, dependencies and commands.
+
+Name, description, license and classifiers stand in pyproject.toml. The flag files travel inside the
+package.
+"""
 
 import re
 import shutil
@@ -40,26 +44,14 @@ class BuildWithFlags(build_py):
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
-PYARROW = "pyarrow>=20,<27"
 # Of the server in examples/serving, too, whose tests are the marker `servers`.
 RAY = "ray[data,serve]>=2.60,<3"
 
 setup(
-    name="btcp_tf",
     version=_version(),
-    description=(
-        "Balanced True Class Probability: learned uncertainty of a classifier's predictions "
-        "in TensorFlow and Keras 3"
-    ),
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    author="The btcp_tf authors",
-    license="Apache-2.0",
-    license_files=["LICENSE"],
-    python_requires=">=3.11",
     packages=find_packages(include=["btcp_tf", "btcp_tf.*"]),
     package_dir={"": "."},
-    package_data={"btcp_tf.reporting": ["templates/*"]},
+    package_data={"btcp_tf": ["py.typed"], "btcp_tf.reporting": ["templates/*"]},
     cmdclass={"build_py": BuildWithFlags},
     install_requires=[
         f"tensorflow{TENSORFLOW}",
@@ -73,6 +65,7 @@ setup(
         "scipy>=1.14,<2",
         "matplotlib>=3.10,<4",
         "pillow>=11,<14",
+        "pyarrow>=20,<27",
         "absl-py>=2.1,<3",
         "jinja2>=3.1,<4",
         "markupsafe>=2.1,<4",
@@ -84,18 +77,28 @@ setup(
     ],
     extras_require={
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW}"],
-        "parquet": [PYARROW],
+        "parquet": [],  # of version 0.1.0: pyarrow comes with all installations now
         # Looks at reports in a browser; Chromium itself is the system's.
         "browser": ["playwright>=1.50,<2", "axe-playwright-python>=0.1.4,<0.2"],
         "ray": [RAY],
         "test": [
-            PYARROW,
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",
             "ruff>=0.17,<0.18",
             "mypy>=2.4,<3",
+            "nox>=2025.2",
+            # Run the notebook of examples/.
+            "nbclient>=0.10,<0.12",
+            "ipykernel>=6.29,<8",
         ],
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.6,<10",
+            "mkdocs-gen-files>=0.5,<0.7",
+            "mkdocstrings[python]>=0.29,<2",
+        ],
+        "package": ["build>=1.2,<2", "twine>=6,<8"],
     },
     entry_points={"console_scripts": ["btcp_tf = btcp_tf.main:main"]},
 )

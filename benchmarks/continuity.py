@@ -111,7 +111,9 @@ def answer_of(model: "keras.Model") -> Answer:
     view = model.get_layer("view")(x) if "view" in names else None
     seen: Any = Seen(features, logits, view)
     parts = [model.get_layer("mcp_logit")(logits)] + [
-        model.get_layer(name)(*residual_fit.reads(name, seen)) for name in EVIDENCE if name in names
+        model.get_layer(name)(*residual_fit.evidence_inputs(name, seen))
+        for name in EVIDENCE
+        if name in names
     ]
     a, b, *h = (w.astype(np.float64) for w in model.get_layer("residual").get_weights())
     slopes = np.concatenate([[a], *(column[:, 0] for column in h)])

@@ -110,6 +110,7 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
     from btcp_tf.experiment import prepare, settings, train
     from btcp_tf.experiment.score import Scorer
     from btcp_tf.training import distribution, phases
+    from btcp_tf.training.settings import TrainingSettings
 
     # What an earlier run left in memory.
     keras.backend.clear_session()
@@ -136,12 +137,11 @@ def scorer_of(run: Path, **changes: Any) -> "tuple[runs.Scorer, keras.Model, Dat
     stages = phases.fit(
         network,
         dataset,
-        config,
+        TrainingSettings.of(config),
         {},
+        adopted=bool(config.classifier),
         folder=run / "checkpoints",
         strategy=strategy,
-        describe=lambda stage, row, answers: row,
-        after_epoch=lambda stage, rows: None,
     )
     scorer = Scorer(network, stages, members, apart, dataset, config)
     return scorer, network, dataset, config

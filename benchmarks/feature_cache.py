@@ -145,6 +145,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     from btcp_tf.training import one_phase, phases
     from btcp_tf.training.inference import Inference
     from btcp_tf.training.phase_model import PhaseModel, Recipe
+    from btcp_tf.training.settings import TrainingSettings
 
     images, _ = common.read_images(job.images)
     keras.utils.set_random_seed(0)
@@ -156,7 +157,8 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     )
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
-    settings, _ = phases.loss_settings(config, Recipe(), u_true)
+    settings = TrainingSettings.of(config)
+    loss, _ = phases.loss_settings(settings, Recipe(), u_true)
     # A local name: as an attribute the encoder would become part of the model and its checkpoint.
     encoder = network.get_layer("encoder")
 
@@ -173,7 +175,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         encode(images)
         return time.perf_counter() - started
 
-    model = (PhaseModel if cached else Recomputing)(PHASES[1], network, settings)
+    model = (PhaseModel if cached else Recomputing)(PHASES[1], network, loss)
     clock = common.EpochClock(connection, time_features)
 
     def before_epoch() -> None:
@@ -186,7 +188,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
             model,
             encode(images) if cached else images,
             u_true,
-            config=config,
+            settings=settings,
             epochs=job.epochs,
             learning_rate=config.estimator_learning_rate,
             checkpoint=job.images.with_name(f"{name}.npz"),

@@ -255,6 +255,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     from btcp_tf.networks import models
     from btcp_tf.training import one_phase
     from btcp_tf.training.phase_model import PhaseModel
+    from btcp_tf.training.settings import TrainingSettings
 
     if variant.autotune:
         logging.getLogger("absl").setLevel(logging.ERROR)  # It warns of the change of options.
@@ -302,7 +303,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
             model,
             images,
             labels,
-            config=config,
+            settings=TrainingSettings.of(config),
             epochs=job.epochs,
             learning_rate=config.learning_rate,
             checkpoint=job.folder / f"{name}.npz",
@@ -321,6 +322,7 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
     from btcp_tf.networks import models
     from btcp_tf.training import one_phase
     from btcp_tf.training.phase_model import PhaseModel
+    from btcp_tf.training.settings import TrainingSettings
 
     config = check_settings(job.config)
     images, labels = (array[: config.batch_size] for array in common.read_images(job.images))
@@ -341,12 +343,11 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
         PhaseModel(PHASES[0], network),
         images,
         labels,
-        config=config,
+        settings=TrainingSettings.of(config),
         epochs=CHECK_STEPS,
         learning_rate=config.learning_rate,
         checkpoint=job.folder / "check.npz",
         basis="",
-        describe=lambda row: row,
     )
     connection.send({"losses": [row["cross_entropy"] for row in rows]})
 

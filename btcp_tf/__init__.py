@@ -68,7 +68,12 @@ _MOVED = {
     "command": ("core.command", "experiment.settings"),
     "config": ("core.config",),
     "drift": ("decisions.drift",),
-    "estimators": ("methods.residual_fit", "methods.residual_choice", "networks.evidence_layers"),
+    "estimators": (
+        "methods.residual_fit",
+        "methods.residual_choice",
+        "methods.second_head",
+        "networks.evidence_layers",
+    ),
     "exported": ("decisions.exported",),
     "files": ("core.files",),
     "inputs": ("serving.inputs",),

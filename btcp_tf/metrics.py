@@ -73,6 +73,11 @@ def tie_groups(is_error: ArrayLike, uncertainty: ArrayLike) -> TieGroups:
     Raises:
       ValueError: If a shape, a type or a value is not as described, or n is 0; the message names
         the first bad row.
+
+    Example:
+      >>> groups = tie_groups([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9])
+      >>> groups.rows.tolist(), groups.errors.tolist()
+      ([0, 1, 3, 4], [0, 0, 1, 2])
     """
     return _grouped(is_error, uncertainty, _FAILURE)
 
@@ -125,6 +130,10 @@ def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) ->
       value: What it is given.
       wanted: What is expected, for the message.
       good: Whether a number is accepted; False for NaN.
+
+    Example:
+      >>> number("risk", 1, "a number >= 0", lambda x: x >= 0)
+      1.0
     """
     found = math.nan
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
@@ -144,6 +153,10 @@ def whole_number(name: str, value: Any, wanted: str, low: int, high: float = mat
       wanted: What is expected, for the message.
       low: The least that is accepted.
       high: The greatest.
+
+    Example:
+      >>> whole_number("draws", 10, "a whole number >= 1", 1)
+      10
     """
     whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
     if not (whole and low <= value <= high):
@@ -249,6 +262,10 @@ def auroc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
     The paper's AUC: the area under `roc_curve`. In [0, 1]; NaN, with a warning, without errors or
     without correct answers.
+
+    Example:
+      >>> round(auroc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.6667
     """
     return _single(_auroc, is_error, uncertainty)
 
@@ -263,6 +280,10 @@ def aupr_error(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
     """Average precision of finding the errors by highest u; tied rows are one threshold.
 
     In (0, 1], about the error rate for a useless u; NaN, with a warning, without errors.
+
+    Example:
+      >>> round(aupr_error([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.75
     """
     return _single(_aupr_error, is_error, uncertainty)
 
@@ -278,6 +299,10 @@ def aupr_success(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
     """Average precision of finding the correct answers by lowest u; tied rows are one threshold.
 
     In (0, 1], about the accuracy for a useless u; NaN, with a warning, without correct answers.
+
+    Example:
+      >>> round(aupr_success([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.8056
     """
     return _single(_aupr_success, is_error, uncertainty)
 
@@ -293,6 +318,10 @@ def fpr95(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
     The threshold is the smallest observed u with at least 95 % of the correct answers at or below
     it; no interpolation. In [0, 1]; NaN, with a warning, without errors or correct answers.
+
+    Example:
+      >>> round(fpr95([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 2)
+      0.5
     """
     return _single(_fpr95, is_error, uncertainty)
 
@@ -310,6 +339,10 @@ def aurc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
     In [0, 1]; 0 without errors. Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty
     Estimation for Deep Neural Classifiers, 2019.
+
+    Example:
+      >>> round(aurc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.2967
     """
     return _single(_aurc, is_error, uncertainty)
 
@@ -334,6 +367,10 @@ def e_aurc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
     """Excess of `aurc` over that of an oracle that ranks every error last, without ties.
 
     In [0, 1]; 0 without errors. Source: as `aurc`, but the oracle is the exact sum.
+
+    Example:
+      >>> round(e_aurc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.1667
     """
     return _single(_e_aurc, is_error, uncertainty)
 
@@ -352,6 +389,10 @@ def augrc(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
 
     In [0, 1/2]; 0 without errors. Source: Traub et al., Overcoming Common Flaws in the Evaluation
     of Selective Classification Systems, 2024.
+
+    Example:
+      >>> round(augrc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 2)
+      0.16
     """
     return _single(_augrc, is_error, uncertainty)
 
@@ -368,6 +409,10 @@ def risk_at_coverage(is_error: ArrayLike, uncertainty: ArrayLike, *, coverage: f
       is_error: [n], see `tie_groups`.
       uncertainty: [n], see `tie_groups`.
       coverage: Least share of the rows to accept, in (0, 1]. Tied rows are accepted together.
+
+    Example:
+      >>> risk_at_coverage([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], coverage=0.8)
+      0.25
     """
     return _single(_risk_at_coverage, is_error, uncertainty, coverage=coverage)
 
@@ -390,6 +435,10 @@ def coverage_at_risk(is_error: ArrayLike, uncertainty: ArrayLike, *, risk: float
     Returns:
       Coverage in [0, 1], 0 if no threshold keeps the risk. It is an observation on these rows, not
       a promise for others.
+
+    Example:
+      >>> coverage_at_risk([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], risk=0.25)
+      0.8
     """
     return _single(_coverage_at_risk, is_error, uncertainty, risk=risk)
 
@@ -408,6 +457,10 @@ def fpr(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
     """Share of the errors that are accepted: FP / (FP + TN), the paper's formula.
 
     In [0, 1]; NaN, with a warning, without errors.
+
+    Example:
+      >>> fpr([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.35)
+      0.5
     """
     return _single(_fpr, is_error, uncertainty, tau=tau)
 
@@ -417,7 +470,12 @@ def _fpr(groups: TieGroups, tau: float) -> np.ndarray:
 
 
 def fp_share(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
-    """Share of all rows that are accepted errors: FP / n, as the authors' prototype has it."""
+    """Share of all rows that are accepted errors: FP / n, as the authors' prototype has it.
+
+    Example:
+      >>> fp_share([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.35)
+      0.2
+    """
     return _single(_fp_share, is_error, uncertainty, tau=tau)
 
 
@@ -429,6 +487,10 @@ def fnr(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
     """Share of the correct answers that are rejected: FN / (FN + TP).
 
     In [0, 1]; NaN, with a warning, without correct answers.
+
+    Example:
+      >>> round(fnr([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.35), 4)
+      0.3333
     """
     return _single(_fnr, is_error, uncertainty, tau=tau)
 
@@ -442,6 +504,10 @@ def bacc(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
     """Balanced accuracy of accepting and rejecting: mean of the recalls 1 - fpr and 1 - fnr.
 
     In [0, 1]; NaN, with a warning, without errors or without correct answers.
+
+    Example:
+      >>> round(bacc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.35), 4)
+      0.5833
     """
     return _single(_bacc, is_error, uncertainty, tau=tau)
 
@@ -466,6 +532,10 @@ def ece(is_error: ArrayLike, uncertainty: ArrayLike, *, bins: int = 15) -> float
       is_error: [n], see `tie_groups`.
       uncertainty: [n] in [0, 1]. The confidence is 1 - u.
       bins: Number of equal bins (a, b] of the confidence; 0 belongs to the first.
+
+    Example:
+      >>> round(ece([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 2)
+      0.42
     """
     return _single(_ece, is_error, uncertainty, bins=bins)
 
@@ -496,7 +566,12 @@ def _unit_interval(groups: TieGroups) -> np.ndarray:
 
 
 def brier(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
-    """Brier score of 1 - u: mean of (u - is_error)^2, u in [0, 1]. In [0, 1]."""
+    """Brier score of 1 - u: mean of (u - is_error)^2, u in [0, 1]. In [0, 1].
+
+    Example:
+      >>> round(brier([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 2)
+      0.23
+    """
     return _single(_brier, is_error, uncertainty)
 
 
@@ -509,6 +584,10 @@ def nll(is_error: ArrayLike, uncertainty: ArrayLike) -> float:
     """Negative log-likelihood of 1 - u, u in [0, 1], clipped to [1e-7, 1 - 1e-7].
 
     In nats per row, >= 0.
+
+    Example:
+      >>> round(nll([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.6551
     """
     return _single(_nll, is_error, uncertainty)
 
@@ -531,6 +610,10 @@ def aupr_ood(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
 
     In (0, 1], about the share of OOD samples for a useless u, so that it compares only sets of the
     same sizes; NaN, with a warning, without OOD samples.
+
+    Example:
+      >>> round(aupr_ood([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.75
     """
     return _single(_aupr_ood, is_ood, uncertainty, _OOD)
 
@@ -543,6 +626,10 @@ def aupr_id(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
     """Average precision of finding the in-distribution samples by lowest u, as `aupr_ood`.
 
     In (0, 1]; NaN, with a warning, without in-distribution samples.
+
+    Example:
+      >>> round(aupr_id([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.8056
     """
     return _single(_aupr_id, is_ood, uncertainty, _OOD)
 
@@ -556,6 +643,10 @@ def ood_acc(is_ood: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> float:
 
     In [0, 1]; in-distribution samples do not matter, so a larger u everywhere is better. NaN, with
     a warning, without OOD samples.
+
+    Example:
+      >>> ood_acc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.35)
+      0.5
     """
     return _single(_ood_acc, is_ood, uncertainty, _OOD, tau=tau)
 
@@ -569,6 +660,10 @@ def ood_au(is_ood: ArrayLike, uncertainty: ArrayLike) -> float:
 
     In [0, 1]; in-distribution samples do not matter, see `ood_acc`. NaN, with a warning, without
     OOD samples.
+
+    Example:
+      >>> round(ood_au([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5]), 4)
+      0.35
     """
     return _single(_ood_au, is_ood, uncertainty, _OOD)
 
@@ -596,6 +691,11 @@ def risk_coverage_curve(is_error: ArrayLike, uncertainty: ArrayLike) -> RiskCove
     """Error rate of the accepted rows against the share accepted, see `tie_groups` for arguments.
 
     `aurc` is the area under it with the errors rising evenly within a group of tied rows.
+
+    Example:
+      >>> curve = risk_coverage_curve([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9])
+      >>> curve.coverage.tolist(), curve.risk.round(2).tolist()
+      ([0.25, 0.75, 1.0], [0.0, 0.33, 0.5])
     """
     groups = tie_groups(is_error, uncertainty)
     rows, errors = groups.rows[1:], groups.errors[1:]
@@ -617,6 +717,11 @@ def roc_curve(is_error: ArrayLike, uncertainty: ArrayLike) -> RocCurve:
     """Errors caught against correct answers lost, see `tie_groups` for arguments.
 
     The shares of a class without rows are NaN, with a warning.
+
+    Example:
+      >>> curve = roc_curve([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9])
+      >>> curve.correct_rejected.tolist(), curve.errors_rejected.tolist()
+      ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
     groups = tie_groups(is_error, uncertainty)
     correct, errors = ((x[-1] - x)[::-1] for x in (groups.correct, groups.errors))
@@ -640,7 +745,13 @@ class ReliabilityCurve(NamedTuple):
 def reliability_curve(
     is_error: ArrayLike, uncertainty: ArrayLike, *, bins: int = 15
 ) -> ReliabilityCurve:
-    """Accuracy against confidence in the bins of `ece`, which see for arguments."""
+    """Accuracy against confidence in the bins of `ece`, which see for arguments.
+
+    Example:
+      >>> curve = reliability_curve([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9], bins=2)
+      >>> curve.rows.tolist(), curve.accuracy.round(2).tolist()
+      ([1, 3], [0.0, 0.67])
+    """
     occupied, *totals = _bin_totals(tie_groups(is_error, uncertainty), bins)
     dense = np.zeros((3, bins))
     dense[:, occupied] = totals
@@ -741,6 +852,11 @@ def evaluate_groups(
     Returns:
       Values by name, [...] as the leading axes of `groups`. NaN where a metric is undefined: it
       divides by an absent class, or u leaves [0, 1] and it is no ranking metric.
+
+    Example:
+      >>> groups = tie_groups([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9])
+      >>> print(evaluate_groups(groups, tau=0.5)["auroc"])
+      0.875
     """
     on_scale = groups.u[0] >= 0 and groups.u[-1] <= 1
     values = {}
@@ -770,6 +886,11 @@ def evaluate_all(
       uncertainty: [n], see `tie_groups`.
       tau: Decision threshold on u.
       table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
+
+    Example:
+      >>> values = evaluate_all([0, 1, 0, 1], [0.1, 0.2, 0.2, 0.9], tau=0.5)
+      >>> values["auroc"], values["fpr"]
+      (0.875, 0.5)
     """
     task = next(iter(table.values())).task
     groups = _grouped(is_error, uncertainty, task)
@@ -813,6 +934,13 @@ def bootstrap(
     Returns:
       By column and metric, the metric's value in each draw, [draws] float64; NaN where the draw
       leaves it undefined (see `evaluate_groups`).
+
+    Example:
+      >>> columns = {"u": [0.1, 0.2, 0.2, 0.9], "half": [0.1, 0.1, 0.5, 0.5]}
+      >>> drawn = bootstrap([0, 1, 0, 1], columns, tau=0.5, draws=100, seed=0)
+      >>> low, high = interval(drawn["u"]["augrc"] - drawn["half"]["augrc"])
+      >>> low <= 0 <= high
+      True
     """
     draws = whole_number("draws", draws, "a whole number >= 1", 1)
     seed = whole_number("seed", seed, "a whole number >= 0", 0)
@@ -850,6 +978,10 @@ def interval(values: np.ndarray, *, level: float = 0.95) -> tuple[float, float]:
 
     Returns:
       Lower and upper end; NaN if no draw is defined.
+
+    Example:
+      >>> interval(np.arange(101.0), level=0.9)
+      (4.999999999999999, 95.0)
     """
     if not 0 < level < 1:
         raise ValueError(f"level: expected a number in (0, 1), received {level}")

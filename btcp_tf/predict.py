@@ -3,9 +3,9 @@
 python -m btcp_tf.predict --model=saved_models/fashion_mnist --input=photos --output=scores.csv
 
 Inputs are read, answered and written batch by batch, so that memory does not grow with their
-number. What is done stands in the folder `<output>.partial`, from which a killed command goes on;
-the file itself appears once, whole, with `<output>.about.json` beside it: which model, input and
-settings it is of. Importing this module does not import TensorFlow.
+number. Progress is kept in the folder `<output>.partial`; run the same command again to resume. The
+file itself appears once, whole, with `<output>.about.json` beside it, which says which model, input
+and settings it is of. Importing this module does not import TensorFlow.
 """
 
 import os

@@ -2,14 +2,15 @@
 
     python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
-The threshold is chosen on the calibration rows that travel with the model, or on anyone's labeled
-scores (`--scores`). What a SavedModel is and answers stands in `btcp_tf.serving.saved_model`.
+The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
+(`--scores`). `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -21,19 +22,11 @@ from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.scores import load_scores
 from btcp_tf.evaluation.predictions import ENDINGS, Predictions
 from btcp_tf.experiment import settings
+from btcp_tf.thresholds import Threshold
 
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
-_SETTINGS = (
-    "threshold",
-    "risk",
-    "delta",
-    "min_coverage",
-    "coverage",
-    "error_cost",
-    "abstention_cost",
-    "verbose",
-)
+_SETTINGS = ("threshold", *settings.DECISION_SETTINGS, "verbose")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "scores",
         "",
         "Labeled scores of this model to choose the threshold on, such as those of btcp_tf.predict "
-        "with --labels; default: the calibration rows that the model brings along.",
+        "with --labels; default: the calibration rows in the model's folder.",
         flag_values=flag_values,
     )
     flags.DEFINE_string(
@@ -71,13 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores = os.path.expanduser(flag_values.scores)
         if scores:
             command.check_file("scores", scores, ENDINGS)
-    path, root = paths[0], flag_values.export_dir
-    return command.carry_out(lambda: _export(path, values, scores, root), values["verbose"])
+    path, root = paths[0], os.path.expanduser(flag_values.export_dir)
+    return command.carry_out(lambda: _set(path, values, scores, root), values["verbose"])
 
 
-def _export(path: str, values: dict, scores: str, root: str) -> None:
+def _set(path: str, values: dict, scores: str, root: str) -> None:
+    """Chooses the threshold, publishes the new version and prints both thresholds."""
     source = exported.newest(path)
-    folder = Path(os.path.expanduser(root)) / _name_of(source) if root else None
+    about = exported.read_about(source)
+    folder = Path(root) / source.resolve().parent.name if root else None
     if folder:
         files.check_place("export_dir", folder)
     with command.hidden_stderr():
@@ -85,58 +80,43 @@ def _export(path: str, values: dict, scores: str, root: str) -> None:
 
         from btcp_tf.serving.saved_model import with_threshold
 
-        # Looking for GPUs speaks, too.
+        # TensorFlow reports on stderr when it looks for GPUs, too.
         tf.config.list_logical_devices()
 
-    # Says at once whether it is one of ours.
-    about = exported.read_about(source)
-    before = thresholds.from_json(about["threshold"])
     held_out = exported.read_held_out(source)
     if scores:
         rows = _labeled(scores, about["class_names"])
-    elif "calibration" in held_out:
-        rows = held_out["calibration"]
-        # Files of earlier versions do not say.
-        no_promise = about.get("data", {}).get("no_promise", "")
-        if no_promise and values["threshold"] == "target_risk":
-            raise ValueError(
-                f"threshold: expected another one than target_risk on the calibration rows of "
-                f"{source}, as {no_promise}; name labeled scores of new inputs with --scores"
-            )
     else:
-        raise ValueError(
-            f"{source}: expected calibration rows beside the model, received none; name labeled "
-            "scores with --scores"
-        )
-    if "validation" in held_out:
-        u = held_out["validation"].uncertainty[COLUMN]
-        values["grid"] = thresholds.quantile_grid(u)
-    u = rows.uncertainty[COLUMN]
-    chosen = thresholds.clear_of(
-        thresholds.from_word(values["threshold"], rows.is_error, u, values), u
-    )
-    if chosen.tau is None:
-        # A server would take the highest version, which accepted nothing.
-        least = chosen.least_risk
-        raise ValueError(
-            f"threshold: expected one that {chosen.n} rows can support, received {chosen.rule}: "
-            "not achievable"
-            + ("" if least is None else f"; the least that would have been is {least:.4f}")
-            + "; no version is written"
-        )
+        rows = _calibration(source, about, held_out, values["threshold"])
+    chosen = _choose(rows, held_out.get("validation"), values)
     target = with_threshold(source, chosen, {"calibration": rows}, folder)
     if values["verbose"]:
-        print(f"before  {_words(before)}\nnow     {_words(chosen)}\n{target}")
+        before = thresholds.from_json(about["threshold"])
+        print(f"before  {_text(before)}\nnow     {_text(chosen)}\n{target}")
         if scores and chosen.target is not None:
             print(
-                "note: what is promised holds if neither the classifier nor the estimator has seen "
+                "note: the promise holds if neither the classifier nor the estimator was fitted on "
                 "the inputs of these scores, which the file cannot show"
             )
 
 
-def _name_of(source: Path) -> str:
-    """Name of the model whose version directory this is."""
-    return source.resolve().parent.name
+def _calibration(
+    source: Path, about: Mapping[str, Any], held_out: Mapping[str, Predictions], rule: str
+) -> Predictions:
+    """The calibration rows in a version directory; ValueError where this rule cannot use them."""
+    if "calibration" not in held_out:
+        raise ValueError(
+            f"{source}: expected calibration rows beside the model, received none; name labeled "
+            "scores with --scores"
+        )
+    # Files of version 0.1.0 do not say.
+    no_promise = about.get("data", {}).get("no_promise", "")
+    if no_promise and rule == "target_risk":
+        raise ValueError(
+            f"threshold: expected another one than target_risk on the calibration rows of "
+            f"{source}, as {no_promise}; name labeled scores of new inputs with --scores"
+        )
+    return held_out["calibration"]
 
 
 def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
@@ -152,27 +132,46 @@ def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
     names = list(map(wording.clean, class_names))
     foreign = [name for number, name in found.class_names.items() if name != names[number]]
     if found.classes not in (None, k) or highest >= k or foreign:
-        told = f"{found.classes or highest + 1} classes"
+        received = f"{found.classes or highest + 1} classes"
         if foreign:
-            told = f"the class name {foreign[0]!r}"
+            received = f"the class name {foreign[0]!r}"
         raise ValueError(
             f"{path}: expected answers of this model, of {k} classes ({', '.join(class_names)}), "
-            f"received {told}: the scores of another model"
+            f"received {received}: the scores of another model"
         )
     return Predictions(found.labels, None, found.predicted, {COLUMN: found.uncertainty})
 
 
-def _words(threshold: thresholds.Threshold) -> str:
+def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> Threshold:
+    """The threshold that the settings ask for; ValueError where the rows cannot support it."""
+    u = rows.uncertainty[COLUMN]
+    if validation is not None:
+        values = values | {"grid": thresholds.quantile_grid(validation.uncertainty[COLUMN])}
+    chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
+    if chosen.tau is None:
+        # A server would take the highest version, which accepted nothing.
+        least = chosen.least_risk
+        raise ValueError(
+            f"threshold: expected one that {chosen.n} rows can support, received {chosen.rule}: "
+            "not achievable"
+            + ("" if least is None else f"; the lowest risk they support is {least:.4f}")
+            + "; no version is written"
+        )
+    return thresholds.clear_of(chosen, u)
+
+
+def _text(threshold: Threshold) -> str:
+    """A threshold on one line."""
     if threshold.tau is None:
         return f"{threshold.rule}: nothing is accepted"
-    words = f"{threshold.rule}: tau {threshold.tau:.6g}"
+    text = f"{threshold.rule}: tau {threshold.tau:.6g}"
     if threshold.n:
-        words += f", accepts {threshold.accepted} of {threshold.n}"
+        text += f", accepts {threshold.accepted} of {threshold.n}"
     if threshold.errors is not None:
-        words += f", {threshold.errors} of them wrong"
+        text += f", {threshold.errors} of them wrong"
     if threshold.n and threshold.accepted == threshold.n:
-        words += ": it rejects nothing"
-    return words
+        text += ": it rejects nothing"
+    return text
 
 
 if __name__ == "__main__":

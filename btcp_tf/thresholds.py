@@ -65,6 +65,10 @@ def from_json(value: Any) -> Threshold:
 
     Raises:
       ValueError: If it is none; the message names the field.
+
+    Example:
+      >>> from_json(dataclasses.asdict(DEFAULT)) == DEFAULT
+      True
     """
     if not isinstance(value, dict) or "tau" not in value:
         raise ValueError("expected a threshold with tau, received none")
@@ -127,6 +131,11 @@ def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
     Raises:
       ValueError: As `metrics.tie_groups`, and without an error or without a correct answer: every
         cut is as good as any other.
+
+    Example:
+      >>> chosen = best_bacc([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5])
+      >>> round(chosen.tau, 2), chosen.accepted, chosen.errors
+      (0.45, 4, 1)
     """
     groups = metrics.tie_groups(is_error, uncertainty)
     errors, correct = groups.errors[-1], groups.correct[-1]
@@ -156,6 +165,13 @@ def least_cost(
 
     Raises:
       ValueError: As `metrics.tie_groups`, and if a cost is negative or not finite, or both are 0.
+
+    Example:
+      >>> chosen = least_cost(
+      ...     [0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], error_cost=10, abstention_cost=1
+      ... )
+      >>> round(chosen.tau, 2), chosen.rule
+      (0.15, 'least cost: 10 for an error, 1 for an abstention')
     """
     costs = {"error_cost": error_cost, "abstention_cost": abstention_cost}
     error_cost, abstention_cost = (
@@ -183,6 +199,10 @@ def target_coverage(uncertainty: ArrayLike, *, coverage: float) -> Threshold:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> round(target_coverage([0.1, 0.2, 0.3, 0.4], coverage=0.5).tau, 2)
+      0.25
     """
     coverage = _share("coverage", coverage)
     groups = _unlabeled(uncertainty)
@@ -236,6 +256,13 @@ def target_risk(
       ValueError: As `metrics.tie_groups`, if an argument is not as described, and for u outside
         [0, 1] without a grid.
 
+    Example:
+      >>> u = np.arange(1000) / 1000
+      >>> is_error = u > 0.8
+      >>> chosen = target_risk(is_error, u, risk=0.05, delta=0.1)
+      >>> round(chosen.coverage, 2), chosen.risk_bound <= 0.05
+      (0.83, True)
+
     Source: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test, 2021; Clopper and Pearson,
     1934.
     """
@@ -255,6 +282,10 @@ def given(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> Thresho
 
     Raises:
       ValueError: As `metrics.tie_groups`, and if tau is not finite.
+
+    Example:
+      >>> given([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.45).risk
+      0.25
     """
     tau = metrics.number("tau", tau, "a finite number", math.isfinite)
     groups = metrics.tie_groups(is_error, uncertainty)
@@ -274,6 +305,10 @@ def settings_of(rule: str) -> dict[str, bool]:
 
     Raises:
       ValueError: If the rule is not in `RULES`.
+
+    Example:
+      >>> settings_of("target_risk")
+      {'risk': True, 'delta': True, 'grid': False, 'min_coverage': False}
     """
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
@@ -282,7 +317,12 @@ def settings_of(rule: str) -> dict[str, bool]:
 
 
 def needs_labels(rule: str) -> bool:
-    """Whether a rule of `RULES` asks which answers are wrong."""
+    """Whether a rule of `RULES` asks which answers are wrong.
+
+    Example:
+      >>> needs_labels("target_coverage")
+      False
+    """
     return "is_error" in inspect.signature(RULES[rule]).parameters
 
 
@@ -313,6 +353,10 @@ def choose(
 
     Raises:
       ValueError: As the rule, and as `check_settings`.
+
+    Example:
+      >>> choose("target_coverage", None, [0.1, 0.2, 0.3, 0.4], coverage=0.5).accepted
+      2
     """
     check_settings(rule, settings)
     rows = (is_error, uncertainty) if needs_labels(rule) else (uncertainty,)
@@ -346,6 +390,10 @@ def from_word(
 
     Raises:
       ValueError: As `choose`.
+
+    Example:
+      >>> from_word("0.25", [0, 1, 1], [0.1, 0.2, 0.3], {}).accepted
+      2
     """
     check_word(word)
     rule = word if word in RULES else "given"
@@ -393,6 +441,11 @@ def clear_of(chosen: Threshold, uncertainty: ArrayLike) -> Threshold:
     Args:
       chosen: Any threshold.
       uncertainty: `[n]` in [0, 1], of the rows that it was chosen on. Others leave it as it is.
+
+    Example:
+      >>> chosen = target_coverage([0.1, 0.2], coverage=0.5)
+      >>> clear_of(chosen, [0.1, 0.2]) == chosen
+      True
     """
     u = np.asarray(uncertainty, np.float64)
     if chosen.tau is None or not 0 < chosen.tau < 1 or u.min() < 0 or u.max() > 1:
@@ -438,6 +491,14 @@ def target_risk_by_group(
 
     Raises:
       ValueError: As `target_risk`, and if groups are not as described.
+
+    Example:
+      >>> u = np.arange(1000) / 1000
+      >>> is_error = u > 0.8
+      >>> groups = np.arange(1000) % 2
+      >>> chosen = target_risk_by_group(is_error, u, groups, risk=0.05, delta=0.1)
+      >>> {group: round(one.coverage, 2) for group, one in chosen.items()}
+      {0: 0.83, 1: 0.83}
     """
     risk, delta = _probability("risk", risk), _probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
@@ -484,6 +545,10 @@ def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> quantile_grid([0.1, 0.2, 0.3, 0.4], size=4).round(2).tolist()
+      [0.15, 0.25, 0.35, 1.0]
     """
     size = metrics.whole_number("size", size, "a whole number >= 1", 1)
     groups = _unlabeled(uncertainty)
@@ -526,6 +591,12 @@ def calibration_size(
       ValueError: If an argument is not as described, if more than 2^53 rows would be needed, which
         is where floats no longer count, or if `expected_risk` is so near to `risk` that more than
         4,096 errors would have to be seen.
+
+    Example:
+      >>> calibration_size(0.05, 0.1)
+      45
+      >>> calibration_size(0.05, 0.1, coverage=0.8, expected_risk=0.02)
+      262
     """
     risk, delta = _probability("risk", risk), _probability("delta", delta)
     power, coverage = _probability("power", power), _share("coverage", coverage)
@@ -585,6 +656,12 @@ def expected_coverage(
 
     Raises:
       ValueError: As `metrics.tie_groups`, or if an argument is not as described.
+
+    Example:
+      >>> u = np.arange(1000) / 1000
+      >>> is_error = u > 0.8
+      >>> expected_coverage(is_error, u, rows=200, risk=0.05, delta=0.1)
+      0.822
     """
     risk, delta = _probability("risk", risk), _probability("delta", delta)
     rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
@@ -623,6 +700,12 @@ def labels_for_promise(
 
     Raises:
       ValueError: As `metrics.tie_groups`.
+
+    Example:
+      >>> u = np.arange(1000) / 1000
+      >>> is_error = u > 0.8
+      >>> labels_for_promise(is_error, u, risk=0.05, delta=0.1)
+      (57, 0.8)
     """
     groups = metrics.tie_groups(is_error, uncertainty)
     n, found = int(groups.rows[-1]), []
@@ -639,6 +722,35 @@ def labels_for_promise(
             continue  # Too near to the limit for any number of rows.
         found.append((size, rows / n))
     return min(found, default=None)
+
+
+def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share, of `count` rows among `rows` independent ones.
+
+    Args:
+      count: From 0 to `rows`.
+      rows: At least 1.
+      level: Least probability with which the interval covers the share, in (0, 1).
+
+    Returns:
+      Lower and upper end, in [0, 1].
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Example:
+      >>> low, high = clopper_pearson(5, 100)
+      >>> print(f"{low:.4f} {high:.4f}")
+      0.0164 0.1128
+
+    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
+    """
+    level = _probability("level", level)
+    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
+    delta = (1 - level) / 2
+    low = special.betaincinv(count, rows - count + 1, delta) if count else 0.0
+    return float(low), float(_upper_bound(count, rows, delta))
 
 
 class Outcome(NamedTuple):
@@ -672,6 +784,12 @@ def outcome(
 
     Raises:
       ValueError: As `metrics.tie_groups`, or if threshold or delta is not as described.
+
+    Example:
+      >>> threshold = target_coverage([0.1, 0.2, 0.3, 0.4], coverage=0.5)
+      >>> result = outcome(threshold, [0, 1, 0, 1], [0.1, 0.2, 0.3, 0.4])
+      >>> result.accepted, result.errors, result.risk
+      (2, 1, 0.5)
     """
     if not isinstance(threshold, Threshold):
         raise ValueError(f"threshold: expected a Threshold, received {type(threshold).__name__}")
@@ -681,9 +799,7 @@ def outcome(
     n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
     low, high = 0.0, 1.0
     if accepted:
-        # The lower bound of the errors is the upper one of the correct answers.
-        low = 1.0 - float(_upper_bound(accepted - errors, accepted, delta / 2))
-        high = float(_upper_bound(errors, accepted, delta / 2))
+        low, high = clopper_pearson(errors, accepted, level=1 - delta)
     risk = errors / accepted if accepted else math.nan
     return Outcome(n, accepted, errors, accepted / n, risk, low, high)
 
@@ -724,6 +840,13 @@ def review_queue(
 
     Raises:
       ValueError: As `metrics.tie_groups`, or if an argument is not as described.
+
+    Example:
+      >>> u = np.arange(1000) / 1000
+      >>> is_error = u > 0.8
+      >>> queue = review_queue([0.2, 0.95, 0.9, 0.1], 2, calibration=(is_error, u))
+      >>> queue.rows.tolist(), queue.expected_errors
+      ([1, 2], 2.0)
     """
     delta = _probability("delta", delta)
     n = int(_unlabeled(uncertainty).rows[-1])

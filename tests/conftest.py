@@ -95,10 +95,10 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def quick_heads() -> Iterator[None]:
     """Second heads of the residual estimator that are trained for a tenth of the time."""
-    from btcp_tf.methods import residual_fit
+    from btcp_tf.methods import second_head
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residual_fit, "_HEAD_STEPS", 240)
+        patch.setattr(second_head, "_STEPS", 240)
         yield
 
 

@@ -17,6 +17,7 @@ from btcp_tf import monitor, thresholds
 from btcp_tf.decisions.decision_file import Decision
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.evaluation.keys import CLASSIFIER
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.reporting import run_page, scores_page, study_page
 
@@ -65,14 +66,14 @@ def make_pages(folder):
     run = run_page.write_run_report(
         folder / "run",
         test_report.make_rows(test, dataset="digits"),
-        {"frozen": test},
+        {CLASSIFIER: test},
         test_report.make_history(("residual",)),
         images=np.random.default_rng(0).integers(0, 256, (600, 9, 8, 3), np.uint8),
         class_names=CLASSES,
         settings={"seed": "3"},
         notes=["residual: 300 wrong answers taught it", "part: 600 of 10,000 images"],
         saved_model="saved_models/digits/1",
-        decision=Decision(chosen, "frozen", "residual", calibration),
+        decision=Decision(chosen, CLASSIFIER, "residual", calibration),
         explanations=Explanations(
             "residual",
             ("answer", "neighbors", "image_head"),

@@ -196,7 +196,15 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
         ([], "dataset: expected one of .*digits.*, received none"),
         (["--dataset=digits", "--preset=smoky"], "preset: expected one of fast, quick, smoke, .*"),
         (["--dataset=digits", "--preset=mnist"], "preset: expected one of fast, quick, smoke, .*"),
-        (["--dataset=digits", "--bacht_size=1"], ".*'bacht_size'. Did you mean: batch_size.*"),
+        (["--dataset=digits", "--bacht_size=1"], ".* --bacht_size; did you mean batch_size\\?"),
+        (
+            ["--dataset=digits", "--epochs=3"],
+            ".* --epochs; did you mean classifier_epochs or estimator_epochs or finetune_epochs\\?",
+        ),
+        (["--dataset=digits", "--lr=0.1"], ".* --lr; did you mean learning_rate\\?"),
+        (["--dataset=digits", "--model=my.keras"], ".* --model; did you mean classifier\\?"),
+        (["--dataset=digits", "--colour=red"], "expected a flag of this command .* --colour"),
+        (["--dataset=svhn"], "dataset: .*, received 'svhn'; did you mean svhn_cropped\\?"),
         (["--dataset=digits", "--seed=one"], "seed: expected a whole number .*, received 'one'"),
         (["--dataset=digits", "--epsilon=2"], "epsilon: expected .* <= 1, received '2'"),
         (["--dataset=digits", "--density=fine"], "density: expected one of window, bins, .*"),
@@ -251,6 +259,20 @@ def test_a_wrong_command_line_is_refused_in_one_line(capsys, words, message):
     assert re.fullmatch(f"error: {message}\n", refused(capsys, *words))
 
 
+def test_data_of_ones_own_in_the_place_of_a_name_is_told_apart(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos/cat", "photos/dog", "tfds/own/1.0.0"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "tfds" / "own" / "1.0.0" / "dataset_info.json").touch()
+    (tmp_path / "xrays.npz").touch()
+    for words in (["--dataset=photos"], ["--data_dir=photos"]):
+        message = refused(capsys, *words)
+        assert "; --dataset=folder --data_dir=photos reads the images in there" in message
+    assert "; --dataset=npz --data_dir=xrays.npz reads" in refused(capsys, "--dataset=xrays.npz")
+    assert "reads the images" not in refused(capsys, "--data_dir=tfds")
+    assert "did you mean mnist?" in refused(capsys, "--dataset=mnits", "--data_dir=tfds")
+
+
 def test_a_missing_flag_file_is_named(capsys, tmp_path):
     path = str(tmp_path / "none.cfg")
     message = refused(capsys, "--dataset=digits", f"--flagfile={path}")
@@ -265,7 +287,7 @@ def test_a_missing_flag_file_is_named(capsys, tmp_path):
         ("seed=1", "expected --SETTING=VALUE, received 'seed=1'"),
         ("--seed=-1", "seed: expected a whole number .*, received '-1'"),
         ("--seed", "Missing value for flag --seed"),
-        ("--sede=1", ".*'sede'. Did you mean: seed.*"),
+        ("--sede=1", ".* --sede; did you mean seed\\?"),
     ],
 )
 def test_a_wrong_line_of_a_flag_file_is_named(capsys, tmp_path, line, message):

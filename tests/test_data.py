@@ -22,6 +22,7 @@ from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.images import convert
 from btcp_tf.data.splits import Split, fingerprint_of, split_train
+from btcp_tf.evaluation import predictions
 
 PARTS = ("train", "validation", "calibration", "test")
 
@@ -469,6 +470,65 @@ def test_a_folder_of_class_folders_is_read_bit_by_bit(tmp_path, shape):
     )
 
 
+def test_transparent_parts_are_noted_and_animations_are_no_images(tmp_path):
+    root = write_images(tmp_path / "photos", 20)
+    clear = Image.fromarray(np.full((6, 8, 4), 255, np.uint8))
+    clear.save(root / "cat" / "000.png")
+    assert "transparent" not in datasets.load("folder", str(root)).note
+    clear.putpixel((1, 1), (0, 0, 0, 0))
+    clear.save(root / "cat" / "000.png")
+    assert "1 of 40 images have transparent parts" in datasets.load("folder", str(root)).note
+    frames = [Image.fromarray(np.full((6, 8), gray, np.uint8)) for gray in (0, 99)]
+    frames[0].save(root / "cat" / "001.png", save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match=r"cat/001.png \(expected one picture, received an anim"):
+        datasets.load("folder", str(root))
+    assert folders.read_image(root / "cat" / "001.png", (6, 8, 1))[0] is None
+
+
+def test_a_word_that_bad_files_does_not_know_is_refused(tmp_path):
+    for load in (
+        lambda: datasets.load("digits", bad_files="error"),
+        lambda: datasets.load_images("digits", "", (8, 8, 1), bad_files="error"),
+    ):
+        with pytest.raises(
+            ValueError, match="bad_files: expected one of fail, skip, received 'err"
+        ):
+            load()
+
+
+def test_what_systems_leave_in_folders_is_no_class_and_no_image(tmp_path):
+    root = write_images(tmp_path / "photos", 30)
+    before = datasets.load("folder", str(root)).fingerprint
+    for place in (root, root / "cat"):
+        for name in ("Thumbs.db", "desktop.ini", ".DS_Store"):
+            (place / name).write_text("left by a system")
+        for name in ("__MACOSX", "$RECYCLE.BIN"):
+            (place / name).mkdir()
+            (place / name / "._000.png").write_text("a copy's shadow")
+    dataset = datasets.load("folder", str(root))
+    assert dataset.class_names == ("cat", "dog") and dataset.fingerprint == before
+    assert len(list(folders.files_below(root))) == 60
+    assert len(datasets.load_images(str(root / "cat"), "", (6, 8, 1))) == 30
+
+
+@pytest.mark.parametrize("bad_files", ["fail", "skip"])
+def test_folders_inside_of_class_folders_are_refused_before_images_are_read(
+    tmp_path, monkeypatch, bad_files
+):
+    root = write_images(tmp_path, 10)
+    write_images(root / "dog", 2, classes=("puppy", "old"))
+    monkeypatch.setattr(folders, "decode_all", None)
+    with pytest.raises(ValueError, match="received the folders dog/old, dog/puppy; move"):
+        datasets.load("folder", str(root), bad_files=bad_files)
+
+
+def test_the_folder_around_the_class_folders_is_named(tmp_path):
+    write_images(tmp_path / "photos", 10)
+    (tmp_path / "__MACOSX").mkdir()
+    with pytest.raises(ValueError, match="received photos; --data_dir=.*/photos reads"):
+        datasets.load("folder", str(tmp_path))
+
+
 @pytest.mark.parametrize("settings", [{}, {"size": (6, 8)}, {"max_test_images": 7}])
 def test_every_image_of_a_folder_knows_its_file(tmp_path, settings):
     root = write_images(tmp_path / "xrays", 20, (6, 8), ("cat", "ant"))
@@ -581,7 +641,7 @@ def damaged(tmp_path):
     root = write_images(tmp_path / "bad", 10)
     (root / "cat" / "empty.png").touch()
     (root / "cat" / "notes.txt").write_text("not an image")
-    (root / "dog" / "deeper").mkdir()
+    (root / "dog" / "deeper").symlink_to("nowhere")
     whole = (root / "dog" / "000.png").read_bytes()
     (root / "dog" / "part.png").write_bytes(whole[: len(whole) // 2])
     Image.fromarray(picture(3).astype(np.uint16) * 256).save(root / "dog" / "deep.png")
@@ -619,14 +679,17 @@ def test_a_class_with_bad_files_alone_is_empty(tmp_path):
     root = write_images(tmp_path, 10)
     (root / "eel").mkdir()
     (root / "eel" / "a.png").touch()
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="received none in .*eel$"):
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="received none in .*eel; put"):
         datasets.load("folder", str(root), bad_files="skip")
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ("empty", "expected images in each class folder, received none in .*dog$"),
+        (
+            "empty",
+            "expected images in each class folder, received none in .*dog; put some in, or rem",
+        ),
         ("one class", "expected a folder for each of at least 2 classes, received cat$"),
         ("no class", "expected a folder for each of at least 2 classes, received none$"),
         ("missing", "test: expected the classes of .*train, received them without dog$"),
@@ -781,21 +844,34 @@ def test_a_file_without_validation_and_names_gives_its_training_images_and_numbe
     [
         (
             dict(x_test=None),
-            "expected the arrays x_train, y_train, x_test, y_test, x_val, y_val, r",
+            r"expected the arrays x_train, y_train, x_test, y_test, x_val, y_val \(or train_im",
         ),
-        (dict(y_val=None), "expected the arrays .* y_val, received x_train, .*x_val, x_test"),
+        (dict(y_val=None), "expected the arrays .* y_val .*received x_train, .*x_val, x_test"),
         (
             dict(x_train=np.linspace(0, 1, 1200, dtype=np.float32).reshape(40, 5, 6)),
-            r"x_train: expected uint8 .* received float32 \(40, 5, 6\) from 0 to 1$",
+            r"x_train: .* received float32 \(40, 5, 6\) from 0 to 1; save .*rint\(255 \* x\)",
+        ),
+        (dict(x_test=np.zeros((12, 3, 5, 6), np.uint8)), r"x_test: .*; numpy.moveaxis\(x, 1, -1\)"),
+        (dict(train_labels=np.zeros(40)), "expected y_train once, received .*y_train and train_la"),
+        (
+            dict(y_train=np.ones((40, 3))),
+            "y_train: expected .* one-hot .* received shares of class",
+        ),
+        (
+            dict(y_train=np.array(list("abcd") * 10)),
+            "labels of one kind in all parts, received .*<U",
         ),
         (dict(x_test=np.full((12, 5, 6), np.nan)), r"x_test: .*float64 \(12, 5, 6\) with NaN$"),
         (dict(x_test=np.zeros((12, 5, 6, 2), np.uint8)), r"x_test: expected .*\(12, 5, 6, 2\)"),
         (dict(x_test=np.zeros((12, 6, 5), np.uint8)), "expected images of one shape, received .*6"),
         (dict(y_train=np.zeros(39, int)), r"y_train: .*each of the 40 images .*int64 \(39,\)"),
-        (dict(y_train=np.arange(40) % 3 / 2), "y_train: expected a whole number .*from 0 to 1$"),
-        (dict(y_val=np.full(10, np.nan)), "y_val: expected a whole number .*with NaN"),
+        (dict(y_train=np.arange(40) % 3 / 2), "y_train: expected a whole number, .*from 0 to 1$"),
+        (dict(y_val=np.full(10, np.nan)), "y_val: expected a whole number, .*with NaN"),
         (dict(y_train=np.arange(40) % 3 - 1), "each label from 0 to 2 .* received -1, 0, 1"),
-        (dict(y_train=np.arange(40) % 3 * 2), "each label from 0 to 2 .* received 0, 2, 4"),
+        (
+            dict(y_train=np.arange(40) % 3 * 2),
+            "each label from 0 to 2 .* received 0, 2, 4; .*return_inverse",
+        ),
         (dict(y_train=np.zeros(40, int)), "at least 2 classes, .* received 0$"),
         (dict(y_test=np.arange(12)), "y_test: expected labels from 0 to 2, received 3, 4, 5, 6, 7"),
         (dict(y_val=np.arange(10) - 1), "y_val: expected labels from 0 to 2, received -1, 3"),
@@ -825,6 +901,68 @@ def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
     np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
     with pytest.raises(ValueError, match="own.npz: expected an npz file .*cannot be read"):
         datasets.load("npz", str(tmp_path / "own.npz"))
+
+
+def test_the_names_of_medmnist_are_taken(tmp_path):
+    found = arrays()
+    ours = save_arrays(tmp_path / "own.npz")
+    theirs = {
+        f"{name[2:]}_{dict(x='images', y='labels')[name[0]]}": array
+        for name, array in found.items()
+    }
+    theirs |= {name: array[:, None] for name, array in theirs.items() if name.endswith("labels")}
+    np.savez(tmp_path / "medmnist.npz", **theirs)
+    taken = datasets.load("npz", str(tmp_path / "medmnist.npz"))
+    assert taken.fingerprint == ours.fingerprint and taken.class_names == ours.class_names
+    images = datasets.load_images(str(tmp_path / "medmnist.npz"), "", (5, 6, 1))
+    np.testing.assert_array_equal(images[..., 0], found["x_test"])
+
+
+WORDS = np.array(["dog", "bee", "cat"])
+
+
+@pytest.mark.parametrize(
+    "encode, names, given",
+    [
+        (lambda y: y.astype(np.float32), "012", None),
+        (lambda y: y.astype(np.int16) + 1, "123", None),
+        (lambda y: y + 1, "abc", list("abc")),
+        (lambda y: np.eye(3)[y], "012", None),
+        (lambda y: np.eye(3, dtype=bool)[y], "012", None),
+        (lambda y: np.sort(WORDS)[y], sorted(WORDS), None),
+        (lambda y: WORDS[y].astype("S"), list(WORDS), list(WORDS)),
+    ],
+)
+def test_labels_are_taken_however_a_file_writes_them(tmp_path, encode, names, given):
+    found = arrays()
+    y = {f"y_{part}": encode(found[f"y_{part}"]) for part in ("train", "val", "test")}
+    if given:
+        y["class_names"] = np.array(given)
+    plain, encoded = save_arrays(tmp_path / "a.npz"), save_arrays(tmp_path / "b.npz", **y)
+    assert encoded.class_names == tuple(names)
+    assert encoded.fingerprint == plain.fingerprint
+    counts_from_one = np.max(y["y_train"].astype("S") == b"3")
+    assert ("labels count from 1" in encoded.note) == counts_from_one
+
+
+def test_true_and_false_are_two_classes(tmp_path):
+    found = arrays()
+    y = {f"y_{part}": found[f"y_{part}"] > 0 for part in ("train", "val", "test")}
+    dataset = save_arrays(tmp_path / "a.npz", **y)
+    assert dataset.class_names == ("0", "1")
+    np.testing.assert_array_equal(dataset.test.labels, found["y_test"] > 0)
+
+
+def test_nobody_is_told_to_load_files_unsafely(tmp_path):
+    (tmp_path / "text.npz").write_text("x,y")
+    np.savez(tmp_path / "objects.npz", **arrays(y_train=np.array([None] * 40)))
+    for name, words in (("text", "not in NumPy's format"), ("objects", "array of Python objects")):
+        with pytest.raises(ValueError, match=words) as caught:
+            datasets.load("npz", str(tmp_path / f"{name}.npz"))
+        assert "pickle" not in str(caught.value)
+        with pytest.raises(ValueError, match=words) as caught:
+            predictions.load_predictions(tmp_path / f"{name}.npz")
+        assert "pickle" not in str(caught.value)
 
 
 @pytest.mark.prepared_data("pneumoniamnist.npz")
@@ -1348,7 +1486,7 @@ def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
         datasets.load("npz", str(tmp_path / "raw.npz"))
     images = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "s.npz", x_train=images, y_train=np.int64(1), x_test=images, y_test=[0] * 4)
-    with pytest.raises(ValueError, match="y_train: expected a whole number for each"):
+    with pytest.raises(ValueError, match="y_train: expected a whole number, "):
         datasets.load("npz", str(tmp_path / "s.npz"))
 
 

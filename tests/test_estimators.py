@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from btcp_tf import metrics
-from btcp_tf.methods import residual_choice, residual_fit
+from btcp_tf.methods import residual_choice, residual_fit, second_head
 from btcp_tf.methods.residual_choice import MCP, Fit
 from btcp_tf.methods.residual_fit import EVIDENCE, HeldOut, Seen
 from btcp_tf.networks import evidence_layers
@@ -368,7 +368,7 @@ def test_everything_is_float32_under_a_policy_of_half_precision():
         index = NeighborEvidence(60, 4)
         index.set_points(features, labels)
         read = [AnswerEvidence()(logits), index(features, logits)]
-        read.append(residual_fit.train_head(features, labels, 3, seed=0)(features, logits))
+        read.append(second_head.train_head(features, labels, 3, seed=0)(features, logits))
         read.append(Residual(0)([McpLogit()(logits)]))
     finally:
         keras.mixed_precision.set_dtype_policy(with_policy)
@@ -383,7 +383,7 @@ def test_trained_head_knows_the_classes_and_leaves_random_numbers_alone():
     keras.utils.set_random_seed(5)
     expected = keras.random.normal((3,)), np.random.normal(size=3)
     keras.utils.set_random_seed(5)
-    heads = [residual_fit.train_head(features, labels, 3, seed=1) for _ in range(2)]
+    heads = [second_head.train_head(features, labels, 3, seed=1) for _ in range(2)]
     drawn = keras.random.normal((3,)), np.random.normal(size=3)
     for one, other in zip(drawn, expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -620,13 +620,13 @@ def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
     own = HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
     readers = residual_fit._readers(own, EVIDENCE, False, 64, 0)
     assert list(readers) == list(EVIDENCE)
-    z, evidence = residual_fit._read(readers, own.seen, 512)
+    z, evidence = residual_fit._compute(readers, own.seen, 512)
     spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
 
     def at(t, starts, ends):
         t = t[:, None, None, None]
         seen = seen_of((starts * (1 - t) + ends * t).astype(np.float32), kernel)
-        _, evidence = residual_fit._read(readers, seen, 512)
+        _, evidence = residual_fit._compute(readers, seen, 512)
         # In units of what the evidence differs by: a linear model has such slopes.
         values = np.hstack([evidence[name] / (spreads[name] + 1e-3) for name in evidence])
         return values, seen.logits.argmax(axis=1)
@@ -679,14 +679,14 @@ def test_rounding_does_not_move_a_sample_that_is_in_the_index():
 def test_hardly_any_contrast_shows_hardly_anything():
     images, _ = images_and_answers(40, 0)
     view = np.asarray(View()(images))
-    faint = evidence_layers.is_faint("image_head", Seen(None, None, view))
+    faint = evidence_layers.faint_contrast("image_head", Seen(None, None, view))
     assert faint == pytest.approx(0.05 * np.median(images.std(axis=(1, 2, 3))), rel=1e-4)
-    assert evidence_layers.is_faint("head", Seen(None, None, view)) == 0
-    shown = np.asarray(evidence_layers._faded(view, faint))
+    assert evidence_layers.faint_contrast("head", Seen(None, None, view)) == 0
+    shown = np.asarray(evidence_layers.faded(view, faint))
     np.testing.assert_allclose(shown[3], view[3, :-1], atol=2e-2)
     dots = np.zeros((4, 12, 12, 1), np.float32)
     dots[:, 5, 5] = np.array([0, 1e-12, 1e-6, 1.0])[:, None]
-    shown = np.asarray(evidence_layers._faded(np.asarray(View()(dots)), faint))
+    shown = np.asarray(evidence_layers.faded(np.asarray(View()(dots)), faint))
     largest = np.abs(shown).max(axis=1)
     assert largest[0] == 0 and largest[1] < 1e-6 and largest[2] < 0.01 and largest[3] > 1
 

@@ -1,9 +1,7 @@
 """Runs each worked example with short settings on real data."""
 
 import importlib
-import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -37,30 +35,6 @@ def arrays_dir(prepared_data_dir):
 
 def test_there_is_no_example_without_a_test():
     assert {path.name for path in EXAMPLES.glob("*.py")} == FILES | {"common.py", ELSEWHERE}
-
-
-def test_readme_from_a_score_to_a_decision(tmp_path):
-    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    section = readme.split("## From a score to a decision")[1]
-    commands = re.search(r"```sh\n(.*?)```", section, re.S)[1]
-    python = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": python, "PYTHONPATH": str(EXAMPLES.parent)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    scores = predictions.load_answers(tmp_path / "scores.csv")
-    accepted = scores.accept
-    assert 0.3 < accepted.mean() < 1
-    rates = [scores.predictions.is_error[rows].mean() for rows in (accepted, ~accepted)]
-    assert rates[0] <= 0.05 < rates[1]
-    assert f"accepts {accepted.sum():,} of 1,797 answers" in " ".join(done.stdout.split())
-    assert done.stdout.count("No change was found") == 2
-    # The run's own threshold made no promise.
-    assert done.stdout.count("The promise is kept.") == 1
 
 
 @pytest.mark.prepared_data("pneumoniamnist.npz")

@@ -114,7 +114,7 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
         (
             ["{source}", "--threshold=target_risk", "--risk=0.001"],
             1,
-            "one that 400 rows can support, .* not achievable; the least .* no version is written",
+            "one that 400 rows can support, .* not achievable; .* no version is written",
         ),
         (["{source}", "--threshold=0.5", "--scores={tmp}/three.npz"], 1, "received 3 classes: the"),
         (["{source}", "--threshold=0.5", "--scores={tmp}/s.csv"], 1, "the class name 'maybe': the"),

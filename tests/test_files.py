@@ -47,6 +47,51 @@ def test_lock_refuses_a_second_process_and_dies_with_the_first(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_folder_in_which_nothing_was_written_is_removed_after_an_error(tmp_path, error):
+    def fail(folder, name=""):
+        with pytest.raises(error), files.folder_lock(folder):
+            if name:
+                (folder / name).touch()
+            raise error
+
+    fail(tmp_path / "a" / "b")
+    assert not os.listdir(tmp_path)
+    fail(tmp_path / "a" / "b", "run.log")
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == [".lock", "run.log"]
+    (tmp_path / "c").mkdir()
+    fail(tmp_path / "c")
+    assert not os.listdir(tmp_path / "c")
+    # Nobody's lock but one's own.
+    with files.folder_lock(tmp_path / "d"):
+        with pytest.raises(RuntimeError), files.folder_lock(tmp_path / "d"):
+            pass
+        assert os.listdir(tmp_path / "d") == [".lock"]
+
+
+def test_a_lock_that_its_holder_removes_meanwhile_is_none(tmp_path, monkeypatch):
+    def removed(*_):
+        (tmp_path / ".lock").unlink()
+
+    monkeypatch.setattr("fcntl.flock", removed)
+    with pytest.raises(RuntimeError, match="which another run holds"), files.folder_lock(tmp_path):
+        pass
+
+
+def test_a_lock_is_held_once_and_not_of_a_file_that_was_removed(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.touch()
+    with files.locked(path) as first, files.locked(path) as second, files.locked(tmp_path) as other:
+        assert (first, second, other) == (True, False, True)
+    with files.locked(path) as again:
+        assert again
+    with pytest.raises(FileNotFoundError), files.locked(tmp_path / "absent"):
+        pass
+    monkeypatch.setattr("fcntl.flock", lambda *_: path.unlink())
+    with files.locked(path) as removed:
+        assert not removed
+
+
 def test_lock_sweeps_what_a_killed_writer_left(tmp_path):
     kill = (
         "import os, signal, sys\n"

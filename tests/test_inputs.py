@@ -115,12 +115,12 @@ def test_the_fingerprint_is_that_of_what_is_scored(tmp_path):
 
 
 def test_files_beside_the_folders_of_classes_have_no_label(tmp_path):
-    names = ["README", "Thumbs.db", "cat/a.png", "owl/b.png"]
+    names = ["README", "LICENSE", "Thumbs.db", "cat/a.png", "owl/b.png"]
     inputs = open_inputs(folder_of(tmp_path / "in", names), class_names=CLASSES)
     (batch,) = inputs.batches(0, 9)
     labels = dict(zip(batch["input"].tolist(), batch["labels"].tolist(), strict=True))
-    assert labels == {"README": UNLABELED, "Thumbs.db": UNLABELED, "cat/a.png": 0, "owl/b.png": 2}
-    assert inputs.note == "'README' and 1 more files in no class's folder: without a label"
+    assert labels == {"LICENSE": UNLABELED, "README": UNLABELED, "cat/a.png": 0, "owl/b.png": 2}
+    assert inputs.note == "'LICENSE' and 1 more files in no class's folder: without a label"
     assert not open_inputs(tmp_path / "in").note
     with pytest.raises(ValueError, match="labels: expected each file in a folder.*cat/a.png"):
         open_inputs(tmp_path / "in" / "cat", class_names=CLASSES)
@@ -148,7 +148,7 @@ def test_damage_is_found_before_the_first_answer(tmp_path):
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(content)
     inputs = open_inputs(path)
-    with pytest.raises(ValueError, match="expected the array x whole, received what cannot be re"):
+    with pytest.raises(ValueError, match="expected the whole array x, received what cannot be re"):
         inputs.verify()
 
 

@@ -1,11 +1,9 @@
 import concurrent.futures
 import dataclasses
-import pathlib
 import random
 import re
 import subprocess
 import sys
-import warnings
 
 import keras
 import numpy as np
@@ -16,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import btcp_tf
 from btcp_tf import judge as module
 from btcp_tf import thresholds
+from btcp_tf.attached import held_out
 from btcp_tf.decisions import exported
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
@@ -110,6 +109,14 @@ def linear(x, y):
     turned.set_weights([np.array([[0.0, 3.0], [3.0, 0.0]]), np.zeros(2)])
     last.set_weights([regression.coef_.T[::-1] / 3, regression.intercept_])
     return model
+
+
+def test_labels_of_one_class_alone_are_warned_of(classifier):
+    x, y = samples(300, 5)
+    with pytest.warns(
+        UserWarning, match="y: expected labels of several classes, received .* of '0'"
+    ):
+        btcp_tf.attach(classifier).fit(x[y == 0], y[y == 0], verbose=0)
 
 
 def test_learns_from_the_answers_of_other_folds(classifier):
@@ -661,7 +668,7 @@ def test_names_with_line_ends_are_cleaned_with_a_warning(classifier):
 )
 def test_fit_refuses_settings_before_any_work(classifier, monkeypatch, settings, message):
     judge = btcp_tf.attach(classifier)
-    monkeypatch.setattr(judge, "_held_out", None)
+    monkeypatch.setattr(held_out, "collect", None)
     with pytest.raises(ValueError, match=message):
         judge.fit(X, Y, **settings)
 
@@ -773,33 +780,6 @@ def test_inputs_too_small_for_a_classifier_are_refused():
         ValueError, match=r"x: expected inputs that the classifier can take, received \(2, 3, 3"
     ):
         judge.predict(np.zeros((2, 3, 3, 1)))
-
-
-def test_readme_example(unchecked, tmp_path, monkeypatch):
-    readme = pathlib.Path(__file__).resolve().parents[1] / "README.md"
-    code, more = (
-        block
-        for block in re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.S)
-        if "judge.fit(" in block
-    )
-    monkeypatch.chdir(tmp_path)
-    keras.utils.set_random_seed(0)
-    names = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # So few errors teach little.
-        exec(code, names)
-    assert names["residual"]["verdict"] == "better"
-    assert set(names["answers"]) == {"predicted", "probs", "uncertainty", "accept"}
-    assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
-    fitted = []
-    fit = module.Judge.fit
-    monkeypatch.setattr(module.Judge, "fit", lambda *a, **k: fitted.append(fit(*a, **k).fitted))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        exec(more, names)
-    words = [one["words"] for one in fitted]
-    told = ("1200 held-out samples of 3 classifiers", "1 copy of each", "true class probabilities")
-    assert len(words) == 3 and all(part in one for part, one in zip(told, words, strict=True))
 
 
 def test_the_papers_estimator_in_its_place(unchecked, classifier, tmp_path):

@@ -122,7 +122,7 @@ def test_held_out_samples_that_are_in_the_reference_are_not_learned_from(classif
     x, y = mixed((seen[0][:20], seen[1][:20]), fresh)
     judge = btcp_tf.attach(classifier)
     told = "20 of 220 samples are among those of the reference; left out, 200 are learned from"
-    with pytest.warns(UserWarning, match=told):
+    with pytest.warns(UserWarning, match=told) as caught:
         judge.fit(x, y, reference=seen, copies=[x + 0.1], ensemble=[classifier], **ANSWER)
     assert judge.fitted["samples"] == 200
     np.testing.assert_array_equal(learned[0].labels, fresh[1])
@@ -134,6 +134,8 @@ def test_held_out_samples_that_are_in_the_reference_are_not_learned_from(classif
     judge.fit(*samples(90, 5), folds=[(classifier, fresh, None)], **ANSWER)
     with pytest.raises(ValueError, match="200 of 200 samples are among the held-out ones of the"):
         judge.select_threshold(*fresh)
+    # They point to the line above, however deep they arose.
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_rows_of_a_table_repeat_by_nature(classifier):

@@ -668,11 +668,11 @@ def test_a_reference_fits_together(change, message):
 
 
 def test_residual_with_and_without_an_index_train_one_head(monkeypatch):
-    from btcp_tf.methods import residual_fit
+    from btcp_tf.methods import second_head
 
     trained = []
-    train_head = residual_fit.train_head
-    monkeypatch.setattr(residual_fit, "train_head", lambda *a: trained.append(a) or train_head(*a))
+    train_head = second_head.train_head
+    monkeypatch.setattr(second_head, "train_head", lambda *a: trained.append(a) or train_head(*a))
     reference = reference_of(draw(300, 0), draw(200, 1))
     for name in ("residual", "residual_no_index"):
         METHODS[name].prepare(reference)

@@ -69,9 +69,9 @@ def test_the_same_distribution_is_no_finding():
     found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(answers(600, 1)))
     assert found.assumption.verdict == "holds" and found.status == 0
     assert [check.found for check in found.assumption.checks] == [False] * 4
-    assert "400 rows then, 600 now" in found.assumption.words
+    assert "400 rows then, 600 now" in found.assumption_text
     # The absence of a finding is not sold as proof.
-    assert f"up to {found.assumption.ks.high:.2f}" in found.assumption.words
+    assert f"up to {found.assumption.ks.high:.2f}" in found.assumption_text
 
 
 def test_a_change_is_found_by_checks_that_equal_those_of_scipy():
@@ -88,7 +88,7 @@ def test_a_change_is_found_by_checks_that_equal_those_of_scipy():
     adjusted = [check.adjusted for check in found.assumption.checks]
     assert adjusted == pytest.approx(drift.holm(list(p.values())))
     for word in ("u", "predicted classes", "share of abstentions", "large"):
-        assert word in found.assumption.words
+        assert word in found.assumption_text
 
 
 def test_false_alarms_of_all_checks_together():
@@ -118,7 +118,7 @@ def test_a_threshold_that_was_chosen_on_the_baseline_makes_no_more_false_alarms(
 def test_too_few_rows_are_no_verdict(n, m):
     found = monitoring.monitor(baseline_of(answers(n, 0), RULE), scores_of(moved(answers(m, 1))))
     assert found.assumption.verdict == "too few rows" and found.status == 0
-    assert f"there are {n} of the calibration set and {m} now" in found.assumption.words
+    assert f"there are {n} of the calibration set and {m} now" in found.assumption_text
 
 
 def test_a_number_that_was_rounded_on_its_way_is_no_change():
@@ -172,8 +172,8 @@ def test_a_broken_promise_names_its_row_and_outweighs_drift():
     assert (promise.labeled, promise.accepted) == (1200, len(accepted))
     exact = stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(0.95, "exact")
     assert promise.interval == pytest.approx((exact.low, exact.high))
-    assert f"accepted answer {first + 1:,} with a label" in promise.words
-    assert promise.input in promise.words and "false alarm at most 0.02" in promise.words
+    assert f"accepted answer {first + 1:,} with a label" in found.promise_text
+    assert promise.input in found.promise_text and "at most 0.02" in found.promise_text
 
 
 def test_labels_count_in_the_order_in_which_they_came():
@@ -198,7 +198,7 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     labels = reviewed, (p.predicted[reviewed] + 1) % 3
     found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(p), labels=labels)
     assert found.promise.verdict == "none" and found.status == 0
-    assert f"None of the {len(reviewed)} answers with a label was accepted" in found.promise.words
+    assert f"None of the {len(reviewed)} answers with a label was accepted" in found.promise_text
     assert any(f"{len(reviewed)} labels belong to answers" in note for note in found.notes)
     accepted = 400 - len(reviewed)
     assert any(f"None of the {accepted} accepted answers has a label" in x for x in found.notes)
@@ -254,7 +254,7 @@ def test_without_a_promise_nothing_is_tested(rule, risk, words):
     found = monitoring.monitor(
         baseline_of(answers(400, 0), rule), scores_of(p), labels=all_labels(p), risk=risk
     )
-    assert found.promise.verdict == "none" and words in found.promise.words
+    assert found.promise.verdict == "none" and words in found.promise_text
     assert found.status == 0
     assert len(found.assumption.checks) == (4 if rule and rule.tau else 3)
     assert json.dumps(monitoring.to_json(found, {}), allow_nan=False)
@@ -266,6 +266,17 @@ def test_a_limit_of_ones_own():
     base = baseline_of(answers(400, 0), promising(TAU, None, None))
     found = monitoring.monitor(base, scores_of(p), labels=all_labels(p), risk=0.1)
     assert found.promise.verdict == "broken" and found.promise.limit == 0.1
+
+
+def test_what_is_no_u_is_noted_on_either_side():
+    p = answers(200, 0)
+    assert not any(
+        "outside" in note for note in monitoring.monitor(baseline_of(p), scores_of(p)).notes
+    )
+    p.uncertainty["uncertainty"][[3, 5]] = 1.5, -0.25
+    findings = monitoring.monitor(baseline_of(p), scores_of(p))
+    told = [note for note in findings.notes if "2 of" in note and "first of them 1.5" in note]
+    assert len(told) == 2
 
 
 def test_accept_of_another_threshold_is_noted():
@@ -330,11 +341,11 @@ NUMBERS = np.array([0, 1])
         ("baseline", None, "baseline: expected what load_baseline returns, received NoneType"),
         ("baseline", "runs/x", "baseline: expected what load_baseline returns, received str"),
         ("scores", None, "scores: expected what load_scores returns, received NoneType"),
-        ("labels", 5, "labels: expected a pair .* received int"),
-        ("labels", "ab", "labels: expected a pair .* received str"),
-        ("labels", (None, None), "labels: expected a pair .* received object"),
-        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected a pair .*\(2,\) and int64 \(1,\)"),
-        ("labels", (NUMBERS + 0.5, NUMBERS), "labels: expected a pair .* received float64"),
+        ("labels", 5, "labels: expected .* received int"),
+        ("labels", "ab", "labels: expected .* received str"),
+        ("labels", (None, None), "labels: expected .* received object"),
+        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected .*\(2,\) and int64 \(1,\)"),
+        ("labels", (NUMBERS + 0.5, NUMBERS), "labels: expected .* received float64"),
         ("labels", (NUMBERS + 199, NUMBERS), "labels: .* from 0 to 199, received 199 to 200"),
         ("labels", (NUMBERS, NUMBERS - 1), "labels: .* from 0 on, received -1 to 0"),
     ],

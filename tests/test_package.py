@@ -124,6 +124,7 @@ ORDER = (
     "decisions",
     "reporting",
     "serving",
+    "attached",
     "experiment",
     "commands",
 )
@@ -211,7 +212,7 @@ def test_setup_declares_what_is_imported():
 def test_an_editable_install_is_a_plain_path_and_a_built_one_brings_the_flag_files(tmp_path):
     # Otherwise a folder called btcp_tf beside a script hides an editable install from it.
     code = (
-        "import sys; from setuptools._distutils.core import run_setup;"
+        "import sys, setuptools; from distutils.core import run_setup;"
         "dist = run_setup('setup.py', stop_after='init');"
         "print(dist.package_dir, dist.packages);"
         "command = dist.get_command_obj('build_py'); command.build_lib = sys.argv[1];"

@@ -20,6 +20,7 @@ from btcp_tf import report, thresholds
 from btcp_tf.decisions.decision_file import Decision
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
 from btcp_tf.evaluation.predictions import (
     Predictions,
     about_file,
@@ -41,6 +42,8 @@ from btcp_tf.reporting import (
 
 CLASSES = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
 SETTINGS = {"gamma": "auto", "max_train_images": "0", "max_test_images": "0", "data_dir": "<here>"}
+
+TUNED = Predictor("btcp", "finetuned")
 
 
 def make_predictions(methods=("mcp", "tcp", "btcp"), errors=12, n=60, seed=0):
@@ -129,11 +132,11 @@ def run(tmp_path_factory):
     """A drawn run of two classifiers: its folder, rows, predictions and page."""
     folder = tmp_path_factory.mktemp("run")
     predictions = {
-        "frozen": make_predictions(),
-        "btcp_finetuned": make_predictions(("mcp", "btcp"), errors=31, seed=1),
+        CLASSIFIER: make_predictions(),
+        TUNED: make_predictions(("mcp", "btcp"), errors=31, seed=1),
     }
-    rows = make_rows(predictions["frozen"])
-    rows += make_rows(predictions["btcp_finetuned"], "finetuned")
+    rows = make_rows(predictions[CLASSIFIER])
+    rows += make_rows(predictions[TUNED], "finetuned")
     history = make_history()
     notes = ["part: 60 of <10,000> images", "tcp: few errors", "btcp: few errors"]
     images = np.random.default_rng(0).integers(0, 256, (60, 5, 6, 3), dtype=np.uint8)
@@ -160,8 +163,8 @@ def run(tmp_path_factory):
             "environment": {"python": "3.11"},
         },
     )
-    save_predictions(folder / "predictions.npz", predictions["frozen"])
-    save_predictions(folder / "predictions_btcp_finetuned.npz", predictions["btcp_finetuned"])
+    save_predictions(folder / "predictions.npz", predictions[CLASSIFIER])
+    save_predictions(folder / "predictions_btcp_finetuned.npz", predictions[TUNED])
     save_history(folder / "history.csv", history)
     (folder / "finished.json").write_text(json.dumps({"saved_model": "models/x/1"}))
     return folder, rows, predictions, path.read_text(encoding="utf-8")
@@ -222,7 +225,7 @@ def test_page_calls_stages_by_one_word(run):
 def test_page_shows_names_of_users_as_text(run):
     _, _, predictions, text = run
     assert "<b>bold" not in text and "<here>" not in text
-    p = predictions["btcp_finetuned"]
+    p = predictions[TUNED]
     found = tables(parse(text))
     head, *lines = found["Most confident errors"]
     assert head == ["image", "true class", "predicted class", "u (BTCP, BTCP fine-tuned)"]
@@ -275,8 +278,8 @@ def test_paper_cells_stand_beside_the_run_where_the_paper_has_them(run):
 def test_paper_cells_are_left_out_where_they_do_not_belong(
     undrawn, tmp_path, dataset, settings, words_
 ):
-    predictions = {"frozen": make_predictions(("mcp",))}
-    rows = make_rows(predictions["frozen"], dataset=dataset)
+    predictions = {CLASSIFIER: make_predictions(("mcp",))}
+    rows = make_rows(predictions[CLASSIFIER], dataset=dataset)
     page = run_page.write_run_report(tmp_path, rows, predictions, settings=settings)
     tree = parse(page.read_text(encoding="utf-8"))
     assert not [caption for caption in tables(tree) if "Beside the paper" in caption]
@@ -347,7 +350,7 @@ def test_the_closing_screen_says_what_the_page_says(run):
 
 def test_the_gallery_shows_what_the_exported_u_says(run):
     _, _, predictions, text = run
-    p = predictions["btcp_finetuned"]
+    p = predictions[TUNED]
     u = p.uncertainty["btcp"]
     tree = parse(text)
     cards = [card for card in tree.iter("li") if (card.get("class") or "").startswith("card")]
@@ -388,9 +391,9 @@ def test_why_an_answer_has_its_u_and_where_its_file_is(undrawn, tmp_path):
         images=np.zeros((60, 3, 3, 1), np.uint8),
         files=np.array([str(tmp_path / "a" / f"{row} &.png") for row in range(60)]),
         explanations=Explanations("residual", ("neighbors", "answer"), values),
-        decision=Decision(thresholds.DEFAULT, "frozen", "residual", p),
+        decision=Decision(thresholds.DEFAULT, CLASSIFIER, "residual", p),
     )
-    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {CLASSIFIER: p}, **about)
     tree = parse(page.read_text(encoding="utf-8"))
     card = next(c for c in tree.iter("li") if (c.get("class") or "").startswith("card"))
     row = card.get("id").removeprefix("answer-")
@@ -400,7 +403,7 @@ def test_why_an_answer_has_its_u_and_where_its_file_is(undrawn, tmp_path):
     assert len(why) == 2 and why[0].endswith("disagree: +2.5") and why[1].endswith("-0.4")
     # Of another method's u they say nothing.
     about["explanations"] = dataclasses.replace(about["explanations"], method="mcp")
-    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {"frozen": p}, **about)
+    page = run_page.write_run_report(tmp_path / "run", make_rows(p), {CLASSIFIER: p}, **about)
     assert 'class="why"' not in page.read_text(encoding="utf-8")
 
 
@@ -417,7 +420,7 @@ def test_runs_without_errors_or_with_nothing_else_are_drawn(undrawn, tmp_path, e
     rows = make_rows(predictions, dataset="digits")
     images = np.zeros((60, 3, 3, 1), np.uint8)
     path = run_page.write_run_report(
-        tmp_path, rows, {"frozen": predictions}, make_history(("btcp",), epochs=1), images=images
+        tmp_path, rows, {CLASSIFIER: predictions}, make_history(("btcp",), epochs=1), images=images
     )
     tree = parse(path.read_text(encoding="utf-8"))
     assert remark in words(tree)
@@ -705,9 +708,9 @@ def test_study_shows_the_pictures_that_its_runs_keep_for_any_method(undrawn, tmp
     images = np.random.default_rng(0).integers(0, 256, (400, 3, 2, 1), np.uint8)
     files = np.array([str(tmp_path / "a" / f"{row}.png") for row in range(400)])
     # The run's own gallery is about another method than the study's.
-    decision = Decision(thresholds.DEFAULT, "frozen", "btcp", p)
+    decision = Decision(thresholds.DEFAULT, CLASSIFIER, "btcp", p)
     run_page.write_run_report(
-        cell, make_rows(p), {"frozen": p}, images=images, files=files, decision=decision
+        cell, make_rows(p), {CLASSIFIER: p}, images=images, files=files, decision=decision
     )
     cards = cards_of(parse(study_page.write_study_report(tmp_path).read_text(encoding="utf-8")))
     assert len(cards) >= 24
@@ -876,7 +879,7 @@ def test_a_folder_of_files_is_there_and_belongs_to_scores(run, tmp_path, capsys)
 
 def test_a_matrix_shows_which_class_is_taken_for_which(run):
     _, _, predictions, text = run
-    p = predictions["frozen"]
+    p = predictions[CLASSIFIER]
     counts = np.zeros((4, 4), int)
     for true, said in zip(p.labels, p.predicted, strict=True):
         counts[true, said] += 1
@@ -905,7 +908,7 @@ def test_of_many_classes_the_most_confused_pairs_are_listed(undrawn, tmp_path):
     predicted = np.where(rng.random(2000) < 0.3, rng.integers(0, 40, 2000), labels)
     predicted[labels == 7] = 31
     p = Predictions(labels, None, predicted, {"mcp": rng.random(2000)})
-    page = run_page.write_run_report(tmp_path, make_rows(p, dataset="many"), {"frozen": p})
+    page = run_page.write_run_report(tmp_path, make_rows(p, dataset="many"), {CLASSIFIER: p})
     tree = parse(page.read_text(encoding="utf-8"))
     assert not [svg for svg in tree.iter("svg") if svg.get("class") == "matrix"]
     (lines,) = (lines for name, lines in tables(tree).items() if "class is taken for which" in name)
@@ -1244,7 +1247,7 @@ def test_review_table_checks_what_was_expected_of_the_test_set():
         rows.append(Predictions(wrong.astype(np.int64), None, zeros, {"btcp": u}))
     calibration, test = rows
     threshold = thresholds.best_bacc(calibration.is_error, calibration.uncertainty["btcp"])
-    decision = Decision(threshold, "frozen", "btcp", calibration)
+    decision = Decision(threshold, CLASSIFIER, "btcp", calibration)
     table = run_page._review_table(decision, test)
     assert [int(line[0].value) for line in table.lines] == [10, 50, 100, 200]
     for checked, expected, _, found, share in table.lines:

@@ -5,11 +5,13 @@ import html
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import keras
 import numpy as np
@@ -24,20 +26,34 @@ from btcp_tf.core.config import Config
 from btcp_tf.data import datasets
 from btcp_tf.decisions import decision_file, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
-from btcp_tf.evaluation import results
+from btcp_tf.evaluation import keys, results
+from btcp_tf.evaluation.keys import (
+    CALIBRATION,
+    CLASSIFIER,
+    TEST,
+    VALIDATION,
+    ImageSet,
+    Predictor,
+)
 from btcp_tf.evaluation.predictions import Predictions, load_predictions
 from btcp_tf.experiment import decide, prepare, publish
-from btcp_tf.experiment import train as train_
-from btcp_tf.experiment.settings import parse
-from btcp_tf.experiment.train import train_folds
+from btcp_tf.experiment import run as run_
+from btcp_tf.experiment.decide import EvaluationSettings
+from btcp_tf.experiment.score import Scorer, ScoreSettings
+from btcp_tf.experiment.settings import parse, save_flagfile
+from btcp_tf.experiment.train import Trainer
+from btcp_tf.experiment.values import Choice
 from btcp_tf.main import main
 from btcp_tf.reporting import drawing
 from btcp_tf.serving import export_check, publishing
 from btcp_tf.serving.publishing import Comparison
-from btcp_tf.training import diagnosis
+from btcp_tf.training import diagnosis, distribution
 from btcp_tf.training.inference import Inference
+from btcp_tf.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
+
+TUNED = Predictor("btcp", "finetuned")
 
 WORDS = [
     "--dataset=digits",
@@ -145,9 +161,8 @@ def test_saved_model_answers_what_the_run_scored(whole):
     images = datasets.load("digits", max_train_images=500).test.images
     answers = tf.saved_model.load(path).signatures["serving_default"](images=images)
     decision = decision_file.load_decision(whole / "run")
-    method, tuned = decision.method, decision.stage == "finetuned"
-    ending = f"_{decision.predictor}" * tuned
-    found = load_predictions(whole / "run" / f"predictions{ending}.npz")
+    method = decision.method
+    found = load_predictions(whole / "run" / keys.predictions_file(TEST, decision.predictor))
     np.testing.assert_allclose(answers["probs"], found.probs, atol=1e-5)
     np.testing.assert_allclose(answers["uncertainty"], found.uncertainty[method], atol=1e-5)
     rows = decision.calibration
@@ -158,16 +173,15 @@ def test_saved_model_answers_what_the_run_scored(whole):
     beside = exported.read_held_out(path)["calibration"]
     np.testing.assert_array_equal(beside.uncertainty["uncertainty"], rows.uncertainty[method])
     about = exported.read_about(path)
-    assert about["uncertainty"] == {"method": method, "stage": decision.stage}
+    assert about["uncertainty"] == {"method": method, "stage": decision.predictor.stage}
     assert about["threshold"] == dataclasses.asdict(best)
 
 
 def test_what_is_exported_ranks_the_validation_errors_best(whole):
     decision = decision_file.load_decision(whole / "run")
     aurc = {}
-    for predictor in ("frozen", "btcp_finetuned"):
-        ending = "" if predictor == "frozen" else f"_{predictor}"
-        rows = load_predictions(whole / "run" / f"predictions_validation{ending}.npz")
+    for predictor in (CLASSIFIER, TUNED):
+        rows = load_predictions(whole / "run" / keys.predictions_file(VALIDATION, predictor))
         for name, u in rows.uncertainty.items():
             # Of `residual` the file has u by the fit that has seen these rows.
             if name != "residual":
@@ -309,24 +323,54 @@ def test_a_run_that_never_trained_does_not_hold_its_folder(tmp_path, monkeypatch
 
     monkeypatch.setattr(prepared, "_answers", lambda url: False)
     folders = [f"--output_dir={tmp_path}/run", f"--data_dir={tmp_path}/none"]
-    assert main(["--dataset=mnist", *folders]) == 1
+    assert main(["--dataset=mnist", *folders, f"--export_dir={tmp_path}/deep/models"]) == 1
+    assert not list(tmp_path.iterdir())
+    # As 0.1.0 left it.
+    (tmp_path / "run").mkdir()
+    save_flagfile(Config(dataset="mnist"), tmp_path / "run" / "flags.cfg")
     assert main(["--dataset=mnist", *folders, "--seed=1"]) == 1
-    assert "--seed=1" in (tmp_path / "run" / "flags.cfg").read_text()
+    assert set(os.listdir(tmp_path / "run")) <= {"flags.cfg", ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--classifier=none.keras", "classifier: expected a .keras file, received none.keras, w"),
+        ("--classifier=flags.cfg", "classifier: expected a .keras file, which is a zip archive"),
+        ("--classifier=~/none.keras", "classifier: expected a .keras file, received /"),
+        ("--ood=mnist,none.npz", "ood: expected one of .* received 'none.npz', which is no file"),
+        ("--dataset=folder --data_dir=none", "data_dir: expected a folder .* none, which is not t"),
+        ("--dataset=npz --data_dir=none.npz", "data_dir: expected an npz file .*'none.npz', which"),
+        ("--dataset=npz --data_dir=.", "data_dir: expected an npz file .* which is a folder"),
+    ],
+)
+def test_files_that_are_not_there_are_named_before_any_work(
+    tmp_path, monkeypatch, capsys, flag, words
+):
+    (tmp_path / "flags.cfg").write_text("no archive")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets, "load", None)
+    monkeypatch.setattr(distribution, "start_devices", None)
+    assert main(["--dataset=digits", *flag.split(), "--output_dir=deep/run"]) == 1
+    message = capsys.readouterr().err
+    assert re.match(f"error: {words}", message) and message.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["flags.cfg"]
 
 
 @pytest.mark.parametrize("further", ["fold1", "member2"])
 def test_what_was_trained_of_further_classifiers_holds_the_folder(tmp_path, further):
     config = Config(dataset="digits")
-    prepare.claim_folder(tmp_path, config)
+    assert prepare.check_claim(tmp_path, config)
+    save_flagfile(config, tmp_path / "flags.cfg")
     # These are trained first: nothing else is there yet.
     (tmp_path / "checkpoints" / further).mkdir(parents=True)
     (tmp_path / "checkpoints" / further / "classifier.npz").touch()
-    prepare.claim_folder(tmp_path, config)
+    assert not prepare.check_claim(tmp_path, config)
     before = (tmp_path / "flags.cfg").read_bytes()
     with pytest.raises(
         ValueError, match="expected learning_rate=0.001, received learning_rate=0.1"
     ):
-        prepare.claim_folder(tmp_path, dataclasses.replace(config, learning_rate=0.1))
+        prepare.check_claim(tmp_path, dataclasses.replace(config, learning_rate=0.1))
     assert (tmp_path / "flags.cfg").read_bytes() == before
 
 
@@ -344,12 +388,11 @@ def test_a_given_classifier_reads_pixels_as_it_is_surest_of_the_truth(tmp_path, 
     model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), last])
     last.set_weights([regression.coef_.T, regression.intercept_ * np.ones(10)])
     model.save(tmp_path / "my.keras")
-    config = Config(dataset="digits", classifier=str(tmp_path / "my.keras"))
-    found, words = prepare.choose_pixels(config, digits)
+    file = str(tmp_path / "my.keras")
+    found, words = prepare.choose_pixels(file, digits)
     assert found == pixels
     assert f"it reads pixels as {pixels} (cross entropy on validation images: " in words
-    given = dataclasses.replace(config, classifier_pixels="0_1")
-    assert prepare.choose_pixels(given, digits) == ("0_1", "; it reads pixels as 0_1")
+    assert prepare.choose_pixels(file, digits, pixels="0_1")[0] == "0_1"
 
 
 def test_a_second_process_is_refused(tmp_path, capsys):
@@ -377,7 +420,7 @@ def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, ca
     diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
     assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 0
     assert "not exported: the classifier answers class" in capsys.readouterr().out
-    assert not list((tmp_path / "models").iterdir())
+    assert not (tmp_path / "models").exists()
 
 
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
@@ -435,7 +478,7 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     short += ["--method=mcp,btcp", "--export_method=btcp"]
     assert main(short) == 0
     assert "not exported: the estimator collapsed" in capsys.readouterr().out
-    assert not list((tmp_path / "models").iterdir())
+    assert not (tmp_path / "models").exists()
     _, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 
@@ -473,7 +516,7 @@ def test_a_run_is_reported_whatever_the_export_does(
                 with pytest.raises(TypeError, match="a fault"):
                     main(words(tmp_path))
             reason = json.loads((folder / "finished.json").read_text())["saved_model"]
-            assert str(fault) in reason
+            assert fault.args[-1] in reason and "Errno" not in reason
             assert html.escape(reason) in (folder / "report.html").read_text()
     before = (folder / "results.json").read_bytes()
     assert before == (whole / "run" / "results.json").read_bytes()
@@ -565,7 +608,7 @@ def test_the_same_model_again_is_compared_and_published(undrawn, unchecked, whol
 )
 def test_trials_are_exported_beside_what_is_served(settings, name):
     config = parse([*settings, "--export_dir=models"])
-    assert publish.export_folder(config, datasets.load("digits")) == pathlib.Path("models") / name
+    assert run_._export_folder(config, "digits") == pathlib.Path("models") / name
 
 
 def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to_be(
@@ -611,19 +654,18 @@ def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to
 def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     trained = []
 
-    def train(build, dataset, config, number, folder, strategy):
-        trained.append((dataset, number, folder.name))
+    def train(trainer, dataset, number, folder):
+        trained.append((dataset, number, folder))
         return [number]
 
-    monkeypatch.setattr(train_, "_train_further", train)
-    config = Config(
-        dataset="digits", method=("mcp", "residual"), residual_folds=3, verbose=0, finetune_epochs=0
-    )
+    monkeypatch.setattr(Trainer, "_further", train)
     dataset = datasets.load("digits")
-    folds = train_folds(None, dataset, config, tmp_path, None)
+    settings = TrainingSettings.of(Config(dataset="digits", verbose=0))
+    trainer = Trainer(None, dataset, settings, tmp_path, None)
+    folds = trainer.train_folds(3)
     assert (sum(unseen.astype(int) for _, unseen in folds) == 1).all()
-    for (values, unseen), (part, number, name) in zip(folds, trained, strict=True):
-        assert values == [number] and name == f"fold{-number}"
+    for (weights, unseen), (part, number, name) in zip(folds, trained, strict=True):
+        assert weights == [number] and name == f"fold{-number}"
         np.testing.assert_array_equal(part.train.images, dataset.train.images[~unseen])
         np.testing.assert_array_equal(part.train.labels, dataset.train.labels[~unseen])
         np.testing.assert_array_equal(part.test.images, dataset.test.images)
@@ -631,21 +673,7 @@ def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
     assert [part.former_fingerprints for part, *_ in trained] == [
         (f"{dataset.former_fingerprints[0]} without {number} of 3",) for number in (1, 2, 3)
     ]
-    without = dataclasses.replace(config, residual_folds=0)
-    assert train_folds(None, dataset, without, tmp_path, None) == []
-
-
-class Fitted:
-    """What `choose_export` asks of a scorer."""
-
-    def __init__(self, held_out=None, collapsed=()):
-        self._held_out, self._collapsed = held_out or {}, collapsed
-
-    def held_out_u(self, method):
-        return self._held_out.get(method)
-
-    def collapse(self, predictor, method):
-        return "it collapsed" * ((predictor, method) in self._collapsed)
+    assert trainer.train_folds(0) == trainer.train_members(0) == []
 
 
 def test_whose_u_is_exported():
@@ -656,43 +684,63 @@ def test_whose_u_is_exported():
         columns = {name: (u + 1) / 3 for name, u in columns.items()}
         return Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
 
-    def chosen(scorer=None, tuned=None, **columns):
-        names = tuple(columns)
-        predictions = {("validation", "frozen"): rows(**columns)}
-        settings = {"finetune_method": ()}
+    def chosen(tuned=None, held_out_u=None, **columns):
+        predictions = {(VALIDATION, CLASSIFIER): rows(**columns)}
         if tuned:
-            predictions["validation", "btcp_finetuned"] = rows(**tuned)
-            settings = {"finetune_method": ("btcp",)}
-        config = Config(dataset="digits", method=names, **settings)
-        return decide.choose_export(scorer or Fitted(), predictions, config)
+            predictions[VALIDATION, TUNED] = rows(**tuned)
+        pairs = decide.candidates(tuple(columns), ("btcp",) if tuned else ())
+        return decide.choose_export(predictions, pairs, held_out_u or {})
 
-    assert chosen(mcp=fair, tcp=good, btcp=bad)[:2] == ("frozen", "tcp")
+    assert chosen(mcp=fair, tcp=good, btcp=bad)[:2] == (CLASSIFIER, "tcp")
     # Of equal ones the one that costs nothing, wherever it stands.
-    assert chosen(tcp=fair, mcp=fair)[:2] == ("frozen", "mcp")
+    assert chosen(tcp=fair, mcp=fair)[:2] == (CLASSIFIER, "mcp")
     # `residual` was fitted on these images: what counts is u by a fit that has not seen them.
-    assert chosen(mcp=fair, residual=good)[:2] == ("frozen", "residual")
-    seen = Fitted({"residual": (bad + 1) / 3})
-    assert chosen(seen, mcp=fair, residual=good)[:2] == ("frozen", "mcp")
+    assert chosen(mcp=fair, residual=good)[:2] == (CLASSIFIER, "residual")
+    seen = {"residual": (bad + 1) / 3}
+    assert chosen(None, seen, mcp=fair, residual=good)[:2] == (CLASSIFIER, "mcp")
     # A fine-tuned classifier comes with MCP and with its own estimator.
     both = dict(mcp=bad, btcp=fair)
-    assert chosen(tuned=dict(mcp=fair, btcp=good), **both)[:2] == ("btcp_finetuned", "btcp")
-    assert chosen(tuned=dict(mcp=good, btcp=bad), **both)[:2] == ("btcp_finetuned", "mcp")
-    assert chosen(tuned=dict(mcp=bad, btcp=bad), **both)[:2] == ("frozen", "btcp")
-    # What a SavedModel cannot answer, and what collapsed, is no candidate.
-    assert chosen(mcp=fair, knn=good)[:2] == ("frozen", "mcp")
-    collapsed = Fitted(collapsed=[("frozen", "tcp")])
-    found = chosen(collapsed, mcp=bad, tcp=good, btcp=fair)
-    assert found[:2] == ("frozen", "btcp")
+    assert chosen(tuned=dict(mcp=fair, btcp=good), **both)[:2] == (TUNED, "btcp")
+    assert chosen(tuned=dict(mcp=good, btcp=bad), **both)[:2] == (TUNED, "mcp")
+    assert chosen(tuned=dict(mcp=bad, btcp=bad), **both)[:2] == (CLASSIFIER, "btcp")
+    # What a SavedModel cannot answer is no candidate.
+    assert chosen(mcp=fair, knn=good)[:2] == (CLASSIFIER, "mcp")
+    found = chosen(mcp=bad, btcp=fair)
+    assert found[:2] == (CLASSIFIER, "btcp")
     assert "20 validation images, 5 of them wrong" in found.reason
     for name, u in (("btcp", fair), ("mcp", bad)):
         assert f"{1000 * metrics.aurc(is_error, u):.3g}" in found.reason, name
 
 
+def test_what_collapsed_is_no_candidate_unless_asked_for():
+    is_error = np.arange(20) < 5
+    columns = {"mcp": np.full(20, 0.5), "btcp": 0.4 + 0.2 * is_error, "tcp": 1.0 * is_error}
+    columns["btcp"][0] = 0.0
+    rows = Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
+    networks = {
+        name: types.SimpleNamespace(collapse="it collapsed" * (name == "tcp"))
+        for name in ("classifier", "tcp", "btcp")
+    }
+    predictions = {(VALIDATION, CLASSIFIER): rows}
+    config = Config(dataset="digits", method=("mcp", "tcp", "btcp"), finetune_method=())
+
+    def chosen(**changes):
+        changed = dataclasses.replace(config, **changes)
+        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, {})
+        return run_._choose_export(changed, scorer, predictions)
+
+    assert chosen().method == "btcp"
+    assert chosen(export_collapsed=True).method == "tcp"
+    # All of them hang on the classifier: then there is nothing better to take.
+    networks["classifier"].collapse = "it answers one class"
+    assert chosen().method == "tcp"
+
+
 @pytest.mark.parametrize("name", ["mcp", "btcp", "residual"])
 def test_a_method_that_is_asked_for_is_exported(name):
     config = Config(dataset="digits", method=("mcp", "btcp", "residual"), export_method=name)
-    predictor = "btcp_finetuned" if name == "btcp" else "frozen"
-    found = decide.choose_export(Fitted(), {}, config)
+    predictor = TUNED if name == "btcp" else CLASSIFIER
+    found = run_._choose_export(config, None, {})
     assert found == (predictor, name, f"--export_method={name}")
 
 
@@ -710,14 +758,12 @@ def test_an_export_that_ranks_worse_than_mcp_is_told():
     def notes(method, mcp=True):
         column = {name: u for name, u in columns.items() if mcp or name != "mcp"}
         part = dataclasses.replace(rows, uncertainty=column)
-        config = Config(
-            dataset="digits", method=("mcp", "btcp"), finetune_method=(), export_method=method
-        )
-        found = {(split, "frozen"): part for split in ("validation", "calibration")}
-        choice = decide.choose_export(Fitted(), found, config)
-        decision = decide.decide(found, choice, config, None if mcp else columns["mcp"])
-        assert (decision.method, decision.predictor, decision.stage) == (method, "frozen", "frozen")
-        return decision.notes
+        found = {(images, CLASSIFIER): part for images in (VALIDATION, CALIBRATION)}
+        choice = Choice(CLASSIFIER, method, "asked for")
+        decision, warnings = decide.decide(found, choice, "best_bacc", {"tau": 0.5})
+        assert (decision.method, decision.predictor, warnings) == (method, CLASSIFIER, [])
+        beside = None if mcp else columns["mcp"]
+        return decide.worse_than_mcp(decision, beside, EvaluationSettings(0, 0.5, 1000))
 
     assert notes("mcp") == []
     for mcp in (True, False):
@@ -792,8 +838,6 @@ def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, 
     ("names", "message"),
     [
         (["a/x.npz", "b/x.npz"], "ood: expected each name once, received x twice"),
-        (["a/x_ensemble.npz"], "a name that does not end in _ensemble, received x_ensemble"),
-        (["a/x_finetuned.npz"], "a name that does not end in _finetuned, received x_finetuned"),
         ([f"a/{'x' * 200}.npz"], "ood: expected a name of 1 to 180 bytes"),
     ],
 )
@@ -806,6 +850,27 @@ def test_ood_sets_whose_predictions_would_share_a_file_are_refused(
     ood = ",".join(str(tmp_path / name) for name in names)
     assert main(words(tmp_path, f"--ood={ood}", "--verbose=0")) == 1
     assert message in capsys.readouterr().err
+
+
+def test_an_ood_set_may_be_called_like_a_predictor(undrawn, unchecked, tmp_path):
+    random = np.random.default_rng(0)
+    sets = {"x": 5, "x_ensemble": 7, "x_btcp_finetuned": 9, "ood_x": 11, "frozen": 13}
+    for name, count in sets.items():
+        np.savez(tmp_path / f"{name}.npz", x=random.integers(0, 256, (count, 8, 8, 1), np.uint8))
+    short = words(tmp_path, "--method=mcp,btcp,ensemble", "--ensemble_members=2", "--verbose=0")
+    short += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=1"]
+    short += ["--ood=" + ",".join(f"{tmp_path}/{name}.npz" for name in sets)]
+    assert main(short) == 0
+    rows, _ = results.load_rows(tmp_path / "run" / "results.json")
+    sizes = {row["ood"]: row["n_ood"] for row in rows if row["task"] == "ood"}
+    assert sizes == sets
+    for name, count in sets.items():
+        for predictor in (CLASSIFIER, Predictor("ensemble"), TUNED):
+            file = keys.predictions_file(ImageSet("ood", name), predictor)
+            assert len(load_predictions(tmp_path / "run" / file).predicted) == count
+    # The usual names are those of before.
+    files = {path.name for path in (tmp_path / "run").glob("*.npz")}
+    assert {f"predictions_ood_x{end}.npz" for end in ("", "_ensemble", "_btcp_finetuned")} <= files
 
 
 def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):

@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import ENDINGS
@@ -19,8 +21,7 @@ def write(path, rows=ROWS):
     if path.suffix == ".jsonl":
         path.write_text("\n\n".join(map(json.dumps, rows)))
     elif path.suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
         lines = ["\ufeffinput, labels ,u,probs_0,probs_1,problem"]
         for row in rows:
@@ -78,6 +79,24 @@ def test_without_an_answer_the_first_problem_is_told(tmp_path):
     path = write(tmp_path / "rows.csv", [ROWS[1]])
     with pytest.raises(ValueError, match="expected a row with an answer, received 1 .*: broken"):
         tabular.read(path).answered()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "probs",
+            '"[0.8,0.2]"',
+            "expected class probabilities as a column for each, probs_0, probs_1",
+        ),
+        ("probs", "0.8", "expected class probabilities as a column for each, probs_0, probs_1"),
+        ("probs_0", "0.8", "probs_0 and probs_1, received probs_0 alone"),
+    ],
+)
+def test_a_csv_of_one_column_of_probabilities_says_how_to_write_them(tmp_path, name, value, told):
+    (tmp_path / "rows.csv").write_text(f"{name}\n{value}\n")
+    with pytest.raises(ValueError, match=told):
+        tabular.read(tmp_path / "rows.csv").probabilities()
 
 
 @pytest.mark.parametrize("value", [True, "x", "", None, float("nan"), float("inf"), [1], 10**400])
@@ -138,7 +157,7 @@ def test_a_column_may_begin_late_and_end_early(tmp_path):
     [
         (["probs_0,probs_2", "1,0"], "expected class probabilities probs_0 to probs_1, received"),
         (["probs_0,probs_1", "1,x"], "probs_1: expected a finite number, received 'x' in line 2"),
-        (["probs", "0.5"], "probs: expected a list of 2 numbers, received '0.5' in line 2"),
+        (["probs", "0.5"], "expected class probabilities as a column for each, probs_0, probs_1"),
     ],
 )
 def test_probabilities_that_are_none_are_refused(tmp_path, lines, message):
@@ -188,9 +207,8 @@ def test_damaged_parquet_is_refused_in_one_line(tmp_path):
         with pytest.raises(ValueError, match="rows.parquet: expected a Parquet file") as error:
             tabular.read(path)
         assert "\n" not in str(error.value)
-    pyarrow = pytest.importorskip("pyarrow")
     twice = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], names=["a", "a"])
-    pytest.importorskip("pyarrow.parquet").write_table(twice, path)
+    parquet.write_table(twice, path)
     with pytest.raises(ValueError, match="expected names, each once, received a, a"):
         tabular.read(path)
 

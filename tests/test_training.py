@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from btcp_tf.networks.encoders import ENCODERS
 from btcp_tf.training import checkpoints, diagnosis, distribution, inference, one_phase, phases
 from btcp_tf.training.inference import Inference
 from btcp_tf.training.phase_model import LossSettings, PhaseModel, Recipe
+from btcp_tf.training.settings import TrainingSettings
 
 # Before TensorFlow starts: the tests of the mirrored strategy need up to four devices.
 tf.config.set_logical_device_configuration(
@@ -105,12 +107,11 @@ def run(
     stages = phases.fit(
         network,
         dataset or make_dataset(),
-        config,
+        TrainingSettings.of(config),
         estimators,
         folder=folder,
         strategy=strategy or tf.distribute.get_strategy(),
-        describe=describe or (lambda stage, row, answers: row),
-        after_epoch=lambda stage, rows: None,
+        describe=describe,
     )
     return network, initial, stages
 
@@ -273,13 +274,22 @@ def test_gamma_is_measured_on_the_training_targets(trained):
 
 def test_loss_settings():
     u = np.full(10, 0.5)
-    config = Config(**SETTINGS | dict(gamma_max=7.0))
-    assert phases.loss_settings(config, Recipe(), u)[0].gamma == 7.0
-    assert phases.loss_settings(config, Recipe(), u)[1] == np.inf
-    assert phases.loss_settings(config, Recipe(0.0), u)[0].gamma == 0.0
-    config = Config(**SETTINGS | dict(gamma="12.5", density="bins", fine_bins=500))
-    settings, uncapped = phases.loss_settings(config, Recipe(), u)
-    assert (settings.gamma, uncapped, settings.bins) == (12.5, 12.5, 10)
+    training = TrainingSettings.from_defaults(gamma_max=7.0)
+    assert phases.loss_settings(training, Recipe(), u)[0].gamma == 7.0
+    assert phases.loss_settings(training, Recipe(), u)[1] == np.inf
+    assert phases.loss_settings(training, Recipe(0.0), u)[0].gamma == 0.0
+    training = TrainingSettings.from_defaults(gamma="12.5", density="bins", fine_bins=500)
+    loss, uncapped = phases.loss_settings(training, Recipe(), u)
+    assert (loss.gamma, uncapped, loss.bins) == (12.5, 12.5, 10)
+
+
+def test_training_settings_are_those_of_a_run():
+    config = Config(**SETTINGS | dict(gamma=2, finetune_method=()))
+    found = dataclasses.asdict(TrainingSettings.of(config))
+    assert found.pop("finetuned") == () and found["gamma"] == "2.0"
+    assert found == {name: getattr(config, name) for name in found}
+    changed = {name: value for name, value in SETTINGS.items() if name in found} | {"gamma": 2}
+    assert TrainingSettings.from_defaults(**changed) == TrainingSettings.of(config)
 
 
 def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
@@ -301,12 +311,11 @@ def test_first_step_is_sgd_with_pytorchs_weight_decay(tmp_path):
         model,
         dataset.train.images,
         dataset.train.labels,
-        config=config,
+        settings=TrainingSettings.of(config),
         epochs=1,
         learning_rate=0.5,
         checkpoint=tmp_path / "one.npz",
         basis="",
-        describe=lambda row: row,
     )
     assert rows[0]["loss"] == pytest.approx(float(loss), rel=1e-5)
     for weight, old, gradient in zip(weights, before, gradients, strict=True):
@@ -363,12 +372,11 @@ def test_ohem_trains_on_the_hardest_of_the_batch(tmp_path):
             model,
             features[rows],
             u_true[rows],
-            config=Config(**SETTINGS),
+            settings=TrainingSettings.of(Config(**SETTINGS)),
             epochs=1,
             learning_rate=0.1,
             checkpoint=tmp_path / f"{share}.npz",
             basis="",
-            describe=lambda row: row,
         )
         return row, [w.numpy() for w in estimator.trainable_weights]
 
@@ -397,7 +405,9 @@ def classifier_phase(**arguments):
 @pytest.mark.parametrize("kind", ["ema", "swa"])
 def test_averages_are_those_of_the_weights_after_each_step(kind):
     config = Config(**SETTINGS | dict(weight_averaging=kind, ema_momentum=0.3))
-    model, batch = classifier_phase(averaging_rate=one_phase._averaging_rate(config, 8))
+    model, batch = classifier_phase(
+        averaging_rate=one_phase._averaging_rate(TrainingSettings.of(config), 8)
+    )
     weights = []
     for _ in range(8):
         model.train_on_batch(*batch)
@@ -607,7 +617,7 @@ def test_inference_answers_for_every_row():
 
 def test_schedule_rises_and_falls_to_zero():
     config = Config(**SETTINGS | dict(schedule="one_cycle"))
-    rate = one_phase._optimizer(config, 0.5, 100)._learning_rate
+    rate = one_phase._optimizer(TrainingSettings.of(config), 0.5, 100)._learning_rate
     rates = [float(rate(step)) for step in range(101)]
     assert rates[0] == pytest.approx(0.5 / 25)
     assert np.argmax(rates) == 20 and max(rates) == pytest.approx(0.5)

@@ -1,3 +1,5 @@
+import errno
+import os
 import unicodedata
 
 import pytest
@@ -35,6 +37,9 @@ def test_names_that_need_no_cleaning_stay_as_they_are():
         (["a", "b", "a"], "'a' 2 times"),
         (["cat", "cat\r"], r"(as 'cat', 'cat\r')"),
         (["\u00e9", "e\u0301"], r"(as '\xe9', 'e\u0301')"),
+        (["cat", "c\u200bat"], r"(as 'cat', 'c\u200bat')"),
+        (["cat", "c\u200dat"], r"(as 'cat', 'c\u200dat')"),
+        (["a", "\u200b\u200d "], "a name for each class"),
     ],
 )
 def test_names_that_are_none_are_refused_in_one_line(names, told):
@@ -67,10 +72,44 @@ def test_paths_of_this_machine_are_no_fault(word):
     assert wording.fault(word) == ""
 
 
+def test_invisible_marks_are_no_part_of_a_name_and_joiners_are():
+    woman_cooking, word = "\U0001f469\u200d\U0001f373", "\u0645\u06cc\u200c\u062e"
+    names, note = wording.class_names(
+        ["\ufeffc\u200bat\u2060", woman_cooking, word, "\u202edog", "owl\u200d"], "list"
+    )
+    assert names == ("cat", woman_cooking, word, "dog", "owl") and "3 cleaned" in note
+
+
+class ResourceExhaustedError(Exception):
+    __module__ = "tensorflow.python.framework.errors_impl"
+    filename = None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResourceExhaustedError(f"/x/data-0; {os.strerror(errno.ENOSPC)} [Op:SaveV2]"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/models/x"),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        OSError("1048576 requested and 4096 written"),
+    ],
+)
+def test_a_full_disk_is_called_so(error):
+    words = wording.one_line(error)
+    assert words.startswith("the disk is full (") and words.endswith("); make room")
+    assert "Errno" not in words and (not error.filename or error.filename in words)
+    assert "disk is full" not in wording.one_line(OSError(errno.EACCES, "no"))
+    # Ours say already what to do.
+    ours = OSError(f"expected room, received none ({os.strerror(errno.ENOSPC)})")
+    assert wording.one_line(ours) == str(ours)
+
+
 def test_what_was_meant_is_suggested():
     known = ["mnist", "fashion_mnist", "cifar10"]
     assert "did you mean mnist?" in wording.suggestion("minst", known)
     assert "did you mean fashion_mnist?" in wording.suggestion("Fashion-MNIST", known)
+    both = wording.suggestion("epochs", ["classifier_epochs", "estimator_epochs"])
+    assert "did you mean classifier_epochs or estimator_epochs?" in both
     assert wording.suggestion("photos", known) == wording.suggestion("", known) == ""
 
 
@@ -113,3 +152,11 @@ def test_figures_can_draw_every_character():
 def test_of_errors_in_graphs_the_cause_is_left(raw, told):
     assert wording.one_line(ValueError(raw)) == told
     assert wording.one_line(ValueError()) == "ValueError"
+
+
+def test_one_line_shows_controls_and_bytes_and_keeps_every_other_letter():
+    assert wording.one_line("a \n\tb\u00a0c") == "a b c"
+    assert wording.one_line("\x1b[31m\udcff\x00\u202e") == r"\x1b[31m\udcff\x00\u202e"
+    # Of a name nothing is taken for noise, nor is a joiner of letters a control.
+    assert wording.one_line("{{node x}} \u0646\u200c\u0647") == "{{node x}} \u0646\u200c\u0647"
+    assert wording.one_line("") == ""

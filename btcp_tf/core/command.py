@@ -115,6 +115,18 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
                 _check_text(name, flag_values[name].value)
             for word in leftovers:
                 _check_text("PATH", word)
+        except flags.UnrecognizedFlagError as error:
+            name = error.flagname
+            meant = _OTHER_NAMES.get(name, "")
+            hint = (
+                f"; did you mean {meant}?"
+                if meant in flag_values
+                else wording.suggestion(name, flag_values)
+            )
+            raise UsageError(
+                f"{origin}expected a flag of this command (--help lists them), received "
+                f"--{name}{hint}"
+            ) from None
         except (flags.Error, ValueError) as error:
             # For a bool it says so in the form of a tuple.
             if match := re.fullmatch(
@@ -124,6 +136,21 @@ def read(flag_values: flags.FlagValues, words: Sequence[str]) -> list[str]:
             raise UsageError(f"{origin}{error}") from None
     flag_values.mark_as_parsed()
     return leftovers
+
+
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "data": "data_dir",
+    "input_dir": "data_dir",
+    "out": "output_dir",
+    "output": "output_dir",
+    "outdir": "output_dir",
+    "model": "classifier",
+    "target_risk": "risk",
+}
+"""What some flags are called elsewhere, where the names are not alike."""
 
 
 def _check_text(name: str, value: Any) -> None:

@@ -8,9 +8,11 @@ import dataclasses
 import math
 import numbers
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from btcp_tf.core import wording
+
+_Part = TypeVar("_Part")
 
 OWN_DATA = ("folder", "npz")
 """Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
@@ -435,6 +437,16 @@ class Config:
             return None
         height, _, width = self.image_size.partition("x")
         return int(height), int(width or height)
+
+    def take(self, part: type[_Part], **more: Any) -> _Part:
+        """The settings that a function needs: a dataclass whose fields have their names.
+
+        Args:
+          part: The dataclass.
+          **more: Values of its fields that are no settings.
+        """
+        names = {field.name for field in dataclasses.fields(cast(Any, part))} - more.keys()
+        return part(**{name: getattr(self, name) for name in names}, **more)
 
     def settings(self, *, results_only: bool = False) -> dict[str, str]:
         """All settings as command-line words, in order of declaration.

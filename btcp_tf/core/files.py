@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,34 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
+def locked(path: str | os.PathLike) -> Iterator[bool]:
+    """Locks a file or folder for this process alone, until the `with` block or the process ends.
+
+    Yields:
+      Whether it is locked; False if another process holds it, or has removed it meanwhile.
+
+    Raises:
+      OSError: If there is no such file, or its file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.path.samestat(os.fstat(handle), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            held = False
+        yield held
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
 def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Iterator[None]:
     """Holds `folder` for this process alone; the lock dies with the process.
 
     Also sweeps away the temporary files of writers that were killed, in the folder and in its
-    sub-folders.
+    sub-folders. After an error a folder in which nothing was written is left as it was before: one
+    that was made here is removed, with the folders above it that were.
 
     Args:
       folder: Made where it is missing.
@@ -70,19 +94,26 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
       ValueError: If it is no folder that can be written.
     """
     folder = as_path(setting, folder)
+    made = _missing(folder)
     check_folder(setting, folder)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    (folder / ".lock").touch()
+    with locked(folder / ".lock") as held:
+        if not held:
             raise RuntimeError(
                 f"expected a folder that no other process writes to, received {folder}, "
                 f"which another run holds; wait for it or choose another --{setting}"
-            ) from None
+            )
         for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
             for leftover in folder.glob(pattern):
                 leftover.unlink(missing_ok=True)
-        yield
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(OSError):
+                if os.listdir(folder) == [".lock"]:
+                    (folder / ".lock").unlink()
+            _remove_empty(made)
+            raise
 
 
 def check_place(setting: str, folder: str | os.PathLike) -> None:
@@ -96,10 +127,23 @@ def check_place(setting: str, folder: str | os.PathLike) -> None:
         )
 
 
-def check_folder(setting: str, folder: str | os.PathLike) -> None:
-    """Makes a folder where it is missing; ValueError unless files can be made in it."""
+def _missing(folder: Path) -> list[Path]:
+    """The folders that would have to be made for this one, the innermost first."""
+    return [place for place in (folder, *folder.parents) if not place.exists()]
+
+
+def check_folder(setting: str, folder: str | os.PathLike, *, keep: bool = True) -> None:
+    """ValueError unless files can be made in a folder; it is made where it is missing.
+
+    Args:
+      setting: The setting that chose it, for errors.
+      folder: The folder.
+      keep: Whether one that is made here stays.
+    """
     path = as_path(setting, folder)
+    made: list[Path] = []
     try:
+        made = _missing(path)
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
@@ -109,3 +153,34 @@ def check_folder(setting: str, folder: str | os.PathLike) -> None:
             f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
             f"{reason}"
         ) from None
+    finally:
+        if not keep:
+            _remove_empty(made)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes folders, the innermost first, until one is not empty."""
+    with contextlib.suppress(OSError):
+        for place in folders:
+            place.rmdir()
+
+
+def check_keras_file(setting: str, path: str | os.PathLike) -> Path:
+    """The path of a file that may be a `.keras` file; whether it is one, only Keras can tell.
+
+    Raises:
+      FileNotFoundError: If there is no such file.
+      ValueError: If it is no path, or the file is no zip archive.
+    """
+    found = as_path(setting, path)
+    if not found.is_file():
+        state = "no file" if found.exists() else "not there"
+        raise FileNotFoundError(
+            f"{setting}: expected a .keras file, received {found}, which is {state}"
+        )
+    if not zipfile.is_zipfile(found):
+        raise ValueError(
+            f"{setting}: expected a .keras file, which is a zip archive, received {found}, which "
+            "is none or is cut off"
+        )
+    return found

@@ -3,6 +3,7 @@ may have meant."""
 
 import collections
 import difflib
+import errno
 import os
 import re
 import unicodedata
@@ -18,7 +19,12 @@ _SHOWN = 80
 
 
 def quoted(value: object) -> str:
-    """A value as in code, on one line, the middle of a long one left out."""
+    """A value as in code, on one line, the middle of a long one left out.
+
+    Example:
+      >>> quoted("mnist")
+      "'mnist'"
+    """
     words = repr(value)
     if len(words) <= _SHOWN:
         return words
@@ -26,13 +32,27 @@ def quoted(value: object) -> str:
 
 
 def suggestion(received: object, known: Iterable[str]) -> str:
-    """`; did you mean mnist?` for what is nearly one of the known words, else nothing."""
-    found = difflib.get_close_matches(str(received).lower(), list(known), n=1, cutoff=0.7)
-    return f"; did you mean {found[0]}?" if found else ""
+    """`; did you mean mnist?` for what is nearly one of the known words, else nothing.
+
+    A word that is a part of some of them (`epochs` of `classifier_epochs`) may stand for these.
+
+    Example:
+      >>> suggestion("minst", ["mnist", "cifar10"])
+      '; did you mean mnist?'
+    """
+    word, known = str(received).lower().replace("-", "_"), list(known)
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    found = found or [name for name in known if word in name.split("_")][:3]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
-    """The message of an error: `what` is none of the words that are known."""
+    """The message of an error: `what` is none of the words that are known.
+
+    Example:
+      >>> expected_one_of("dataset", ["mnist", "digits"], "digit")
+      "dataset: expected one of mnist, digits, received 'digit'; did you mean digits?"
+    """
     known = list(known)
     words = quoted(received) if received else "none"
     return f"{what}: expected one of {', '.join(known)}, received {words}" + suggestion(
@@ -41,7 +61,14 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
 
 
 def fault(text: str) -> str:
-    """Why no setting, file or folder of this program can be called so; "" if one can."""
+    """Why no setting, file or folder of this program can be called so; "" if one can.
+
+    Example:
+      >>> fault("gs://bucket/run")[:35]
+      'expected a path on this machine, re'
+      >>> fault("runs/digits")
+      ''
+    """
     if strange := _control(text):
         return f"expected text without control characters, received {strange} in {quoted(text)}"
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
@@ -76,10 +103,20 @@ def _control(text: str) -> str:
     return ""
 
 
+_INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Marks of places for a break, of direction and of order, which no name needs. Joiners (U+200C and
+U+200D) stay inside: they tell words and emoji apart."""
+
+
 def clean(name: str) -> str:
-    r"""A name without white space at its ends, such as the \r of a list from Windows, and in its
-    composed form (NFC): two of one meaning are equal then."""
-    return unicodedata.normalize("NFC", name).strip().strip("\ufeff").strip()
+    r"""A name without white space at its ends, such as the \r of a list from Windows, without
+    invisible marks and in its composed form (NFC): two of one meaning are equal then."""
+    return unicodedata.normalize("NFC", _INVISIBLE.sub("", name)).strip(f"{_JOINERS}{_SPACE}")
+
+
+_JOINERS = "\u200c\u200d"
+
+_SPACE = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 
 
 def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], str]:
@@ -118,9 +155,11 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         cleaned.append(name)
         if name != given:
             changed.append(given)
-    name, times = collections.Counter(cleaned).most_common(1)[0] if cleaned else ("", 0)
+    # Joiners alone do not tell two names apart that a person reads.
+    seen = [re.sub(f"[{_JOINERS}]", "", name) for name in cleaned]
+    name, times = collections.Counter(seen).most_common(1)[0] if seen else ("", 0)
     if times > 1:
-        alike = [str(given) for given, own in zip(names, cleaned, strict=True) if own == name]
+        alike = [str(given) for given, own in zip(names, seen, strict=True) if own == name]
         forms = ", ".join(ascii(form) for form in alike[:3])
         raise ValueError(
             f"{where}: expected each name once, received {quoted(name)} {times} times"
@@ -130,8 +169,8 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         return tuple(cleaned), ""
     some = ", ".join(ascii(given)[:_SHOWN] for given in changed[:3])
     return tuple(cleaned), (
-        f"names of classes: {len(changed):,} cleaned of white space at their ends and of "
-        f"decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
+        f"names of classes: {len(changed):,} cleaned of white space at their ends, invisible "
+        f"marks and decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
     )
 
 
@@ -152,15 +191,78 @@ _NOISE = re.compile(
 )
 """What TensorFlow and Keras put around the cause of an error: places in graphs and in code."""
 
+_PICKLED = {
+    r"Object arrays cannot be loaded when allow_pickle=False": (
+        "it holds an array of Python objects, which to load would run code; save numbers, or text "
+        "as numpy.asarray(x, str)"
+    ),
+    # NumPy says so of whatever is not in its format.
+    r"(This file contains pickled|Cannot load file containing pickled).*": (
+        "it is not in NumPy's format"
+    ),
+}
+"""Where NumPy advises to load a file unsafely: a pattern of its words, and ours for them."""
+
 
 def cause(error: object) -> str:
-    """What an error or a warning says, without the places in TensorFlow's graphs around it."""
-    return "\n".join(filter(None, map(str.strip, _NOISE.sub("", str(error)).splitlines())))
+    r"""What an error or a warning says, without the places in TensorFlow's graphs around it and
+    without advice that nobody should follow.
+
+    Example:
+      >>> cause("Graph execution error:\nx: expected [n]")
+      'x: expected [n]'
+    """
+    if full := _full_disk(error):
+        return full
+    words = _NOISE.sub("", str(error))
+    for theirs, ours in _PICKLED.items():
+        words = re.sub(theirs, ours, words)
+    return "\n".join(filter(None, map(str.strip, words.splitlines())))
 
 
-def one_line(error: object) -> str:
-    """What an error or a warning says, on one line: `cause`, or what kind it is."""
-    return " ".join(cause(error).split()) or type(error).__name__
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors for want of room on a disk."""
+
+
+def _full_disk(error: object) -> str:
+    """What an error of the system, TensorFlow or NumPy says of a full disk; "": nothing."""
+    found = f"{error} " if isinstance(error, Exception) else ""
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        why = os.strerror(error.errno)
+    elif type(error).__module__.startswith("tensorflow"):
+        why = next((os.strerror(code) for code in NO_ROOM if os.strerror(code) in found), "")
+    else:
+        # NumPy's own count of what could be written.
+        why = "a part was written" if re.match(r"\d+ requested and \d+ written ", found) else ""
+    if not why:
+        return ""
+    place = getattr(error, "filename", None)
+    return f"the disk is full ({why}{f': {place}' if place else ''}); make room"
+
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""Controls, among them those of terminals and of the direction of text, and half characters."""
+
+
+def one_line(value: object) -> str:
+    r"""Text, or what an error says, on one line that every encoding and terminal can show.
+
+    Args:
+      value: An exception, of which `cause` is taken, or its type where it says nothing; or anything
+        else, as `str` has it.
+
+    Returns:
+      White space is a single space; controls and bytes that are not UTF-8 are written as escapes.
+
+    Example:
+      >>> one_line(ValueError("x: expected [n], received\n  [2, 3]"))
+      'x: expected [n], received [2, 3]'
+      >>> print(one_line("caf\udce9\x1b.png"))
+      caf\udce9\x1b.png
+    """
+    is_error = isinstance(value, BaseException)
+    text = (cause(value) or type(value).__name__) if is_error else str(value)
+    return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], " ".join(text.split()))
 
 
 def drawable(text: str) -> str:
@@ -179,3 +281,23 @@ def _drawn(character: str) -> str:
         return "\ufffd"
     # Marks of direction and joining, which have no shape of their own.
     return "" if category == "Cf" else character
+
+
+def percent_text(share: float, interval: tuple[float, float]) -> str:
+    """A share and its interval in percent, such as `5.00 % [3.10, 7.90]`.
+
+    Example:
+      >>> percent_text(0.05, (0.0164, 0.1128))
+      '5.00 % [1.64, 11.28]'
+    """
+    return f"{100 * share:.2f} % {interval_text(interval)}"
+
+
+def interval_text(interval: tuple[float, float]) -> str:
+    """An interval of shares in percent, such as `[3.10, 7.90]`."""
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
+def p_text(value: float) -> str:
+    """A p-value with four decimals, such as `0.0312` or `< 0.0001`."""
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"

@@ -1,6 +1,9 @@
 """Images and labels from an npz file."""
 
+import os
 import pathlib
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -9,66 +12,181 @@ from btcp_tf.data import folders
 from btcp_tf.data.images import are_images
 from btcp_tf.data.splits import Source, Split
 
+_NPZ_PARTS = "(train|val|valid|validation|test)"
+
+_NPZ_NAME = re.compile(
+    rf"(x|images?|y|labels?)_{_NPZ_PARTS}|{_NPZ_PARTS}_(x|images?|y|labels?)", re.IGNORECASE
+)
+
+
+def npz_names(path: pathlib.Path, held: Sequence[str]) -> dict[str, str]:
+    """How a file calls its arrays `x_train`, `y_train`, `x_val` and so on.
+
+    Args:
+      path: The file, for errors.
+      held: Names of its arrays: those, or as MedMNIST has them (`train_images`, `train_labels`), in
+        small letters or not.
+
+    Returns:
+      Its names by ours. Other arrays are left out.
+
+    Raises:
+      ValueError: If two of them stand for one.
+    """
+    found: dict[str, str] = {}
+    for name in held:
+        if match := _NPZ_NAME.fullmatch(name):
+            kind, part = (match[1] or match[4]).lower(), (match[2] or match[3]).lower()
+            own = f"{'x' if kind[0] in 'xi' else 'y'}_{'val' if part[0] == 'v' else part}"
+            if own in found:
+                raise ValueError(
+                    f"{path}: expected {own} once, received the arrays {found[own]} and {name}"
+                )
+            found[own] = name
+    return found
+
 
 def read_npz(path: pathlib.Path) -> Source:
-    arrays = read_arrays(path, "data_dir: expected an npz file with x_train")
+    arrays = read_arrays(path)
+    names = npz_names(path, list(arrays))
     parts = {"train": "train", "test": "test"}
-    if {"x_val", "y_val"} & arrays.keys():
+    if {"x_val", "y_val"} & names.keys():
         parts["validation"] = "val"
     wanted = [f"{letter}_{part}" for part in parts.values() for letter in "xy"]
-    if not arrays.keys() >= set(wanted):
+    if not names.keys() >= set(wanted):
         held = ", ".join(arrays) or "none"
-        raise ValueError(f"{path}: expected the arrays {', '.join(wanted)}, received {held}")
-    supplied = {
-        part: _npz_split(path, f"x_{key}", arrays[f"x_{key}"], f"y_{key}", arrays[f"y_{key}"])
+        raise ValueError(
+            f"{path}: expected the arrays {', '.join(wanted)} (or {_medmnist(wanted)}), received "
+            f"{held}; numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...) names "
+            "them so"
+        )
+    images = {
+        part: _npz_images(f"{path}: {names[f'x_{key}']}", arrays[names[f"x_{key}"]])
         for part, key in parts.items()
     }
-    shapes = {part: split.images.shape[1:] for part, split in supplied.items()}
+    shapes = {part: array.shape[1:] for part, array in images.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"{path}: expected images of one shape, received {shapes}")
+    labels = {}
+    for part, key in parts.items():
+        x, y = names[f"x_{key}"], names[f"y_{key}"]
+        labels[f"{path}: {y}"] = _npz_labels(f"{path}: {y}", arrays[y], x, len(images[part]))
+    class_names, numbers, notes = _npz_classes(path, labels, arrays.get("class_names"))
+    supplied = {
+        part: Split(images[part], number) for part, number in zip(parts, numbers, strict=True)
+    }
+    return Source(class_names, supplied, notes)
 
-    classes = np.unique(supplied["train"].labels)
-    names = arrays.get("class_names", np.arange(max(len(classes), 2)).astype(str))
+
+def _medmnist(names: Sequence[str]) -> str:
+    kinds = {"x": "images", "y": "labels"}
+    return ", ".join(f"{part}_{kinds[kind]}" for kind, _, part in (n.partition("_") for n in names))
+
+
+def _npz_images(where: str, images: np.ndarray) -> np.ndarray:
+    """Images of one part `[n, height, width, 1 or 3]`; `where` is the file and the array."""
+    if are_images(images):
+        return images if images.ndim == 4 else images[..., None]
+    remedy = ""
+    if images.dtype == np.uint8 and images.ndim == 4 and images.shape[1] in (1, 3):
+        remedy = "; numpy.moveaxis(x, 1, -1) brings the channels to the end"
+    elif images.dtype.kind in "biuf" and images.dtype != np.uint8 and np.isfinite(images).all():
+        times = "255 * " if images.max(initial=0) <= 1 else ""
+        remedy = f"; save pixels from 0 to 255, such as numpy.rint({times}x).astype('uint8')"
+    raise ValueError(
+        f"{where}: expected uint8 [n, height, width] or [n, height, width, 1 or 3], received "
+        f"{_told(images)}{remedy}"
+    )
+
+
+def _npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarray:
+    """Labels of one part `[n]` as they are meant: int64, or words.
+
+    Args:
+      where: The file and the array, for errors.
+      labels: Whole numbers of any type, booleans, words, or one-hot rows.
+      x_name: The array of their images, for errors.
+      n: How many images there are.
+    """
+    from btcp_tf.data.input_checks import class_numbers
+
+    received = _told(labels)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    elif labels.ndim == 2:
+        labels = class_numbers(labels, labels.shape[1], where)
+    if labels.dtype.kind == "S":
+        labels = np.array([wording.clean(os.fsdecode(word)) for word in labels.flat], str)
+    elif labels.dtype.kind == "U":
+        labels = np.array([wording.clean(word) for word in labels.flat], str).reshape(labels.shape)
+    elif labels.dtype.kind in "bf" and not np.mod(labels, 1).any():
+        # NaN and infinity have a remainder, which is NaN.
+        labels = labels.astype(np.int64)
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU" or len(labels) != n:
+        raise ValueError(
+            f"{where}: expected a whole number, a word or a one-hot row for each of the {n} images "
+            f"in {x_name}, received {received}"
+        )
+    return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
+
+
+def _npz_classes(
+    path: pathlib.Path, labels: Mapping[str, np.ndarray], names: np.ndarray | None
+) -> tuple[tuple[str, ...], list[np.ndarray], tuple[str, ...]]:
+    """Class names, the labels of each part as int64 from 0 on, and notes.
+
+    Args:
+      path: The file, for errors.
+      labels: From `_npz_labels` by file and array, those of the training images first.
+      names: The file's `class_names`, if it has any.
+    """
+    (train_key, train), *_ = labels.items()
+    if len({array.dtype.kind for array in labels.values()}) > 1:
+        kinds = ", ".join(f"{key} {array.dtype}" for key, array in labels.items())
+        raise ValueError(f"{path}: expected labels of one kind in all parts, received {kinds}")
+    given = None if names is None else _npz_class_names(path, names)
+    present = np.unique(train)
+    if train.dtype.kind == "U":
+        # In the order of folders of these names, where the file does not say another.
+        known = np.array(list(map(wording.clean, given)) if given else present, str)
+        told, remedy = folders.some(known.tolist(), 10), ""
+    else:
+        # Some count from 1: not so with a class that no training image has.
+        first = int(len(present) > 1 and np.array_equal(present, 1 + np.arange(len(present))))
+        known = first + np.arange(max(len(given or present), 2))
+        told = f"from {known[0]} to {known[-1]}"
+        remedy = "; numpy.unique(y_train, return_inverse=True)[1] numbers them so"
+    if given and len(given) != len(present):
+        raise ValueError(
+            f"{path}: class_names: expected a name for each of the {len(present)} classes in "
+            f"{train_key.removeprefix(f'{path}: ')}, received {len(given)}"
+        )
+    if len(known) < 2 or not np.array_equal(np.sort(known), present):
+        received = folders.some([str(label) for label in present], 10)
+        raise ValueError(
+            f"{train_key}: expected at least 2 classes, each label {told} at least once, received "
+            f"{received}" + (remedy if len(present) > 1 else "")
+        )
+    for key, array in labels.items():
+        if len(strange := np.setdiff1d(array, known)):
+            shown = folders.some([str(label) for label in strange])
+            raise ValueError(f"{key}: expected labels {told}, received {shown}")
+    number = {label: row for row, label in enumerate(known.tolist())}
+    numbers = [
+        np.array([number[label] for label in array.tolist()], np.int64) for array in labels.values()
+    ]
+    starts_at_one = train.dtype.kind != "U" and known[0] == 1
+    notes = (f"labels count from 1 in {path.name}: answer 0 is class 1",) if starts_at_one else ()
+    return given or tuple(str(label) for label in known), numbers, notes
+
+
+def _npz_class_names(path: pathlib.Path, names: np.ndarray) -> tuple[str, ...]:
+    if names.dtype.kind == "S":
+        names = np.array([os.fsdecode(word) for word in names.flat], str).reshape(names.shape)
     if names.ndim != 1 or names.dtype.kind != "U":
         raise ValueError(f"{path}: class_names: expected words [classes], received {_told(names)}")
     wording.class_names(names.tolist(), f"{path}: class_names")
-    if len(names) != len(classes) and "class_names" in arrays:
-        raise ValueError(
-            f"{path}: class_names: expected a name for each of the {len(classes)} classes in "
-            f"y_train, received {len(names)}"
-        )
-    known = np.arange(len(names))
-    if len(names) < 2 or not np.array_equal(classes, known):
-        raise ValueError(
-            f"{path}: y_train: expected at least 2 classes, each label from 0 to {len(names) - 1} "
-            f"at least once, received {folders.some([str(label) for label in classes], 10)}"
-        )
-    for part, key in parts.items():
-        strange = np.setdiff1d(supplied[part].labels, known)
-        if len(strange):
-            raise ValueError(
-                f"{path}: y_{key}: expected labels from 0 to {len(names) - 1}, received "
-                f"{folders.some([str(label) for label in strange])}"
-            )
-    return Source(tuple(str(name) for name in names), supplied)
-
-
-def _npz_split(
-    path: pathlib.Path, x_key: str, images: np.ndarray, y_key: str, labels: np.ndarray
-) -> Split:
-    if not are_images(images):
-        raise ValueError(
-            f"{path}: {x_key}: expected uint8 [n, height, width] or [n, height, width, 1 or 3], "
-            f"received {_told(images)}"
-        )
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) != len(images):
-        raise ValueError(
-            f"{path}: {y_key}: expected a whole number for each of the {len(images)} images in "
-            f"{x_key}, received {_told(labels)}"
-        )
-    return Split(images if images.ndim == 4 else images[..., None], labels.astype(np.int64))
+    return tuple(names.tolist())
 
 
 def _told(array: np.ndarray) -> str:
@@ -80,12 +198,8 @@ def _told(array: np.ndarray) -> str:
     return words
 
 
-def read_arrays(path: pathlib.Path, expected: str, remedy: str = "") -> dict[str, np.ndarray]:
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     """All arrays of an npz file."""
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{expected}, received {wording.quoted(str(path))}, which is no file{remedy}"
-        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

@@ -16,7 +16,7 @@ import numpy as np
 from btcp_tf.core import wording
 from btcp_tf.core.config import OWN_DATA
 from btcp_tf.data import folders, prepared
-from btcp_tf.data.arrays import read_arrays, read_npz
+from btcp_tf.data.arrays import npz_names, read_arrays, read_npz
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.images import are_images, convert
 from btcp_tf.data.splits import Dataset, Source, Split, draw_test, fingerprint_of, split_train
@@ -35,11 +35,35 @@ def check_name(name: str, data_dir: str) -> None:
         raise ValueError(
             f"dataset: expected one of {', '.join((*DATASETS, *OWN_DATA))}, or a name with "
             f"<name>/<version>/dataset_info.json in {prepared.prepared_root(data_dir)}, received "
-            + (
-                wording.quoted(name) + wording.suggestion(name, (*DATASETS, *OWN_DATA))
-                if name
-                else "none"
-            )
+            + (wording.quoted(name) if name else "none")
+            + (_own_data_hint(name or data_dir) or wording.suggestion(name, (*DATASETS, *OWN_DATA)))
+        )
+
+
+def _own_data_hint(path: str) -> str:
+    """How to name one's own data, where it is at the path that stands for it; else ""."""
+    place = pathlib.Path(path).expanduser()
+    is_npz = place.suffix == ".npz" and place.is_file()
+    is_folder = place.is_dir() and folders.class_folders(place)
+    # Of prepared data sets only the name is missing.
+    if not path or not (is_npz or is_folder) or any(place.glob("*/*/dataset_info.json")):
+        return ""
+    kind = "npz" if is_npz else "folder"
+    return f"; --dataset={kind} --data_dir={place} reads the images in there"
+
+
+def check_place(name: str, data_dir: str) -> None:
+    """FileNotFoundError where one's own data, `load`'s "folder" or "npz", is not there."""
+    path = pathlib.Path(data_dir).expanduser()
+    if name == "folder" and not path.is_dir():
+        raise FileNotFoundError(
+            f"data_dir: expected a folder with a folder for each class, received {path}, which is "
+            + ("a file" if path.exists() else "not there")
+        )
+    if name == "npz" and not path.is_file():
+        raise FileNotFoundError(
+            f"data_dir: expected an npz file with x_train, received {wording.quoted(str(path))}, "
+            + ("which is a folder" if path.is_dir() else "which is not there")
         )
 
 
@@ -89,13 +113,18 @@ def load(
         - "folder": PNG, JPEG and BMP files in one folder for each class. The
           class folders are in `data_dir`, or in its sub-folders `train`, `val`
           (or `validation`, `valid`) and `test`, of which `train` alone must be
-          there. Images are gray if all files are, else color; transparency is
-          dropped. Hidden files, and files beside the class folders, are not
-          read;
+          there. Images are gray if all files are, else color; of what is
+          transparent the color is taken, which a note says, and an animated
+          PNG is no whole image. Hidden files, what systems leave by themselves (`__MACOSX`,
+          `Thumbs.db`, `desktop.ini`), and files beside the class folders, are
+          not read;
         - "npz": a file with uint8 images `[n, height, width]` or `[n, height,
-          width, 1 or 3]` as `x_train`, `x_test` and perhaps `x_val`, whole
-          numbers `[n]` or `[n, 1]` from 0 on as `y_train`, `y_test` and
-          `y_val`, and perhaps words `[classes]` as `class_names`.
+          width, 1 or 3]` as `x_train`, `x_test` and perhaps `x_val`, their
+          labels as `y_train`, `y_test` and `y_val`, and perhaps words
+          `[classes]` as `class_names`; or with the names of MedMNIST, such as
+          `train_images` and `train_labels`. Labels are whole numbers from 0, or
+          else from 1, on, of any type, or words, `[n]` or `[n, 1]`; or one-hot
+          rows `[n, classes]`.
       data_dir: That folder or file; otherwise the folder of prepared
         tensorflow-datasets data. Default: the environment's TFDS_DATA_DIR, else
         ~/tensorflow_datasets. Without a prepared copy there, a data set in
@@ -117,7 +146,9 @@ def load(
         above, a class has no training image, classes are fewer than two or
         differ between splits, or too few images are asked for.
     """
+    folders.check_bad_files(bad_files)
     check_name(name, data_dir)
+    check_place(name, data_dir)
     if name == "folder":
         source = folders.read_folder(pathlib.Path(data_dir).expanduser(), size, bad_files, verbose)
     elif name == "npz":
@@ -202,6 +233,19 @@ def _load_digits() -> Source:
     return Source(names, {"train": train, "test": test})
 
 
+def check_images(name: str, data_dir: str) -> None:
+    """FileNotFoundError for a name that `load_images` cannot know, or a path that is not there."""
+    path = pathlib.Path(name).expanduser()
+    if not (
+        name in DATASETS or path.is_dir() or path.is_file() or prepared.is_prepared(name, data_dir)
+    ):
+        raise FileNotFoundError(
+            f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images, "
+            f"received {wording.quoted(name)}, which is no file"
+            + wording.suggestion(name, DATASETS)
+        )
+
+
 def load_images(
     name: str,
     data_dir: str,
@@ -215,7 +259,8 @@ def load_images(
     Args:
       name: A name in `DATASETS` or of another data set that is prepared in `data_dir`, for the
         test set; or the path of an npz file with uint8 images `[n, height, width]` or `[n, height,
-        width, channels]` under the key `x_test`, `images` or `x`, or as its only array of images;
+        width, channels]` under the key `x_test` (or `test_images`), `images` or `x`, or as its only
+        array of images;
         or of a folder as in `load`, for its test folder if there is one, or of a folder of image
         files.
       data_dir: As in `load`: the folder of prepared data sets.
@@ -230,6 +275,8 @@ def load_images(
       FileNotFoundError: If there is no such file, or as in `load`.
       ValueError: If the file or folder holds no images, or as in `load`.
     """
+    folders.check_bad_files(bad_files)
+    check_images(name, data_dir)
     if name in DATASETS or prepared.is_prepared(name, data_dir):
         size = None if name in DATASETS else shape[:2]
         test = load(name, data_dir, max_test_images=limit, size=size).test
@@ -247,13 +294,10 @@ def load_images(
         if not len(images):
             raise ValueError(f"{path}: expected image files, received none")
         return images
-    arrays = read_arrays(
-        path,
-        f"ood: expected one of {', '.join(DATASETS)}, an npz file or a folder of images",
-        wording.suggestion(name, DATASETS),
-    )
+    arrays = read_arrays(path)
     found = [key for key, array in arrays.items() if are_images(array)]
-    key = next((key for key in ("x_test", "images", "x") if key in found), "")
+    own = npz_names(path, found).get("x_test", "x_test")
+    key = next((key for key in (own, "images", "x") if key in found), "")
     if not key and len(found) == 1:
         key = found[0]
     if not key:

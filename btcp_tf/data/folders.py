@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import PIL.Image
 
 
+def check_bad_files(word: str) -> None:
+    if word not in (known := ("fail", "skip")):
+        raise ValueError(wording.expected_one_of("bad_files", known, word))
+
+
 def read_folder(
     root: pathlib.Path, size: tuple[int, int] | None, bad_files: str, verbose: int
 ) -> Source:
@@ -32,9 +37,12 @@ def read_folder(
     }
     names = found_names["train"][0]
     if len(names) < 2:
+        inner = folders["train"][0] if names else None
+        wrapped = inner is not None and len(class_folders(inner)) > 1
         raise ValueError(
             f"{splits['train']}: expected a folder for each of at least 2 classes, received "
             f"{', '.join(names) or 'none'}"
+            + (f"; --data_dir={inner} reads the folders in there" if wrapped else "")
         )
     for part, (part_names, _) in found_names.items():
         here = set(part_names)
@@ -46,11 +54,9 @@ def read_folder(
                 f"{splits[part]}: expected the classes of {splits['train']}, received "
                 + " and ".join(received)
             )
-    files = [
-        file
-        for found in folders.values()
-        for file in in_turn([visible_entries(folder) for folder in found])
-    ]
+    held = {part: [visible_entries(folder) for folder in found] for part, found in folders.items()}
+    _refuse_nested(root, [path for groups in held.values() for group in groups for path in group])
+    files = [file for groups in held.values() for file in in_turn(groups)]
     _refuse_empty(folders, files)
     images, files, notes = decode_all(root, files, size, None, bad_files, verbose)
     _refuse_empty(folders, files)
@@ -67,11 +73,6 @@ def read_folder(
 
 def split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
     """Folders of class folders by what they are for: `root` alone, or its train and others."""
-    if not root.is_dir():
-        raise FileNotFoundError(
-            f"data_dir: expected a folder with a folder for each class, received {root}, which is "
-            + ("a file" if root.exists() else "not there")
-        )
     # A class may be called train, too, but its folder holds images.
     if not ((root / "train").is_dir() and class_folders(root / "train")):
         return {"train": root}
@@ -87,12 +88,30 @@ def split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
     return {part: splits[part] for part in ("train", "validation", "test") if part in splits}
 
 
+_CLUTTER = (
+    "__macosx",
+    "thumbs.db",
+    "ehthumbs.db",
+    "desktop.ini",
+    "$recycle.bin",
+    "system volume information",
+    "@eadir",
+    "lost+found",
+)
+"""Small letters of what systems, archives and network disks leave in folders by themselves."""
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a file or folder is none of the user's own, by its name."""
+    return name.startswith(".") or name.lower() in _CLUTTER
+
+
 def visible_entries(folder: pathlib.Path) -> list[pathlib.Path]:
     # Neither pipes nor sockets: to open one can wait for ever.
     return sorted(
         path
         for path in folder.iterdir()
-        if not path.name.startswith(".") and (path.is_dir() or path.is_file() or path.is_symlink())
+        if not _is_hidden(path.name) and (path.is_dir() or path.is_file() or path.is_symlink())
     )
 
 
@@ -110,13 +129,26 @@ def in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
     return [groups[number][rank] for _, number, rank in sorted(places)]
 
 
+def _refuse_nested(root: pathlib.Path, paths: Sequence[pathlib.Path]) -> None:
+    nested = [str(path.relative_to(root)) for path in paths if path.is_dir()]
+    if nested:
+        raise ValueError(
+            f"{root}: expected images and no folders in the class folders, received the folders "
+            f"{some(nested)}; move their images up to their class, or name with --data_dir a "
+            "folder whose own folders are the classes"
+        )
+
+
 def _refuse_empty(
     folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
 ) -> None:
     used = {file.parent for file in files}
     empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
     if empty:
-        raise ValueError(f"expected images in each class folder, received none in {some(empty)}")
+        raise ValueError(
+            f"expected images in each class folder, received none in {some(empty)}; put some in, "
+            "or remove the folder"
+        )
 
 
 def some(words: Sequence[str], most: int = 5) -> str:
@@ -165,14 +197,22 @@ def decode_all(
         size = height, width
     channels = channels or max((shape[2] for shape in shapes.values()), default=1)
     images = np.zeros((len(files), *size, channels), np.uint8)
+    transparent = 0
     bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
     for row, file in enumerate(files):
         if file in shapes:
             with _noted(file, bad), _opened(file) as image:
                 images[row] = _pixels(image, (*size, channels))
+                transparent += _is_transparent(image)
         bar.update(row + 1)
+    notes = []
+    if transparent:
+        notes.append(
+            f"{transparent:,} of {len(files):,} images have transparent parts, of which the colors "
+            "below are taken"
+        )
     if not bad:
-        return images, list(files), ()
+        return images, list(files), tuple(notes)
     told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
     count = f"{len(bad):,} of {len(files):,} files"
     if bad_files == "fail":
@@ -183,7 +223,7 @@ def decode_all(
     note = f"{count} are no whole images and were skipped (bad_files)"
     warnings.warn(f"{root}: {note}: {', '.join(told)}", stacklevel=4)
     rows = [row for row, file in enumerate(files) if file not in bad]
-    return images[rows], [files[row] for row in rows], (note,)
+    return images[rows], [files[row] for row in rows], (*notes, note)
 
 
 _ORIENTATION = 0x0112
@@ -220,7 +260,16 @@ def _opened(file: pathlib.Path) -> "Iterator[PIL.Image.Image]":
         if image.mode not in (*_GRAY, *_COLOR):
             # Pillow would cut 16 bits off at 255.
             raise ValueError(f"expected 8 bits a channel, received the mode {image.mode}")
+        # Not so of JPEG: phones put a small copy or a map of depths behind a photo.
+        if image.format == "PNG" and getattr(image, "is_animated", False):
+            raise ValueError("expected one picture, received an animation")
         yield image
+
+
+def _is_transparent(image: "PIL.Image.Image") -> bool:
+    return image.has_transparency_data and bool(
+        (np.asarray(image.convert("RGBA"))[..., 3] < 255).any()
+    )
 
 
 def read_image(
@@ -246,6 +295,8 @@ def read_image(
 def files_below(folder: str | os.PathLike) -> Iterator[str]:
     """Paths, relative to `folder`, of the visible files in it and in its visible sub-folders.
 
+    What systems leave by themselves, such as `Thumbs.db`, is not visible.
+
     Name by name in the order of code points, a sub-folder's files in its place; one folder's names
     are in memory at a time for each level. Links to folders are followed, but not into a folder
     that they are in. Pipes and sockets are left out, links to what is not there are not: whoever
@@ -265,7 +316,7 @@ def files_below(folder: str | os.PathLike) -> Iterator[str]:
             visible = sorted(
                 (entry.name, os.path.isdir(entry))
                 for entry in entries
-                if not entry.name.startswith(".")
+                if not _is_hidden(entry.name)
                 and (entry.is_symlink() or entry.is_dir() or entry.is_file())
             )
         for name, is_folder in visible:

@@ -19,7 +19,12 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def are_image_sizes(shape: Sequence[int | None]) -> bool:
-    """Whether inputs of this shape are gray or color images of one size."""
+    """Whether inputs of this shape are gray or color images of one size.
+
+    Example:
+      >>> are_image_sizes((28, 28, 1)), are_image_sizes((None, None, 3))
+      (True, False)
+    """
     return len(shape) == 3 and shape[2] in (1, 3) and all(shape[:2])
 
 
@@ -28,7 +33,12 @@ PIXELS = {"0_255": (1.0, 0.0), "0_1": (1.0 / 255, 0.0), "-1_1": (2.0 / 255, -1.0
 
 
 def scaled(images: np.ndarray, pixels: str) -> np.ndarray:
-    """uint8 images as float32 on a scale of `PIXELS`, as Keras' Rescaling has them."""
+    """uint8 images as float32 on a scale of `PIXELS`, as Keras' Rescaling has them.
+
+    Example:
+      >>> scaled(np.array([[[0, 255]]], np.uint8), "-1_1").tolist()
+      [[[-1.0, 1.0]]]
+    """
     scale, offset = PIXELS[pixels]
     return images.astype(np.float32) * np.float32(scale) + np.float32(offset)
 
@@ -49,6 +59,11 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
 
     Raises:
       ValueError: If these are no such images, or no such shape.
+
+    Example:
+      >>> color = np.full((1, 2, 2, 3), 200, np.uint8)
+      >>> convert(color, (4, 4, 1)).shape
+      (1, 4, 4, 1)
     """
     if not are_images(images):
         raise ValueError(

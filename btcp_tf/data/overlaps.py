@@ -49,6 +49,11 @@ def sample_hashes(x: Any) -> np.ndarray:
 
     Raises:
       ValueError: If x has no axis of samples.
+
+    Example:
+      >>> first, second = sample_hashes(np.array([[0, 255], [0, 255]], np.uint8))
+      >>> bool(first == second)
+      True
     """
     samples = metrics.array("x", x)
     if not samples.ndim:

@@ -1,4 +1,4 @@
-"""What a run decided: exported method, threshold, and why (`decision.json`)."""
+"""What a run's SavedModel answers and accepts, and why: `decision.json`, written and read."""
 
 import dataclasses
 import json
@@ -6,7 +6,8 @@ import os
 
 from btcp_tf import thresholds
 from btcp_tf.core import files
-from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation import keys, predictions
+from btcp_tf.evaluation.keys import CALIBRATION, Predictor
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.thresholds import Threshold
 
@@ -14,32 +15,46 @@ DECISION_FILE = "decision.json"
 """In a run's folder: the threshold of its SavedModel and where its calibration rows are."""
 
 NOT_EXPORTED = "not exported"
-"""How the words begin that stand in the place of a SavedModel's path."""
+"""Start of the text that stands in the place of a SavedModel's path."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What a run's SavedModel accepts."""
+    """What a run's SavedModel answers and accepts."""
 
     threshold: Threshold
-    predictor: str
-    """Whose answers: "frozen", or a word such as "btcp_finetuned"."""
+    predictor: Predictor
+    """Whose answers."""
     method: str
     """Whose u: a column of `calibration`."""
     calibration: Predictions
-    """Answers to the calibration set."""
+    """Answers to the calibration set, on which the threshold was chosen."""
     reason: str = ""
-    """Why these; "": it was not said."""
-
-    @property
-    def stage(self) -> str:
-        """ "frozen" or "finetuned"."""
-        return "finetuned" if self.predictor.endswith("_finetuned") else "frozen"
+    """Why this predictor and method; "": unknown."""
 
     def of(self, saved_model: str) -> str:
         """Where the SavedModel is, and whose u it answers; or why there is none."""
-        whose = f" (u of {self.method}, {self.stage} classifier)"
+        whose = f" (u of {self.method}, {self.predictor.stage} classifier)"
         return saved_model + ("" if saved_model.startswith(NOT_EXPORTED) else whose)
+
+
+def save_decision(folder: str | os.PathLike, decision: Decision, saved_model: str) -> None:
+    """Writes a run's `decision.json`; the calibration rows have a file of their own.
+
+    Args:
+      folder: The run's folder.
+      decision: What was decided.
+      saved_model: Path of the SavedModel, or why there is none.
+    """
+    content = {
+        "threshold": dataclasses.asdict(decision.threshold),
+        "predictions": keys.predictions_file(CALIBRATION, decision.predictor),
+        "column": decision.method,
+        "reason": decision.reason,
+        "saved_model": saved_model,
+    }
+    with files.atomic_path(files.as_path("folder", folder) / DECISION_FILE) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def load_decision(folder: str | os.PathLike) -> Decision | None:
@@ -79,12 +94,7 @@ def load_decision(folder: str | os.PathLike) -> Decision | None:
             f"{file}: expected an uncertainty column {method}, received "
             f"{', '.join(calibration.uncertainty)}"
         )
-    predictor = name.removeprefix("predictions_calibration").removesuffix(".npz").lstrip("_")
+    predictor = keys.predictor_of_file(name, CALIBRATION)
     reason = content.get("reason", "")
-    return Decision(
-        threshold,
-        predictor or "frozen",
-        method,
-        calibration,
-        reason if isinstance(reason, str) else "",
-    )
+    reason = reason if isinstance(reason, str) else ""
+    return Decision(threshold, predictor, method, calibration, reason)

@@ -1,8 +1,12 @@
 """Has something changed since the threshold was chosen? Tests of two samples, and of a promise.
 
-Functions of plain arrays: a baseline, such as the calibration set, and what came later. NumPy and
-SciPy's special functions alone. What the answers mean for a threshold is said in `btcp_tf.monitor`.
+Functions of plain arrays: a baseline, such as the calibration set, and what came later.
+`decisions.monitoring` draws the conclusions for a threshold.
 """
+
+# scipy.special alone: scipy.stats, which has some of these tests, takes a second to import, and the
+# commands that read saved files start in less. The formulas below are a few lines each; the tests
+# compare them with scipy.stats.
 
 import math
 from collections.abc import Sequence
@@ -13,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.thresholds import clopper_pearson as clopper_pearson
 
 
 class Psi(NamedTuple):
@@ -49,6 +54,12 @@ def quantile_edges(values: ArrayLike, bins: int = 10) -> np.ndarray:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> quantile_edges(np.arange(100), bins=4).tolist()
+      [24.0, 49.0, 74.0]
+      >>> quantile_edges([0, 0, 0, 0, 1], bins=2).tolist()
+      [0.0]
     """
     bins = metrics.whole_number("bins", bins, "a whole number >= 2", 2)
     values = _sample("values", values)
@@ -69,6 +80,12 @@ def psi(baseline: ArrayLike, production: ArrayLike, *, bins: int = 10) -> Psi:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> same = psi(np.arange(1000), np.arange(1000) + 2)
+      >>> moved = psi(np.arange(1000), np.arange(1000) + 200)
+      >>> same.p_value > 0.9, moved.p_value < 1e-4
+      (True, True)
     """
     baseline, production = _sample("baseline", baseline), _sample("production", production)
     edges = quantile_edges(baseline, bins)
@@ -93,6 +110,10 @@ def psi_of_counts(baseline: ArrayLike, production: ArrayLike) -> Psi:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> round(psi_of_counts([50, 50], [80, 20]).value, 3)
+      0.406
 
     Source: Yurdakul, Statistical Properties of Population Stability Index, 2018; Jeffreys, An
     Invariant Form for the Prior Probability in Estimation Problems, 1946.
@@ -138,6 +159,11 @@ def ks(baseline: ArrayLike, production: ArrayLike, *, level: float = 0.95) -> Ks
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> result = ks(np.arange(100) / 100, np.arange(100) / 200)
+      >>> result.distance, result.p_value < 1e-4
+      (0.5, True)
 
     Source: Smirnov, Table for Estimating the Goodness of Fit of Empirical Distributions, 1948;
     Massart, The Tight Constant in the Dvoretzky-Kiefer-Wolfowitz Inequality, 1990.
@@ -196,6 +222,11 @@ def mix(baseline: ArrayLike, production: ArrayLike) -> Mix:
     Raises:
       ValueError: If an argument is not as described.
 
+    Example:
+      >>> result = mix([90, 20, 1], [95, 30, 0])
+      >>> result.degrees, result.pooled
+      (1, (1, 2))
+
     Source: Pearson, On the Criterion, 1900; Cochran, Some Methods for Strengthening the Common
     Chi-Squared Tests, 1954.
     """
@@ -243,6 +274,11 @@ def rates(baseline: tuple[int, int], production: tuple[int, int], *, level: floa
     Raises:
       ValueError: If an argument is not as described.
 
+    Example:
+      >>> result = rates((10, 100), (40, 200))
+      >>> result.production, round(result.p_value, 3)
+      (0.2, 0.032)
+
     Source: Fisher, The Logic of Inductive Inference, 1935.
     """
     intervals = [clopper_pearson(*pair, level=level) for pair in (baseline, production)]
@@ -260,33 +296,15 @@ def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
     return -special.betaln(k + 1, n - k + 1) - math.log(n + 1)
 
 
-def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share, of `count` rows among `rows` independent ones.
-
-    Args:
-      count: From 0 to `rows`.
-      rows: At least 1.
-      level: Probability of covering the share is at least so, in (0, 1).
-
-    Raises:
-      ValueError: If an argument is not as described.
-
-    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
-    """
-    check_probability("level", level)
-    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
-    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
-    tail = (1 - level) / 2
-    low = special.betaincinv(count, rows - count + 1, tail) if count else 0.0
-    high = special.betaincinv(count + 1, rows - count, 1 - tail) if count < rows else 1.0
-    return float(low), float(high)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values of checks that are made together: those <= alpha are findings.
 
     The probability that any of the findings is a false alarm is then at most alpha, however the
     checks depend on one another.
+
+    Example:
+      >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03, 0.005])]
+      [0.03, 0.06, 0.06, 0.02]
 
     Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
     """
@@ -317,6 +335,11 @@ def rate_test(errors: int, rows: int, risk: float) -> RateTest:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> test = rate_test(errors=12, rows=100, risk=0.05)
+      >>> round(test.above, 4), round(test.below, 4)
+      (0.0043, 0.9985)
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
     """
@@ -353,6 +376,13 @@ def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> blocks([0, 1] * 5).changes
+      9
+      >>> result = blocks([0] * 20 + [1] * 20)
+      >>> result.changes, result.expected, result.p_value < 1e-9
+      (1, 20.0, True)
 
     Source: Wald and Wolfowitz, On a Test Whether Two Samples Are from the Same Population, 1940;
     Besag and Clifford, Sequential Monte Carlo p-values, 1991; McDiarmid, On the Method of Bounded
@@ -438,6 +468,10 @@ def evidence(is_error: ArrayLike, risk: float) -> np.ndarray:
     Raises:
       ValueError: If an argument is not as described.
 
+    Example:
+      >>> evidence(np.array([True] * 3), risk=0.05).round(1).tolist()
+      [2.2, 10.9, 77.8]
+
     Source: Ville, Étude critique de la notion de collectif, 1939; Shin, Ramdas and Rinaldo,
     E-detectors, 2024; Ramdas, Grünwald, Vovk and Shafer, Game-Theoretic Statistics and Safe
     Anytime-Valid Inference, 2023.
@@ -490,6 +524,11 @@ def first_break(is_error: ArrayLike, risk: float, *, delta: float) -> Break | No
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> is_error = np.arange(200) >= 100
+      >>> first_break(is_error, risk=0.05, delta=0.01)
+      Break(row=106, since=100)
     """
     check_probability("delta", delta)
     wrong = metrics.array("is_error", is_error)
@@ -525,6 +564,11 @@ def anytime_interval(
 
     Raises:
       ValueError: If an argument is not as described.
+
+    Example:
+      >>> low, high = anytime_interval([5], [100], delta=0.05)
+      >>> print(f"{low[0]:.3f} {high[0]:.3f}")
+      0.008 0.152
 
     Source: Robbins, Statistical Methods Related to the Law of the Iterated Logarithm, 1970; Howard,
     Ramdas, McAuliffe and Sekhon, Time-Uniform, Nonparametric, Nonasymptotic Confidence Sequences,

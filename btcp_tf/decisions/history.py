@@ -1,4 +1,4 @@
-"""What was judged before: the memory of `btcp_tf.monitor`, which stands in its `monitor.json`.
+"""What `btcp_tf.monitor` tested before, as its `monitor.json` keeps it.
 
 A test in the order of rows holds however often one looks, but only if the rows that were judged
 keep their places. A test of a fixed sample holds for one look. Both are about earlier looks, so a
@@ -36,6 +36,11 @@ class History:
     """The fixed samples that were tested, each once, as `sample_digest`."""
     stream: Stream | None = None
     """None: no test in the order of rows."""
+
+    @property
+    def earlier_looks(self) -> int:
+        """Tests of other rows or limits before a test of a fixed sample, which is the last one."""
+        return len(self.samples) - 1 + (self.stream is not None)
 
     def with_sample(self, digest: str) -> "History":
         """With one more look at a fixed sample, unless it is one of those."""

@@ -1,4 +1,4 @@
-"""Whether the promised risk still holds on labeled answers."""
+"""Whether the promised error rate still holds on labeled answers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,9 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from btcp_tf.decisions import drift
-from btcp_tf.decisions.scores import Scores
-from btcp_tf.evaluation import tabular
-from btcp_tf.thresholds import Threshold
+from btcp_tf.decisions.labeled import LabeledAnswers
 
 FIXED_SAMPLE, SEQUENTIAL = "fixed sample", "sequential"
 """Tests of the promise: for one look, of rows in any order; for any number of looks, in order."""
@@ -22,7 +20,6 @@ class Promise:
 
     verdict: str
     """"broken"; "kept": shown to be so far; "open": neither is shown; "none": nothing to test."""
-    words: str
     test: str | None = None
     """`FIXED_SAMPLE` or `SEQUENTIAL`; None: nothing is tested."""
     p_value: float | None = None
@@ -42,177 +39,81 @@ class Promise:
     """The promise was shown broken at so many accepted answers with a label; None: not so, or by a
     fixed sample, which has no order."""
     row: int | None = None
-    """Row of the scores, from 0, that it was."""
+    """Row of the scores, from 0, of that answer."""
     input: str | None = None
     since: int | None = None
     """From where on it shows most clearly, counted as `broken_at`: roughly where the rate rose."""
     since_row: int | None = None
+    errors_since: int | None = None
+    """Wrong answers from `since` to `broken_at`, both included."""
     curve: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`. Empty
     where their order is not known."""
 
 
 def judge_promise(
-    scores: Scores,
-    uncertainty: np.ndarray,
-    threshold: Threshold | None,
-    labels: tuple[np.ndarray, np.ndarray] | None,
-    risk: float | None,
-    delta: float,
-    *,
-    ordered: bool = False,
+    answers: LabeledAnswers | None, limit: float | None, delta: float, *, ordered: bool = False
 ) -> Promise:
     """Whether accepted answers are wrong more often than was promised.
 
     Args:
-      scores: The answers.
-      uncertainty: Their u, `[m]` float64.
-      threshold: The threshold.
-      labels: Rows `[l]` and true classes `[l]`; None: no labels.
-      risk: Limit to test in the place of the promised one.
+      answers: Those with a label; None: there are none.
+      limit: Error rate to test; None: nothing was promised.
       delta: Probability of a false alarm, in (0, 1): over the whole stream if `ordered`, else of
         one look.
       ordered: Whether labels are in the order in which they came. If not, they are a fixed sample,
-        and no order of them gives another verdict.
+        and the verdict does not depend on their order.
     """
     drift.check_probability("delta", delta)
-    if risk is not None:
-        drift.check_probability("risk", risk)
-    limit = risk if risk is not None else threshold.target if threshold else None
-    if labels is None or not len(labels[0]):
-        return Promise("none", "There are no labels.", limit=limit)
-    rows, true = labels
-    if threshold is None or threshold.tau is None:
-        words = "no threshold" if threshold is None else "a threshold that accepts nothing"
-        return Promise("none", f"There is {words}.", limit=limit, labeled=len(rows))
-    accepted = uncertainty[rows] < threshold.tau
-    rows, wrong = rows[accepted], (scores.predicted[rows] != true)[accepted]
-    labeled, n, k = len(accepted), len(rows), int(wrong.sum())
-    if not n:
-        words = f"None of the {labeled:,} answers with a label was accepted."
-        return Promise("none", words, limit=limit, labeled=labeled)
-    result = Promise(
+    if answers is None or not answers.accepted.any():
+        return Promise("none", limit=limit, labeled=0 if answers is None else len(answers.rows))
+    wrong = answers.is_error[answers.accepted]
+    n, k = len(wrong), int(wrong.sum())
+    promise = Promise(
         "none",
-        "Nothing was promised.",
         limit=limit,
-        labeled=labeled,
+        labeled=len(answers.rows),
         accepted=n,
         errors=k,
         interval=drift.clopper_pearson(k, n),
     )
     if ordered:
-        return _judge_stream(result, scores, rows, wrong, delta)
-    return _judge_sample(result, delta)
+        return _judge_stream(promise, wrong, answers.rows[answers.accepted], delta)
+    return _judge_sample(promise, delta)
 
 
-def _observed(promise: Promise) -> str:
-    assert promise.interval is not None
-    share = percent_text(promise.errors / promise.accepted, promise.interval)
-    return (
-        f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong, "
-        f"{share}"
-    )
-
-
-def _judge_sample(result: Promise, delta: float) -> Promise:
+def _judge_sample(promise: Promise, delta: float) -> Promise:
     """The verdict on rows whose order is not known, from their counts alone."""
-    observed, limit = _observed(result), result.limit
-    if limit is None:
-        return dataclasses.replace(result, words=f"{result.words} {observed}.")
-    found = drift.rate_test(result.errors, result.accepted, limit)
-    rate = f"{100 * limit:.4g} %"
-    result = dataclasses.replace(result, test=FIXED_SAMPLE, p_value=found.above)
-    if found.above <= delta:
-        return dataclasses.replace(
-            result,
-            verdict="broken",
-            words=f"{observed}; that at most {rate} are is refuted (exact binomial test, p "
-            f"{p_text(found.above)}, false alarm at most {delta:.4g} for one look).",
-        )
-    if found.below <= delta:
-        return dataclasses.replace(
-            result,
-            verdict="kept",
-            words=f"{observed}; that the rate is at most {rate} is shown (exact binomial test, "
-            f"level {1 - delta:.4g}, for one look).",
-        )
-    return dataclasses.replace(
-        result,
-        verdict="open",
-        words=f"{observed}; so many labels neither refute nor show that at most {rate} are (exact "
-        f"binomial test, level {1 - delta:.4g}, for one look).",
-    )
+    if promise.limit is None:
+        return promise
+    test = drift.rate_test(promise.errors, promise.accepted, promise.limit)
+    verdict = "broken" if test.above <= delta else "kept" if test.below <= delta else "open"
+    return dataclasses.replace(promise, verdict=verdict, test=FIXED_SAMPLE, p_value=test.above)
 
 
-def _judge_stream(
-    result: Promise, scores: Scores, rows: np.ndarray, wrong: np.ndarray, delta: float
-) -> Promise:
+def _judge_stream(promise: Promise, wrong: np.ndarray, rows: np.ndarray, delta: float) -> Promise:
     """The verdict on accepted answers in the order of their labels, after every one of them."""
-    limit, n = result.limit, result.accepted
-    assert result.interval is not None
-    single_look, _ = result.interval
-    seen = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
-    totals = np.cumsum(wrong)[seen - 1]
-    low, high = drift.anytime_interval(totals, seen, delta=delta, scale=limit or 0.1)
-    curve = {"rows": seen, "risk": totals / seen, "low": low, "high": high}
-    observed = _observed(result)
+    limit, n = promise.limit, promise.accepted
+    counts = np.unique(np.linspace(1, n, min(n, _CURVE)).astype(np.int64))
+    errors = np.cumsum(wrong)[counts - 1]
+    low, high = drift.anytime_interval(errors, counts, delta=delta, scale=limit or 0.1)
+    curve = {"rows": counts, "risk": errors / counts, "low": low, "high": high}
     if limit is None:
-        return dataclasses.replace(result, words=f"{result.words} {observed}.", curve=curve)
+        return dataclasses.replace(promise, curve=curve)
     evidence = drift.evidence(wrong, limit)
-    curve["evidence"] = evidence[seen - 1]
-    p_value = min(1.0, 1 / float(evidence.max()))
-    result = dataclasses.replace(result, test=SEQUENTIAL, p_value=p_value, curve=curve)
-    rate = f"{100 * limit:.4g} %"
-    if (found := drift.first_break(wrong, limit, delta=delta)) is not None:
-        part = wrong[found.since : found.row + 1]
-        row, since = (int(rows[place]) for place in (found.row, found.since))
-        return dataclasses.replace(
-            result,
-            verdict="broken",
-            words=f"That at most {rate} of the accepted answers are wrong is refuted at "
-            f"accepted answer {found.row + 1:,} with a label, {name_of(scores, row)} "
-            f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). "
-            f"The errors are densest from accepted answer {found.since + 1:,} on, "
-            f"{name_of(scores, since)}: {int(part.sum()):,} wrong of {len(part):,} up to here. "
-            f"Altogether {observed}.",
-            broken_at=found.row + 1,
-            row=row,
-            input=None if scores.inputs is None else scores.inputs[row],
-            since=found.since + 1,
-            since_row=since,
-        )
-    if high[-1] <= limit:
-        words = (
-            f"{observed}; that the rate is at most {rate} is shown (at level {1 - delta:.4g}, at "
-            "whatever time one looks)."
-        )
-        return dataclasses.replace(result, verdict="kept", words=words)
-    words = (
-        f"{observed}; so many labels neither refute nor show that at most {rate} are, at whatever "
-        "time one looks."
+    curve["evidence"] = evidence[counts - 1]
+    promise = dataclasses.replace(
+        promise, test=SEQUENTIAL, p_value=min(1.0, 1 / float(evidence.max())), curve=curve
     )
-    if single_look > limit:
-        words += (
-            " A single look at these rows would refute it: the interval is for that. More labels "
-            "will tell."
-        )
-    else:
-        words += " (The interval is for a single look.)"
-    return dataclasses.replace(result, verdict="open", words=words)
-
-
-def name_of(scores: Scores, row: int) -> str:
-    where = f"row {row} of the scores"
-    return where if scores.inputs is None else f"{tabular.shown(scores.inputs[row])} ({where})"
-
-
-def percent_text(share: float, interval: tuple[float, float]) -> str:
-    return f"{100 * share:.2f} % {interval_text(interval)}"
-
-
-def interval_text(interval: tuple[float, float]) -> str:
-    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
-
-
-def p_text(value: float) -> str:
-    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
+    place = drift.first_break(wrong, limit, delta=delta)
+    if place is None:
+        return dataclasses.replace(promise, verdict="kept" if high[-1] <= limit else "open")
+    return dataclasses.replace(
+        promise,
+        verdict="broken",
+        broken_at=place.row + 1,
+        row=int(rows[place.row]),
+        since=place.since + 1,
+        since_row=int(rows[place.since]),
+        errors_since=int(wrong[place.since : place.row + 1].sum()),
+    )

@@ -1,11 +1,16 @@
-"""What a threshold was chosen on, and what a model said since: read from files, and checked.
+"""What a threshold was chosen on, and a model's answers since: read from files, and checked.
 
 A baseline is a run's folder, an exported model or a predictions file; scores are what
 `btcp_tf.predict` writes, or a predictions file of any program. Labels may come later, in a file of
 their own. The order of labels is that of a column of times, if one is named, else that of the rows.
 `btcp_tf.monitor` compares them.
+
+Three functions read such files, all through `evaluation.tabular`. `load_predictions` takes every
+column of numbers for an uncertainty; `load_answers` adds the file's decisions and what is left out;
+`load_scores` takes one uncertainty, and labels for some of the rows only.
 """
 
+import collections
 import dataclasses
 import hashlib
 import math
@@ -23,7 +28,6 @@ from btcp_tf.decisions.decision_file import DECISION_FILE
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation import predictions, results, tabular
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.evaluation.tabular import ENDINGS
 from btcp_tf.thresholds import Threshold
 
 
@@ -61,7 +65,7 @@ class Scores:
     labels: np.ndarray | None = None
     """True classes `[m]` int64, -1 where unknown; None: all are."""
     accept: np.ndarray | None = None
-    """What the scores themselves say, `[m]` bool; not used but to be compared."""
+    """The file's own column `accept`, `[m]` bool; compared with u < tau, not used."""
     classes: int | None = None
     class_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """By class number, as far as the scores name them."""
@@ -70,8 +74,13 @@ class Scores:
     times: np.ndarray | None = None
     """When each row came, `[m]` float64; only its order counts. None: unknown."""
 
+    def row_name(self, row: int) -> str:
+        """What a row is called in messages: its input, if that is known, and its number from 0."""
+        where = f"row {row} of the scores"
+        return where if self.inputs is None else f"{tabular.shown(self.inputs[row])} ({where})"
+
     def digests(self, rows: np.ndarray, labels: np.ndarray) -> list[bytes]:
-        """What tells labeled rows apart wherever they stand in a file: 32 bytes for each.
+        """A digest of each labeled row, which does not depend on its place in the file: 32 bytes.
 
         Args:
           rows: `[l]` whole numbers from 0.
@@ -113,16 +122,29 @@ def load_baseline(path: str | os.PathLike, *, column: str = "") -> Baseline:
     """
     path = files.as_path("baseline", path)
     if path.is_file():
-        found = predictions.load_predictions(path)
-        return _of_predictions(str(path), found, _choose(path, found, column))
-    decision = decision_file.load_decision(path)
-    if decision:
-        class_names = None
-        if (path / "results.json").is_file():
-            _, extra = results.load_rows(path / "results.json")
-            class_names = (extra.get("data") or {}).get("class_names")
-        found = decision.calibration
-        return _of_predictions(str(path), found, decision.method, class_names, decision.threshold)
+        predicted = predictions.load_predictions(path)
+        return _baseline(str(path), predicted, _choose_column(path, predicted, column))
+    if decision := decision_file.load_decision(path):
+        return _baseline(
+            str(path),
+            decision.calibration,
+            decision.method,
+            _class_names(path / "results.json"),
+            decision.threshold,
+        )
+    return _exported_baseline(path)
+
+
+def _class_names(file: Path) -> Sequence[str] | None:
+    """The names of classes in a run's results, if there are any."""
+    if not file.is_file():
+        return None
+    _, extra = results.load_rows(file)
+    return (extra.get("data") or {}).get("class_names")
+
+
+def _exported_baseline(path: Path) -> Baseline:
+    """The calibration answers beside an exported model."""
     try:
         model = exported.newest(path)
     except FileNotFoundError:
@@ -137,34 +159,34 @@ def load_baseline(path: str | os.PathLike, *, column: str = "") -> Baseline:
             f"{model}: expected the calibration set's answers in assets.extra, received none; "
             "name the run's folder or a predictions file instead"
         )
-    column = _choose(model, calibration, COLUMN)
+    column = _choose_column(model, calibration, COLUMN)
     threshold = thresholds.from_json(about["threshold"])
-    return _of_predictions(str(model), calibration, column, about["class_names"], threshold)
+    return _baseline(str(model), calibration, column, about["class_names"], threshold)
 
 
-def _of_predictions(
+def _baseline(
     name: str,
-    found: Predictions,
+    answers: Predictions,
     column: str,
     class_names: Sequence[str] | None = None,
     threshold: Threshold | None = None,
 ) -> Baseline:
-    classes = None if found.probs is None else found.probs.shape[1]
+    classes = None if answers.probs is None else answers.probs.shape[1]
     # As the answers of a model that was exported before names were cleaned are compared, too.
     names = tuple(wording.clean(str(name)) for name in class_names) if class_names else None
-    if class_names:
-        if classes not in (None, len(class_names)) or found.predicted.max() >= len(class_names):
+    if names:
+        if classes not in (None, len(names)) or answers.predicted.max() >= len(names):
             raise ValueError(
-                f"{name}: expected answers of {len(class_names)} classes, as many as have names, "
-                f"received {classes or int(found.predicted.max()) + 1}"
+                f"{name}: expected answers of {len(names)} classes, as many as have names, "
+                f"received {classes or int(answers.predicted.max()) + 1}"
             )
-        classes = len(class_names)
-    u = found.uncertainty[column]
-    return Baseline(name, u, found.predicted, column, classes, names, threshold)
+        classes = len(names)
+    u = answers.uncertainty[column]
+    return Baseline(name, u, answers.predicted, column, classes, names, threshold)
 
 
-def _choose(path: Path, found: Predictions, column: str) -> str:
-    names = list(found.uncertainty)
+def _choose_column(path: Path, answers: Predictions, column: str) -> str:
+    names = list(answers.uncertainty)
     if column in names or (not column and len(names) == 1):
         return column or names[0]
     wanted = f"an uncertainty column {column}" if column else "one uncertainty column, or --column"
@@ -179,7 +201,7 @@ def load_scores(
     Args:
       path: .csv, .jsonl or .parquet with `predicted` and an uncertainty, perhaps `input`, `labels`
         (may be empty), `class_name`, `accept`, `problem` and class probabilities; or whatever
-        `evaluation.load_predictions` reads.
+        `evaluation.load_predictions` takes.
       columns: Names that the uncertainty may have; the first that is there is taken.
       time_column: Column that says when a row came, see `Columns.times`; `times` is None without.
 
@@ -189,61 +211,67 @@ def load_scores(
       OSError: If it cannot be opened.
     """
     path = files.as_path("scores", path)
-    found = None
-    if path.suffix.lower() in ENDINGS:
-        aside = ("input", "labels", "predicted", "class_name", "accept", "problem")
-        found = tabular.read(path, (*aside, *columns, *filter(None, [time_column])))
-    if found is None or "predicted" not in found.names:
-        times = None
-        if found is not None and time_column in found.values:
-            times = found.answered().times(time_column)
-        return _of_file(path, columns, times)
-    column = next((name for name in columns if name in found.names), columns[0])
-    found.require(column)
-    names = found.values.get("input", found.places)
-    bad = found.values.get("problem", ())
-    problems = tuple(str(name) for name, problem in zip(names, bad, strict=False) if problem)
-    found = found.answered()
-    predicted = np.array(found.converted("predicted", _class, "a class number"), np.int64)
-    inputs = labels = accept = None
-    if "input" in found.values:
-        inputs = tuple(map(str, found.values["input"]))
-    if "labels" in found.values:
-        labels = np.array(found.converted("labels", _label, "a class number or nothing"), np.int64)
-    if any(value is not None for value in found.values.get("accept", ())):
-        accept = np.array(found.converted("accept", tabular.truth, "true or false"), bool)
-    times = found.times(time_column) if time_column in found.values else None
-    u = found.numbers(column)
-    predictions.check_size(f"{path}: {column}", u)
-    pairs = zip(predicted.tolist(), found.values.get("class_name", ()), strict=False)
-    class_names = {number: wording.clean(str(name)) for number, name in pairs if name is not None}
+    table = None
+    if tabular.is_table(path):
+        own = ("input", "labels", "predicted", "class_name", "accept", "problem")
+        table = tabular.read(path, (*own, *columns, *filter(None, [time_column])))
+        if "predicted" in table.names:
+            return _scores_of_table(table, str(path), columns, time_column)
+    scores = _scores_of_predictions(path, columns)
+    if table is not None and time_column in table.values:
+        return dataclasses.replace(scores, times=table.answered().times(time_column))
+    return scores
+
+
+def _scores_of_table(
+    table: tabular.Columns, name: str, columns: Sequence[str], time_column: str
+) -> Scores:
+    column = next((name for name in columns if name in table.names), columns[0])
+    table.require(column)
+    inputs = table.values.get("input", table.places)
+    problems = zip(inputs, table.values.get("problem", ()), strict=False)
+    failed = tuple(str(name) for name, problem in problems if problem)
+    table = table.answered()
+    predicted = np.array(table.converted("predicted", _class, "a class number"), np.int64)
+    labels = None
+    if "labels" in table.values:
+        labels = np.array(table.converted("labels", _label, "a class number or nothing"), np.int64)
+    accept = table.truths("accept")
+    times = table.times(time_column) if time_column in table.values else None
+    u = table.numbers(column)
+    predictions.check_size(f"{name}: {column}", u)
+    class_names = zip(predicted.tolist(), table.values.get("class_name", ()), strict=False)
     return Scores(
-        str(path),
+        name,
         u,
         predicted,
         column,
-        inputs,
-        labels,
-        accept,
-        found.classes,
-        class_names,
-        problems,
-        times,
+        inputs=tuple(map(str, table.values["input"])) if "input" in table.values else None,
+        labels=labels,
+        accept=accept,
+        classes=table.classes,
+        class_names={k: wording.clean(str(name)) for k, name in class_names if name is not None},
+        problems=failed,
+        times=times,
     )
 
 
-def _of_file(path: Path, columns: Sequence[str], times: np.ndarray | None) -> Scores:
-    found = predictions.load_predictions(path)
-    names = list(found.uncertainty)
+def _scores_of_predictions(path: Path, columns: Sequence[str]) -> Scores:
+    answers = predictions.load_predictions(path)
+    names = list(answers.uncertainty)
     column = next((name for name in columns if name in names), None)
-    if column is None and len(names) == 1:
-        column = names[0]
-    column = column or _choose(path, found, columns[0])
-    classes = None if found.probs is None else found.probs.shape[1]
-    u = found.uncertainty[column]
-    # Without labels here they are unknown, whatever else that may mean elsewhere.
+    if column is None:
+        column = names[0] if len(names) == 1 else _choose_column(path, answers, columns[0])
+    classes = None if answers.probs is None else answers.probs.shape[1]
+    # Elsewhere a file without labels is one of samples that have no right class; here they are
+    # unknown.
     return Scores(
-        str(path), u, found.predicted, column, labels=found.labels, classes=classes, times=times
+        str(path),
+        answers.uncertainty[column],
+        answers.predicted,
+        column,
+        labels=answers.labels,
+        classes=classes,
     )
 
 
@@ -291,52 +319,50 @@ def join_labels(
         raise ValueError(
             f"labels: expected labels in {path} or in {scores.name}, received them in both"
         )
-    found = tabular.read(path, ("input", "labels", *filter(None, [time_column])))
-    found.require("input", "labels")
-    given = found.times(time_column) if time_column in found.values else None
-    if time_column and given is None and scores.times is None:
+    table = tabular.read(path, ("input", "labels", *filter(None, [time_column])))
+    table.require("input", "labels")
+    own_times = table.times(time_column) if time_column in table.values else None
+    if time_column and own_times is None and scores.times is None:
         raise ValueError(
             f"time_column: expected a column {time_column} in {path} or {scores.name}, "
             "received none"
         )
-    rows_of: dict[str, int] = {}
-    twice = set()
-    for row, name in enumerate(scores.inputs):
-        if name in rows_of:
-            twice.add(name)
-        rows_of[name] = row
-    without = set(scores.problems)
-    values = found.converted("labels", _class, "a class number")
-    seen: set[str] = set()
-    rows, labels, kept = [], [], []
-    for number, value in enumerate(values):
-        name = str(found.values["input"][number])
-        where = f"{tabular.shown(name)!r} {found.place(number)}"
-        if name in seen:
-            raise ValueError(f"{path}: expected each input once, received {where} again")
-        if name in twice:
-            raise ValueError(
-                f"{path}: expected inputs that {scores.name} holds once, received {where}, "
-                "which it holds several times"
-            )
-        if name not in rows_of and name not in without:
-            raise ValueError(f"{path}: expected inputs of {scores.name}, received {where}")
-        seen.add(name)
-        if name in rows_of:
-            rows.append(rows_of[name])
-            labels.append(value)
-            kept.append(number)
-    if not rows:
+    values = table.converted("labels", _class, "a class number")
+    rows = np.array(_rows_of_inputs(scores, table), np.int64)
+    answered = np.flatnonzero(rows >= 0)
+    if not len(answered):
         raise ValueError(
             f"{path}: expected labels of inputs that have an answer, received "
             f"{len(values)} of inputs without one"
         )
-    places, times = np.array(rows, np.int64), None
-    if given is not None:
-        times = given[kept]
-    elif scores.times is not None:
-        times = scores.times[places]
-    return _in_time(scores, places, np.array(labels, np.int64), times)
+    rows, labels = rows[answered], np.array(values, np.int64)[answered]
+    times = None if scores.times is None else scores.times[rows]
+    return _in_time(scores, rows, labels, times if own_times is None else own_times[answered])
+
+
+def _rows_of_inputs(scores: Scores, table: tabular.Columns) -> list[int]:
+    """The row of the scores that answers each input of a file of labels; -1: it has no answer."""
+    assert scores.inputs is not None
+    row_of = {name: row for row, name in enumerate(scores.inputs)}
+    times = collections.Counter(scores.inputs)
+    without_answer = set(scores.problems)
+    seen: set[str] = set()
+    rows = []
+    for number, entry in enumerate(table.values["input"]):
+        name = str(entry)
+        where = f"{tabular.shown(name)!r} {table.place(number)}"
+        if name in seen:
+            raise ValueError(f"{table.file}: expected each input once, received {where} again")
+        if times[name] > 1:
+            raise ValueError(
+                f"{table.file}: expected inputs that {scores.name} holds once, received {where}, "
+                "which it holds several times"
+            )
+        if name not in row_of and name not in without_answer:
+            raise ValueError(f"{table.file}: expected inputs of {scores.name}, received {where}")
+        seen.add(name)
+        rows.append(row_of.get(name, -1))
+    return rows
 
 
 def _in_time(

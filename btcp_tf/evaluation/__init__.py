@@ -7,7 +7,7 @@ __getattr__, __dir__ = lazy.names(
     {
         "explanations": "EXPLANATIONS_FILE Explanations save_explanations load_explanations",
         "predictions": (
-            "REFERENCE ENDINGS Predictions mcp_of check_size save_predictions load_predictions "
+            "REFERENCE ENDINGS Predictions mcp_column check_size save_predictions load_predictions "
             "Answers load_answers about_file"
         ),
         "results": (

@@ -7,7 +7,7 @@ import numpy as np
 
 from btcp_tf import metrics
 from btcp_tf.core import files
-from btcp_tf.evaluation import predictions
+from btcp_tf.core.arrays import read_npz
 
 EXPLANATIONS_FILE = "explanations.npz"
 """In a run's folder: what moved the u of each test answer."""
@@ -67,14 +67,16 @@ def load_explanations(path: str | os.PathLike, rows: int) -> Explanations | None
     """
     if not os.path.exists(path):
         return None
-    told = f"{os.fspath(path)}: no explanations"
-    arrays = predictions.read_npz(path, told)
+    file = f"{os.fspath(path)}: no explanations"
+    arrays = read_npz(path, file)
     try:
-        found = Explanations(
+        explanations = Explanations(
             str(arrays["method"]), tuple(map(str, arrays["names"])), arrays["values"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{told}: expected method, names and values, received {error}") from error
-    if len(found.values) != rows:
-        raise ValueError(f"{told}: expected those of {rows} answers, received {len(found.values)}")
-    return found
+        raise ValueError(f"{file}: expected method, names and values, received {error}") from error
+    if len(explanations.values) != rows:
+        raise ValueError(
+            f"{file}: expected those of {rows} answers, received {len(explanations.values)}"
+        )
+    return explanations

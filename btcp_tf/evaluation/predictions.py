@@ -1,10 +1,9 @@
 """Predictions, and the result rows made of them: what a run leaves for tables and figures.
 
-`predictions.npz` holds what a classifier and its uncertainties said of each sample, from anyone's
+`predictions.npz` holds a classifier's answer to each sample and its uncertainties, from any
 program: `labels`, `probs` or `predicted`, and every uncertainty under its own name; a CSV holds the
 same in columns, and so do the files of scores that `btcp_tf.predict` writes. `results.json` holds
-rows of metrics. What is written here is written whole or not at all, and equal contents give equal
-bytes.
+rows of metrics. Files appear whole or not at all, and equal contents give equal bytes.
 """
 
 import dataclasses
@@ -13,8 +12,7 @@ import math
 import os
 import re
 import zipfile
-import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,10 @@ from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
 from btcp_tf.core import files
+from btcp_tf.core.arrays import read_npz
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
+from btcp_tf.networks import mcp
 
 REFERENCE = "mcp"
 """The method that others are compared with."""
@@ -32,20 +32,21 @@ REFERENCE = "mcp"
 ENDINGS = (*tabular.ENDINGS, ".npz")
 """Of predictions files."""
 
-_CLASS_FIELDS = ("labels", "probs", "predicted")
-
 _LARGEST = 1e100  # Of an uncertainty.
 
 _ACCEPT = "accept"
-"""What a file itself decides about each answer; never an uncertainty."""
+"""What a file itself decides about each answer."""
+
+_RESERVED = ("labels", "probs", "predicted", _ACCEPT)
+"""Names that are no uncertainty."""
 
 _ABOUT_ROWS = ("input", "class_name", "problem")
-"""Columns of a file of scores that hold words, even where all of them look like numbers."""
+"""Columns of text in a file of scores, even where all entries look like numbers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of one classifier to n samples, and what each method thinks of them.
+    """Answers of one classifier to n samples, and the uncertainty of each method.
 
     Checked on construction; integers become int64 and `probs` float32.
 
@@ -96,11 +97,11 @@ class Predictions:
         return self.predicted != self.labels
 
 
-def mcp_of(predictions: Predictions) -> np.ndarray | None:
+def mcp_column(predictions: Predictions) -> np.ndarray | None:
     """u of MCP, `[n]`: the column of that name, else made of `probs`; None without either."""
     if REFERENCE in predictions.uncertainty:
         return predictions.uncertainty[REFERENCE]
-    return None if predictions.probs is None else 1.0 - predictions.probs.max(axis=1)
+    return None if predictions.probs is None else mcp.mcp_of_probs(predictions.probs)
 
 
 def _classes(
@@ -133,11 +134,10 @@ def _probabilities(values: ArrayLike, rows: int) -> np.ndarray:
 
 
 def _column(name: str, values: ArrayLike, rows: int) -> np.ndarray:
-    taken = (*_CLASS_FIELDS, _ACCEPT)
-    if name in taken or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+    if name in _RESERVED or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError(
             "expected uncertainty columns named by letters, digits, _ and - other than "
-            f"{', '.join(taken)}, received {name!r}"
+            f"{', '.join(_RESERVED)}, received {name!r}"
         )
     values = np.asarray(values)
     if values.dtype.kind != "f":
@@ -187,7 +187,7 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
     out, and so are the columns `input` and `class_name`.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
-    stands for an empty entry. Parquet needs pyarrow. See `btcp_tf.tabular`.
+    stands for an empty entry. See `evaluation.tabular`.
 
     Args:
       path: The file. Without `labels` no class is right: samples from out of the distribution.
@@ -199,11 +199,10 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
         file, what is wrong in it, and the line (from 1) or row (from 0).
       OSError: If it cannot be opened.
     """
-    told = _told(path)
-    if os.path.splitext(path)[1].lower() in tabular.ENDINGS:
-        columns = tabular.read(path, file=told).answered()
-        return _predictions(path, told, _of_columns(columns), columns, reverse)
-    return _predictions(path, told, read_npz(path, told), None, reverse)
+    file = _file(path)
+    if tabular.is_table(path):
+        return _of_table(tabular.read(path, file=file).answered(), reverse, path)
+    return _of_arrays(read_npz(path, file), reverse, path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -237,25 +236,28 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
       ValueError: As `load_predictions`, and if `accept` holds something else.
       OSError: If it cannot be opened.
     """
-    told = _told(path)
-    if os.path.splitext(path)[1].lower() not in tabular.ENDINGS:
-        arrays = read_npz(path, told)
-        found = _predictions(path, told, arrays, None, reverse)
-        return Answers(found, _decisions(arrays.get(_ACCEPT), len(found.predicted), told))
-    whole = tabular.read(path, file=told)
+    file = _file(path)
+    if not tabular.is_table(path):
+        arrays = read_npz(path, file)
+        found = _of_arrays(arrays, reverse, path)
+        return Answers(found, _decisions(arrays.get(_ACCEPT), len(found.predicted), file))
+    whole = tabular.read(path, file=file)
     answered = whole.answered()
     columns = _labeled(answered) if "problem" in whole.names else answered
-    found = _predictions(path, told, _of_columns(columns), columns, reverse)
-    accept = inputs = None
-    if any(value is not None for value in columns.values.get(_ACCEPT, ())):
-        accept = np.array(columns.converted(_ACCEPT, tabular.truth, "true or false"), bool)
+    inputs = None
     if "input" in whole.names and ("problem" in whole.names or not columns.has_numbers("input")):
         inputs = [str(name) for name in columns.values["input"]]
-    left_out = len(whole) - len(answered), len(answered) - len(columns)
-    return Answers(found, accept, inputs, *left_out, _tau_beside(path))
+    return Answers(
+        _of_table(columns, reverse, path),
+        columns.truths(_ACCEPT),
+        inputs,
+        unanswered=len(whole) - len(answered),
+        unlabeled=len(answered) - len(columns),
+        tau=_tau_beside(path),
+    )
 
 
-def _told(path: Any) -> str:
+def _file(path: Any) -> str:
     """How an error about a predictions file begins; ValueError for what is no path."""
     files.as_path("path", path)
     return f"{os.fspath(path)}: no predictions file"
@@ -275,53 +277,56 @@ def about_file(path: str | os.PathLike) -> Path:
     return Path(f"{os.fspath(path)}.about.json")
 
 
-def _labeled(found: Columns) -> Columns:
+def _labeled(table: Columns) -> Columns:
     """The rows with a label; all of them, without the column, where none has one."""
-    if "labels" not in found.values:
-        return found
-    rows = [row for row, label in enumerate(found.values["labels"]) if label is not None]
+    if "labels" not in table.values:
+        return table
+    rows = [row for row, label in enumerate(table.values["labels"]) if label is not None]
     if rows:
-        return found.taken(rows)
-    values = {name: column for name, column in found.values.items() if name != "labels"}
-    return dataclasses.replace(found, values=values)
+        return table.taken(rows)
+    values = {name: column for name, column in table.values.items() if name != "labels"}
+    return dataclasses.replace(table, values=values)
 
 
-def _decisions(values: np.ndarray | None, rows: int, told: str) -> np.ndarray | None:
+def _decisions(values: np.ndarray | None, rows: int, file: str) -> np.ndarray | None:
+    """The array `accept` of an npz file, checked."""
     if values is None:
         return None
     fits = values.shape == (rows,) and values.dtype.kind in "biu"
     if not fits or not np.isin(values, (0, 1)).all():
         raise ValueError(
-            f"{told}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "
+            f"{file}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "
             f"{values.shape}"
         )
     return values.astype(bool)
 
 
-def _predictions(
-    path: str | os.PathLike,
-    told: str,
+def _of_table(table: Columns, reverse: Collection[str], path: str | os.PathLike) -> Predictions:
+    return _of_arrays(_arrays_of(table), reverse, path, table.place)
+
+
+def _of_arrays(
     arrays: Mapping[str, np.ndarray],
-    found: Columns | None,
     reverse: Collection[str],
+    path: str | os.PathLike,
+    place: Callable[[int], str] = "in row {}".format,
 ) -> Predictions:
-    """The arrays of a file, checked; `found` says where they stand in it."""
+    """The arrays of a file, checked; `place` says where a row is in it."""
+    file = _file(path)
     if not {"probs", "predicted"} & set(arrays):
         received = ", ".join(arrays) or "no column of numbers between commas"
-        raise ValueError(f"{told}: expected probs or predicted, received {received}")
+        raise ValueError(f"{file}: expected probs or predicted, received {received}")
     try:
-        given = "predicted" in arrays
-        predicted = arrays["predicted"] if given else np.argmax(arrays["probs"], axis=-1)
-        about = (*_CLASS_FIELDS, _ACCEPT)
-        uncertainty = {name: x for name, x in arrays.items() if name not in about}
+        predicted = arrays.get("predicted")
+        if predicted is None:
+            predicted = np.argmax(arrays["probs"], axis=-1)
+        uncertainty = {name: u for name, u in arrays.items() if name not in _RESERVED}
         result = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, uncertainty)
     except metrics.RowError as error:
-        place = f"in row {error.row}" if found is None else found.place(error.row)
-        raise ValueError(f"{told}: {error.reason} {place}") from error
+        raise ValueError(f"{file}: {error.reason} {place(error.row)}") from error
     except ValueError as error:
-        raise ValueError(f"{told}: {error}") from error
-    unknown = [name for name in reverse if name not in result.uncertainty]
-    if unknown:
+        raise ValueError(f"{file}: {error}") from error
+    if unknown := [name for name in reverse if name not in result.uncertainty]:
         raise ValueError(
             f"reverse: expected uncertainty columns of {os.fspath(path)} "
             f"({', '.join(result.uncertainty)}), received {', '.join(unknown)}"
@@ -330,40 +335,24 @@ def _predictions(
     return dataclasses.replace(result, uncertainty={**result.uncertainty, **turned})
 
 
-def read_npz(path: str | os.PathLike, told: str) -> dict[str, np.ndarray]:
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("expected an npz file, received a single array")
-        with archive:
-            found = {name: archive[name] for name in archive.files}
-        for name, array in found.items():
-            # NumPy hands out what is no array as bytes.
-            if not isinstance(array, np.ndarray):
-                raise ValueError(f"expected arrays, received {name!r}, which is none")
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{told}: {error}") from error
-    return found
-
-
 def _reversed(u: np.ndarray) -> np.ndarray:
     """Confidence as uncertainty; on the scale of u if it is one."""
     return 1 - u if 0 <= u.min() and u.max() <= 1 else -u
 
 
-def _of_columns(found: Columns) -> dict[str, np.ndarray]:
-    """Arrays by name, as an npz would hold them."""
+def _arrays_of(table: Columns) -> dict[str, np.ndarray]:
+    """The columns of a table as the arrays that an npz file would hold."""
     arrays = {}
-    probs = found.probabilities()
+    probs = table.probabilities()
     if probs is not None:
         arrays["probs"] = probs
-    for name in found.values:
+    for name in table.values:
         if tabular.is_probability(name) or name == _ACCEPT:
             continue
-        if "problem" in found.names and name in _ABOUT_ROWS:
+        if "problem" in table.names and name in _ABOUT_ROWS:
             continue
         if name in ("labels", "predicted"):
-            arrays[name] = found.class_numbers(name)
-        elif found.has_numbers(name):
-            arrays[name] = found.numbers(name)
+            arrays[name] = table.class_numbers(name)
+        elif table.has_numbers(name):
+            arrays[name] = table.numbers(name)
     return arrays

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
-from btcp_tf.core import files
+from btcp_tf.core import json_files
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 
 DIFFERENCES = ("auroc", "aupr_error", "aurc")
@@ -254,27 +254,11 @@ def save_rows(
     Args:
       path: The file.
       rows: See `rows`; NaN is written as null.
-      extra: Whatever belongs to all rows, of dicts, lists, words and numbers. NaN is written as
-        null, infinity as the word "Infinity" or "-Infinity": JSON knows neither.
+      extra: Whatever belongs to all rows, of dicts, lists, text and numbers. NaN is written as
+        null, infinity as the text "Infinity" or "-Infinity": JSON knows neither.
     """
-    text = json.dumps(
-        _plain({"rows": rows, "extra": extra}), sort_keys=True, indent=1, ensure_ascii=False
-    )
-    with files.atomic_path(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    """`value` with types and numbers that JSON knows."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    content = {"rows": rows, "extra": extra}
+    json_files.write(path, content, indent=1, sort_keys=True, infinity=True)
 
 
 def load_rows(path: str | os.PathLike) -> tuple[list[dict[str, Any]], dict[str, Any]]:

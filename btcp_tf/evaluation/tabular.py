@@ -1,8 +1,11 @@
 """Files of rows, .csv, .jsonl and .parquet, read as columns; every error names the place.
 
-Here is how such files are written and how their entries become numbers. Which columns there are
-to be is the business of those who read: `btcp_tf.evaluation` and `btcp_tf.scores`.
+Which columns a file must have is up to the caller: `evaluation.predictions`, `decisions.scores`.
 """
+
+# CSV and JSONL are read with Python's own readers. pyarrow's, which are faster, do not say in which
+# line an entry stands that is no number, refuse a column that is a number in one row and text in
+# another, and know neither names of files that are not UTF-8 nor where a quoted entry has lines.
 
 import csv
 import dataclasses
@@ -16,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf.core import wording
+
 ENDINGS = (".csv", ".jsonl", ".parquet")
-"""Of files that can be read."""
+"""How the names of files end that can be read."""
 
 _PROBABILITY = re.compile(r"probs_[0-9]+")
 
@@ -27,19 +32,19 @@ _CLASS_NUMBER = re.compile(r"\s*\+?[0-9]{1,18}\s*", re.ASCII)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Columns:
-    """What stands in a file of n rows, n > 0."""
+    """The columns of a file of n rows, n > 0."""
 
     file: str
     """How errors begin."""
     names: tuple[str, ...]
     """All columns of the file, each once."""
     values: Mapping[str, list[Any]]
-    """Those that were asked for, `[n]` each, entries as they stand in the file; None: none."""
+    """Those that were asked for, `[n]` each, entries as they are in the file; None: empty."""
     places: Sequence[int]
     """Line of each row, `[n]`, from 1; where `unit` is "row" its number, from 0."""
     unit: str
-    words: bool
-    """Whether every entry is a word, even if it is one of a number."""
+    text_only: bool
+    """Whether every entry is text, even one of a number, as in CSV."""
     classes: int | None
     """Number of class probabilities, in `probs_0`, `probs_1`, … or a list `probs`; None: none."""
 
@@ -54,11 +59,11 @@ class Columns:
                 raise ValueError(f"{self.file}: expected the column {name}, received {received}")
 
     def place(self, row: int) -> str:
-        """Where a row stands, such as "in line 2"."""
+        """Where a row is in the file, such as "in line 2"."""
         return f"in {self.unit} {self.places[row]}"
 
     def answered(self) -> "Columns":
-        """The rows without a `problem`, a column to be asked for; ValueError if there is none."""
+        """The rows without a `problem`, where that column was read; ValueError if none is left."""
         problems = self.values.get("problem")
         if problems is None or not any(problems):
             return self
@@ -81,7 +86,7 @@ class Columns:
         Args:
           name: A column in `values`.
           convert: Entry → anything; its ValueError, TypeError or OverflowError becomes one that
-            says `wanted` and where the entry stands.
+            says `wanted` and where the entry is.
           wanted: What is expected of an entry.
         """
         result: list[Any] = []
@@ -95,11 +100,11 @@ class Columns:
     def numbers(self, name: str) -> np.ndarray:
         """A column of finite numbers, `[n]` float64; else ValueError."""
         wanted = "a finite number"
-        found = np.array(self.converted(name, self._number, wanted), np.float64)
-        bad = np.flatnonzero(~np.isfinite(found))
+        values = np.array(self.converted(name, self._number, wanted), np.float64)
+        bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise self._error(name, wanted, int(bad[0]))
-        return found
+        return values
 
     def has_numbers(self, name: str) -> bool:
         """Whether any entry of a column is a number, finite or not."""
@@ -113,7 +118,13 @@ class Columns:
 
     @property
     def _number(self) -> Callable[[Any], float]:
-        return float if self.words else _number
+        return float if self.text_only else _number
+
+    def truths(self, name: str) -> np.ndarray | None:
+        """A column of true and false, `[n]` bool; None where no row has one."""
+        if all(value is None for value in self.values.get(name, ())):
+            return None
+        return np.array(self.converted(name, truth, "true or false"), bool)
 
     def class_numbers(self, name: str) -> np.ndarray:
         """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
@@ -125,6 +136,11 @@ class Columns:
         Raises:
           ValueError: If a number is missing or none, or not all rows have as many.
         """
+        if "probs" in self.values and self.text_only:
+            raise ValueError(
+                f"{self.file}: expected class probabilities as a column for each, probs_0, probs_1 "
+                "and so on, as this format has no lists, received a column probs"
+            )
         if "probs" in self.values:
             size = max(self.classes or 0, 2)
 
@@ -141,6 +157,11 @@ class Columns:
                 f"{self.file}: expected class probabilities {expected[0]} to {expected[-1]}, "
                 f"received {', '.join(names)}"
             )
+        if len(names) == 1:
+            raise ValueError(
+                f"{self.file}: expected class probabilities of at least two classes, probs_0 and "
+                "probs_1, received probs_0 alone; of two classes, probs_0 is 1 - probs_1"
+            )
         return np.stack([self.numbers(name) for name in expected], axis=1) if names else None
 
     def times(self, name: str) -> np.ndarray:
@@ -154,12 +175,12 @@ class Columns:
             the message names its line.
         """
         wanted = "a time: ISO 8601, such as 2024-05-31T12:00:00Z, or a number such as Unix seconds"
-        found = self.converted(name, _time, wanted)
-        for row, (kind, _) in enumerate(found):
-            if kind != found[0][0]:
-                wanted = f"{found[0][0]} as {self.place(0)}"
-                raise self._error(name, wanted, row)
-        return np.array([seconds for _, seconds in found], np.float64)
+        times = self.converted(name, _time, wanted)
+        first, _ = times[0]
+        for row, (kind, _) in enumerate(times):
+            if kind != first:
+                raise self._error(name, f"{first} as {self.place(0)}", row)
+        return np.array([seconds for _, seconds in times], np.float64)
 
     def _error(self, name: str, wanted: str, row: int) -> ValueError:
         value = self.values[name][row]
@@ -169,13 +190,18 @@ class Columns:
         )
 
 
+def is_table(path: str | os.PathLike) -> bool:
+    """Whether a file's name ends as those that `read` reads."""
+    return os.path.splitext(path)[1].lower() in ENDINGS
+
+
 def is_probability(name: str) -> bool:
     """Whether a column holds class probabilities."""
     return name == "probs" or _PROBABILITY.fullmatch(name) is not None
 
 
 def class_number(value: Any) -> int:
-    """A number of a class, in [0, 2^63), from what stands in a file.
+    """A number of a class, in [0, 2^63), from an entry of a file.
 
     Raises:
       ValueError: If it is none; 1.0 is none.
@@ -188,16 +214,16 @@ def class_number(value: Any) -> int:
 
 
 def truth(value: Any) -> bool:
-    """Whether an answer is accepted, from what stands in a file: true, false, 1 or 0.
+    """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0.
 
     Raises:
       ValueError: If it is none of these.
     """
-    words = {"true": True, "false": False, "1": True, "0": False}
-    word = str(value).strip().lower()
-    if type(value) not in (bool, int, str) or word not in words:
+    meanings = {"true": True, "false": False, "1": True, "0": False}
+    text = str(value).strip().lower()
+    if type(value) not in (bool, int, str) or text not in meanings:
         raise ValueError(f"expected true or false, received {value!r}")
-    return words[word]
+    return meanings[text]
 
 
 def _number(value: Any) -> float:
@@ -237,7 +263,7 @@ def read(
 
     Args:
       path: .csv: UTF-8, but for the bytes in names of files, commas, names in the first line, empty
-        lines left out. .jsonl: one object a line. .parquet: needs pyarrow.
+        lines left out. .jsonl: one object a line. .parquet.
       wanted: Names of the columns to keep, as far as they are there; None: all.
       file: How errors begin; empty: with the path.
 
@@ -250,10 +276,10 @@ def read(
     reader = readers.get(os.path.splitext(path)[1].lower())
     if reader is None:
         raise ValueError(f"{file}: expected a file that ends in {', '.join(ENDINGS)}")
-    found = reader(path, wanted, file)
-    if not len(found):
+    columns = reader(path, wanted, file)
+    if not len(columns):
         raise ValueError(f"{file}: expected at least one row, received none")
-    return found
+    return columns
 
 
 def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
@@ -295,18 +321,7 @@ def _read_jsonl(path: str | os.PathLike, wanted: Collection[str] | None, file: s
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            received = ""
-            try:
-                row = json.loads(_text(line))
-            except (ValueError, RecursionError) as error:
-                received = str(error)
-            else:
-                if not isinstance(row, dict):
-                    received = type(row).__name__
-            if received:
-                raise ValueError(
-                    f"{file}: expected a JSON object, received {received} in line {number}"
-                )
+            row = _json_object(line, number, file)
             if not row.keys() <= names.keys():
                 for name in row:
                     if name not in names and (wanted is None or name in wanted):
@@ -320,17 +335,25 @@ def _read_jsonl(path: str | os.PathLike, wanted: Collection[str] | None, file: s
     return Columns(file, tuple(names), values, places, "line", False, classes)
 
 
+def _json_object(line: bytes, number: int, file: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"))
+        received = type(row).__name__
+    except UnicodeDecodeError as error:
+        row, received = None, f"the byte {line[error.start]:#04x}, which is not UTF-8,"
+    except (ValueError, RecursionError) as error:
+        row, received = None, str(error)
+    if not isinstance(row, dict):
+        raise ValueError(f"{file}: expected a JSON object, received {received} in line {number}")
+    return row
+
+
 def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+    import pyarrow
+    from pyarrow import parquet
+
     classes = None
     with open(path, "rb") as content:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise ValueError(
-                f"{file}: expected pyarrow, which reads .parquet, to be installed, received none: "
-                "pip install pyarrow"
-            ) from None
         try:
             with parquet.ParquetFile(content) as table:
                 names = tuple(table.schema_arrow.names)
@@ -341,15 +364,15 @@ def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file:
                         column += batch[name].to_pylist()
                 rows = table.metadata.num_rows
                 if "probs" in names:
-                    classes = _length(table)
+                    classes = _list_length(table)
         except (pyarrow.ArrowException, OSError, TypeError) as error:
-            received = " ".join(str(error).split())
+            received = wording.one_line(error)
             raise ValueError(f"{file}: expected a Parquet file, received {received}") from None
     return Columns(file, names, values, range(rows), "row", False, classes)
 
 
-def _length(table: Any) -> int | None:
-    """Of the first list in the column `probs`; a row without an answer has none."""
+def _list_length(table: Any) -> int | None:
+    """Length of the first list in the column `probs`; a row without an answer has none."""
     for batch in table.iter_batches(columns=["probs"], batch_size=1024):
         for value in batch["probs"]:
             if value.as_py() is not None:
@@ -374,10 +397,3 @@ def _check_names(names: Sequence[str], file: str, where: str = "") -> None:
         raise ValueError(
             f"{file}: expected names{where}, each once, received {', '.join(names) or 'none'}"
         )
-
-
-def _text(line: bytes) -> str:
-    try:
-        return line.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the byte {line[error.start]:#04x}, which is not UTF-8,") from None

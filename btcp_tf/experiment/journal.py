@@ -2,21 +2,26 @@
 
 import csv
 import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from btcp_tf.core import files
-from btcp_tf.core.config import Config
-from btcp_tf.data.splits import Dataset, Split
+from btcp_tf.data.splits import Split
 from btcp_tf.evaluation import results
-from btcp_tf.experiment import values
-from btcp_tf.experiment.values import AllPredictions, Row
+from btcp_tf.evaluation.keys import VALIDATION
+from btcp_tf.experiment.values import AllPredictions, Row, best_tau, check_finite
 from btcp_tf.methods.registry import METHODS
 
 if TYPE_CHECKING:
-    from btcp_tf.training.phases import Answers
+    from btcp_tf.training.phases import EpochOutputs
+
+_HPARAMS_METRICS = ("accuracy", "auroc", "aupr_error", "aurc", "bacc")
+
+_SHOWN = 16
+"""Images of the sheets in TensorBoard."""
 
 
 def log(folder: Path, event: str) -> None:
@@ -29,12 +34,20 @@ def log(folder: Path, event: str) -> None:
 class Journal:
     """Curves per epoch: the history file and TensorBoard, on validation data alone."""
 
-    def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
+    def __init__(
+        self, folder: Path, validation: Split, class_names: Sequence[str], *, tau: float
+    ) -> None:
+        """
+        Args:
+          folder: The run's folder.
+          validation: The validation set that the networks are judged on.
+          class_names: Names by class number.
+          tau: Decision threshold of the metrics per epoch.
+        """
         from btcp_tf.experiment.summaries import Summaries
 
-        self._folder = folder
-        self._config = config
-        self._dataset = dataset
+        self._folder, self._validation = folder, validation
+        self._class_names, self._tau = class_names, tau
         self._rows: dict[str, list[Row]] = {}
         self._summaries = Summaries(folder / "tensorboard")
 
@@ -43,21 +56,17 @@ class Journal:
         """Rows of all stages, in order of training."""
         return [row for rows in self._rows.values() for row in rows]
 
-    def describe(self, stage: str, row: Row, answers: "Answers") -> Row:
+    def describe(self, stage: str, row: Row, outputs: "EpochOutputs") -> Row:
         """Completes an epoch's row with metrics of the validation data."""
-        u, train_u = answers.uncertainty, answers.train_uncertainty
-        values.check_finite(answers.probs, u, train_u)
-        is_error = answers.probs.argmax(axis=1) != self._dataset.validation.labels
-        row = {
-            "stage": stage,
-            **row,
-            **results.epoch_metrics(is_error, u, tau=self._config.tau),
-        }
-        # Classifiers without an error, or without a correct answer, have no best threshold.
-        if METHODS["thresholding"].column_of == stage and 0 < is_error.sum() < len(is_error):
-            tau = values.best_tau(is_error, u)
-            best = results.epoch_metrics(is_error, u, tau=tau)
-            row |= {"best_tau": tau, "fpr_best_tau": best["fpr"], "fnr_best_tau": best["fnr"]}
+        u, train_u = outputs.uncertainty, outputs.train_uncertainty
+        check_finite(outputs.probs, u, train_u)
+        is_error = outputs.probs.argmax(axis=1) != self._validation.labels
+        row = {"stage": stage, **row, **results.epoch_metrics(is_error, u, tau=self._tau)}
+        if METHODS["thresholding"].column_of == stage:
+            tau = best_tau(is_error, u)
+            if tau is not None:
+                best = results.epoch_metrics(is_error, u, tau=tau)
+                row |= {"best_tau": tau, "fpr_best_tau": best["fpr"], "fnr_best_tau": best["fnr"]}
         self._summaries.epoch(stage, row, {"u_validation": u, "u_train": train_u})
         return row
 
@@ -74,33 +83,42 @@ class Journal:
             writer.writeheader()
             writer.writerows(history)
 
-    def finish(self, rows: list[Row], predictions: "AllPredictions", validation: Split) -> None:
-        """Shows the most uncertain validation images, wrong answers with a frame; and settings
-        beside final metrics."""
-        for (split, stage), found in predictions.items():
-            if split != "validation":
+    def finish(
+        self,
+        rows: Sequence[Row],
+        predictions: AllPredictions,
+        validation: Split,
+        settings: Mapping[str, str],
+    ) -> None:
+        """Shows the most uncertain validation images, and settings beside final metrics.
+
+        Args:
+          rows: Result rows of the run.
+          predictions: Those of the validation images are shown, wrong ones with a frame.
+          validation: These images.
+          settings: Settings of the run that change its results.
+        """
+        for (image_set, predictor), answers in predictions.items():
+            if image_set != VALIDATION:
                 continue
-            for name, u in found.uncertainty.items():
-                order = np.argsort(-u, kind="stable")[:16]
-                names, labels = self._dataset.class_names, validation.labels
+            for method, u in answers.uncertainty.items():
+                order = np.argsort(-u, kind="stable")[:_SHOWN]
+                names, labels = self._class_names, validation.labels
                 captions = [
-                    f"true {names[labels[i]]}\npred. {names[found.predicted[i]]}\nu = {u[i]:.3f}"
+                    f"true {names[labels[i]]}\npred. {names[answers.predicted[i]]}\nu = {u[i]:.3f}"
                     for i in order
                 ]
                 self._summaries.images(
-                    f"highest_u/{stage}/{name}",
+                    f"highest_u/{predictor}/{method}",
                     validation.images[order],
                     captions,
-                    found.is_error[order],
+                    answers.is_error[order],
                 )
-        self._summaries.hparams(
-            str(self._folder),
-            self._config.settings(results_only=True),
-            {
-                f"{row['stage']}/{row['method']}/{name}": row[name]
-                for row in rows
-                if (row["task"], row["split"]) == ("failure", "test")
-                for name in ("accuracy", "auroc", "aupr_error", "aurc", "bacc")
-            },
-        )
+        final = {
+            f"{row['stage']}/{row['method']}/{name}": row[name]
+            for row in rows
+            if (row["task"], row["split"]) == ("failure", "test")
+            for name in _HPARAMS_METRICS
+        }
+        self._summaries.hparams(str(self._folder), settings, final)
         self._summaries.close()

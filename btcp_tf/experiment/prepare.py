@@ -1,220 +1,333 @@
-"""What a run needs before it trains: data, a given classifier, its folder."""
+"""What a run needs before it trains: its folder, its images and its networks."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import files, wording
 from btcp_tf.core.config import OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.overlaps import PARTS
 from btcp_tf.data.splits import Dataset, Split
-from btcp_tf.experiment import settings
-from btcp_tf.methods.registry import METHODS
+from btcp_tf.evaluation.keys import ImageSet
+from btcp_tf.experiment import settings as settings_
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
+_LONGEST_OOD_NAME = 180
+"""Bytes of the name of an OOD set, which is part of the names of files."""
+
+_PIXEL_IMAGES = 2000
+"""Validation images with which the input scaling of a given classifier is chosen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageSettings:
+    """Which images a run has; the names are those of `btcp_tf.Config`."""
+
+    dataset: str
+    data_dir: str
+    size: tuple[int, int] | None
+    bad_files: str
+    seed: int
+    max_train_images: int
+    max_test_images: int
+    ood: tuple[str, ...]
+    shift: bool
+    threshold: str
+    verbose: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Images:
+    """All images of a run."""
+
+    whole: Dataset
+    """The data set as it was loaded. The networks are trained on it, so that checkpoints stay valid
+    whatever is left out later."""
+    dataset: Dataset
+    """The data set without images that stand in several of its parts, see `overlaps.leave_out`."""
+    others: dict[ImageSet, np.ndarray]
+    """From `load_others`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What the networks of a run are built from."""
+
+    encoder: str
+    """Name in `networks.ENCODERS`."""
+    feature_dim: int
+    estimator_activation: str
+    classifier: str = ""
+    """A `.keras` file with a trained classifier, which replaces the encoder; "": there is none."""
+    pixels: str = "0_255"
+    """Its input scaling, a name in `data.images.PIXELS`."""
+
 
 def about_data(dataset: Dataset) -> dict[str, Any]:
-    """What `results.json` says of the data."""
+    """The entry `data` of `results.json`."""
     return {
         "fingerprint": dataset.fingerprint,
         "note": dataset.note,
         "class_names": dataset.class_names,
-        **{split: len(getattr(dataset, split)) for split in PARTS},
+        **{part: len(getattr(dataset, part)) for part in PARTS},
         "overlaps": dataset.overlaps.as_json(),
     }
 
 
-def leave_out_known(whole: Dataset, config: Config) -> Dataset:
-    """The data set for all that comes after training: without what other parts know already.
+def load_images(settings: ImageSettings) -> Images:
+    """Loads all images of a run.
 
     Raises:
-      ValueError: If hardly any image of a part is new, or an error rate is to be promised that
-        cannot be.
+      ValueError: If hardly any image of a part is new; if the threshold is to promise an error rate
+        and too many calibration images are known for that; and as `data.load` and `load_others`.
+      FileNotFoundError: If a set of images is not there.
     """
+    whole = datasets.load(
+        settings.dataset,
+        settings.data_dir,
+        settings.seed,
+        settings.max_train_images,
+        settings.max_test_images,
+        size=settings.size,
+        bad_files=settings.bad_files,
+        verbose=settings.verbose,
+    )
     found = overlaps.between({part: getattr(whole, part) for part in PARTS})
     dataset = overlaps.leave_out(whole, found)
-    if found.no_promise and config.threshold == "target_risk":
+    if found.no_promise and settings.threshold == "target_risk":
         raise ValueError(
             "threshold: expected another one than target_risk, which promises an error rate, as "
             f"{found.no_promise}; remove the copies, or choose best_bacc, say"
         )
-    return dataset
+    return Images(whole, dataset, load_others(settings, dataset.test.images))
 
 
-def known_others(dataset: Dataset, others: dict[str, np.ndarray]) -> list[str]:
-    """Notes on sets of other images that hold images of the data set itself."""
+def known_others(dataset: Dataset, others: dict[ImageSet, np.ndarray]) -> list[str]:
+    """Notes on OOD sets that hold images of the data set itself."""
     parts = {part: getattr(dataset, part) for part in PARTS}
     notes = []
-    for name, images in others.items():
-        if not name.startswith("ood_"):
+    for image_set, images in others.items():
+        if image_set.kind != "ood":
             continue
         ood = Split(images, np.zeros(len(images), np.int64))
-        known = int(overlaps.between({**parts, name: ood}).known[name].sum())
+        known = int(overlaps.between({**parts, str(image_set): ood}).known[str(image_set)].sum())
         if known:
             notes.append(
-                f"{name}: {known:,} of {len(images):,} images are images of {dataset.name} itself"
+                f"{image_set}: {known:,} of {len(images):,} images are images of {dataset.name} "
+                "itself"
             )
     return notes
 
 
-def choose_pixels(config: Config, dataset: Dataset) -> tuple[str, str]:
-    """What `config.classifier` reads for pixels, of `networks.PIXELS`, and the same in words.
+def check_paths(config: Config) -> None:
+    """Checks that the files and folders that the settings name exist, before any work.
 
-    With `classifier_pixels=auto` that of the smallest cross entropy on validation images: many
-    networks answer alike at any scale, but not as surely.
+    Raises:
+      FileNotFoundError, ValueError: If one does not, or cannot be what it should be.
+    """
+    if config.classifier:
+        files.check_keras_file("classifier", config.classifier)
+    if config.dataset in OWN_DATA:
+        datasets.check_place(config.dataset, config.data_dir)
+    for name in config.ood:
+        datasets.check_images(name, _prepared_dir(config.dataset, config.data_dir))
+
+
+def _prepared_dir(dataset: str, data_dir: str) -> str:
+    """The folder of prepared data sets: where one's own images are, there are none."""
+    return "" if dataset in OWN_DATA else data_dir
+
+
+def load_others(settings: ImageSettings, test_images: np.ndarray) -> dict[ImageSet, np.ndarray]:
+    """Loads OOD sets, and makes corrupted versions of the test images.
+
+    Args:
+      settings: `ood` and `shift` say which.
+      test_images: uint8 `[n, height, width, channels]`.
+
+    Returns:
+      uint8 images of the test images' shape by their set, of kind "ood" or "shift". An OOD data set
+      has its own name, a file or folder the stem of its path.
+
+    Raises:
+      ValueError: If two OOD sets have one name, or a name is too long for a file.
+      FileNotFoundError: If an OOD set is not there.
+    """
+    data_dir = _prepared_dir(settings.dataset, settings.data_dir)
+    others: dict[ImageSet, np.ndarray] = {}
+    for path in settings.ood:
+        name = Path(path).stem
+        if not 0 < len(name.encode()) <= _LONGEST_OOD_NAME:
+            raise ValueError(
+                f"ood: expected a name of 1 to {_LONGEST_OOD_NAME} bytes, which is part of those "
+                f"of files here, received {wording.quoted(name)}"
+            )
+        image_set = ImageSet("ood", name)
+        if image_set in others:
+            raise ValueError(f"ood: expected each name once, received {name} twice")
+        others[image_set] = datasets.load_images(
+            path,
+            data_dir,
+            test_images.shape[1:],
+            settings.max_test_images,
+            bad_files=settings.bad_files,
+        )
+    for name, corrupt in CORRUPTIONS.items() if settings.shift else ():
+        for strength in (1, 2, 3):
+            shifted = corrupt(test_images, strength, settings.seed)
+            others[ImageSet("shift", name, strength)] = shifted
+    return others
+
+
+def build_network(
+    architecture: Architecture, dataset: Dataset, strategy: "tf.distribute.Strategy", seed: int
+) -> "keras.Model":
+    """Builds the network of a run, see `networks.build_model` and `networks.adopt`.
+
+    Args:
+      architecture: What it is built from.
+      dataset: Its images and classes are the network's inputs and outputs.
+      strategy: From `training.make_strategy`.
+      seed: Seed of the weights, and of all dropout masks.
+    """
+    import keras
+
+    from btcp_tf.networks import models
+
+    image_shape, num_classes = dataset.train.images.shape[1:], len(dataset.class_names)
+    keras.utils.set_random_seed(seed)
+    with strategy.scope():
+        if architecture.classifier:
+            return models.adopt(
+                architecture.classifier,
+                image_shape,
+                num_classes,
+                pixels=architecture.pixels,
+                estimator_activation=architecture.estimator_activation,
+            )
+        return models.build_model(
+            architecture.encoder,
+            image_shape,
+            num_classes,
+            feature_dim=architecture.feature_dim,
+            estimator_activation=architecture.estimator_activation,
+            synchronized=strategy.num_replicas_in_sync > 1,
+        )
+
+
+def choose_pixels(
+    classifier: str, dataset: Dataset, *, pixels: str = "auto", batch_size: int = 1024
+) -> tuple[str, str]:
+    """The input scaling of a trained classifier.
+
+    `auto` tries those in `data.images.PIXELS` and takes the one with the lowest cross-entropy on
+    validation images: many networks predict the same classes at any scale, but with other
+    probabilities. At each scale the classes are put into the order that fits best: a classifier
+    with another class order is right at no scale, and a wrong scale would hide that.
+
+    Args:
+      classifier: Its `.keras` file.
+      dataset: Its validation images are used.
+      pixels: "auto", or the scaling itself.
+      batch_size: Images at once.
+
+    Returns:
+      A name in `data.images.PIXELS`, and the end of a note about it.
 
     Raises:
       FileNotFoundError, ValueError: As `networks.adopt`.
     """
     from btcp_tf.data.images import PIXELS
     from btcp_tf.networks import models
+    from btcp_tf.networks.plausibility import class_order
     from btcp_tf.training.inference import Inference
 
-    told = "; it reads pixels as "
-    if config.classifier_pixels != "auto":
-        return config.classifier_pixels, told + config.classifier_pixels
-    entropy = {}
-    images, labels = dataset.validation.images[:2000], dataset.validation.labels[:2000]
-    for pixels in PIXELS:
-        network = _around(config, dataset, pixels)
+    note = "; it reads pixels as "
+    if pixels != "auto":
+        return pixels, note + pixels
+    images = dataset.validation.images[:_PIXEL_IMAGES]
+    labels = dataset.validation.labels[:_PIXEL_IMAGES]
+    cross_entropy = {}
+    for name in PIXELS:
+        network = models.adopt(classifier, images.shape[1:], len(dataset.class_names), pixels=name)
         if models.reads_whole_numbers(network):
-            return pixels, ""
-        probs = Inference(network, config.test_batch_size)(images)["probs"]
-        of_label = probs[np.arange(len(labels)), labels].astype(np.float64)
-        entropy[pixels] = -np.log(np.maximum(of_label, 1e-12)).mean()
-    best = min(entropy, key=lambda pixels: entropy[pixels])
-    found = ", ".join(f"{value:.4g} as {pixels}" for pixels, value in entropy.items())
-    return best, f"{told}{best} (cross entropy on validation images: {found})"
-
-
-def _around(config: Config, dataset: Dataset, pixels: str) -> "keras.Model":
-    from btcp_tf.networks import models
-
-    return models.adopt(
-        config.classifier,
-        dataset.train.images.shape[1:],
-        len(dataset.class_names),
-        pixels=pixels,
-        estimator_activation=config.estimator_activation,
-    )
+            return name, ""
+        probs = Inference(network, batch_size)(images)["probs"]
+        order = class_order(probs.argmax(axis=1), labels, probs.shape[1])
+        answers = np.asarray(order)[labels] if order else labels
+        of_label = probs[np.arange(len(labels)), answers].astype(np.float64)
+        cross_entropy[name] = -np.log(np.maximum(of_label, 1e-12)).mean()
+    best = min(cross_entropy, key=lambda name: cross_entropy[name])
+    values = ", ".join(f"{value:.4g} as {name}" for name, value in cross_entropy.items())
+    return best, f"{note}{best} (cross entropy on validation images: {values})"
 
 
 def refuse_poor_classifier(
-    build: Callable[[int], "keras.Model"], dataset: Dataset, config: Config
+    network: "keras.Model",
+    classifier: str,
+    dataset: Dataset,
+    *,
+    allow: bool,
+    batch_size: int,
+    note: str = "",
 ) -> str:
-    """Why `config.classifier` cannot be right, see `adopted.why_poor`; "": it can be.
+    """Checks whether a given classifier can be right about the images, see `adopted.why_poor`.
+
+    Args:
+      network: From `build_network`.
+      classifier: The classifier's file.
+      dataset: Its validation images are used.
+      allow: Whether a poor classifier is accepted.
+      batch_size: Images at once.
+      note: From `choose_pixels`, for the error.
+
+    Returns:
+      Why it cannot be right; "": it can be.
 
     Raises:
-      ValueError: If it cannot be, unless `allow_poor_classifier`.
+      ValueError: If it cannot be right, unless that is allowed.
     """
     from btcp_tf.training.adopted import why_poor
 
-    words = why_poor(build(config.seed), dataset, config.test_batch_size)
-    if words and not config.allow_poor_classifier:
+    problem = why_poor(network, dataset, batch_size)
+    if problem and not allow:
         raise ValueError(
             f"classifier: expected one that can be right about the images of {dataset.name}, "
-            f"received {config.classifier}: {words}; --allow_poor_classifier goes on with it"
+            f"received {classifier}{note}: {problem}; --allow_poor_classifier goes on with it"
         )
-    return words
+    return problem
 
 
-def builder(
-    config: Config, dataset: Dataset, strategy: "tf.distribute.Strategy", pixels: str = ""
-) -> Callable[[int], "keras.Model"]:
-    """Seed → a new network of the run: the one around `config.classifier`, if there is one, which
-    reads `pixels` as `choose_pixels` says."""
-    import keras
+def check_folder_is_free(folder: Path, config: Config) -> bool:
+    """Checks that a folder holds no run with other settings.
 
-    from btcp_tf.networks import models
-
-    def build(seed: int) -> "keras.Model":
-        # Sets the weights of all networks and the masks of all dropout layers.
-        keras.utils.set_random_seed(seed)
-        with strategy.scope():
-            if config.classifier:
-                return _around(config, dataset, pixels)
-            return models.build_model(
-                config.encoder,
-                dataset.train.images.shape[1:],
-                len(dataset.class_names),
-                feature_dim=config.feature_dim,
-                estimator_activation=config.estimator_activation,
-                synchronized=strategy.num_replicas_in_sync > 1,
-            )
-
-    return build
-
-
-_LONGEST_OOD_NAME = 180
-
-
-def load_others(dataset: Dataset, config: Config) -> dict[str, np.ndarray]:
-    """Images that are no test images of the data set, by the name of their split.
-
-    Loaded before the training, so that a missing one is known at once.
+    A run that failed before its first epoch, for want of data say, does not hold its folder.
 
     Returns:
-      "ood_<name>" for each of `config.ood`, and with `config.shift` the test images under each
-      corruption as "shift_<name><strength>".
+      Whether the folder holds no run at all; False: it holds this one.
+
+    Raises:
+      ValueError: If the folder holds a run with other settings.
     """
-    others = {}
-    shape = dataset.test.images.shape[1:]
-    # Where one's own images are, no prepared data sets are.
-    data_dir = "" if config.dataset in OWN_DATA else config.data_dir
-    for name in config.ood:
-        # A data set under its name, a file under its stem.
-        stem = Path(name).stem
-        if not 0 < len(stem.encode()) <= _LONGEST_OOD_NAME:
-            raise ValueError(
-                f"ood: expected a name of 1 to {_LONGEST_OOD_NAME} bytes, which is part of those "
-                f"of files here, received {wording.quoted(stem)}"
-            )
-        split = f"ood_{stem}"
-        if split in others:
-            raise ValueError(f"ood: expected each name once, received {stem} twice")
-        for predictor in (*(m for m in METHODS if METHODS[m].samples), "finetuned"):
-            if stem.endswith(f"_{predictor}"):
-                # The predictions of "x" by `predictor` have the file that this one would have.
-                raise ValueError(
-                    f"ood: expected a name that does not end in _{predictor}, received {stem}"
-                )
-        others[split] = datasets.load_images(
-            name, data_dir, shape, config.max_test_images, bad_files=config.bad_files
-        )
-    if config.shift:
-        for name, corrupt in CORRUPTIONS.items():
-            for strength in (1, 2, 3):
-                others[f"shift_{name}{strength}"] = corrupt(
-                    dataset.test.images, strength, config.seed
-                )
-    return others
-
-
-def claim_folder(folder: Path, config: Config) -> None:
-    """Makes the folder this run's, or checks that it is."""
     path = folder / "flags.cfg"
-    # A run that failed before its first epoch, for want of data say, does not hold its folder.
-    traces = [folder / "finished.json", folder / "results.json"]
-    # Those of further classifiers, which are trained first, are a folder deeper.
-    traces += sorted((folder / "checkpoints").glob("**/*.npz"))
-    held = [trace for trace in traces if trace.exists()]
+    held = _traces(folder)
     if not held:
-        settings.save_flagfile(config, path)
-        return
+        return True
     if not path.exists():
         raise ValueError(
             f"expected {path} with the settings of the run in {folder}, received a folder with "
             f"{held[0].relative_to(folder)} but without them; choose another --output_dir"
         )
-    saved = settings.load_flagfile(path)
-    names = settings.differences(config, saved)
+    saved = settings_.load_flagfile(path)
+    names = settings_.differences(config, saved)
     if names:
         expected = ", ".join(f"{name}={saved.get(name, 'as before')}" for name in names)
         received = ", ".join(f"{name}={config.settings()[name]}" for name in names)
@@ -222,3 +335,12 @@ def claim_folder(folder: Path, config: Config) -> None:
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             f"--flagfile={path} goes on with its settings; choose another --output_dir for others"
         )
+    return False
+
+
+def _traces(folder: Path) -> list[Path]:
+    """Files of a run that has trained or ended."""
+    ends = (folder / "finished.json", folder / "results.json")
+    # Those of further classifiers, which are trained first, are a folder deeper.
+    checkpoints: Iterable[Path] = (folder / "checkpoints").glob("**/*.npz")
+    return [path for path in (*ends, *sorted(checkpoints)) if path.exists()]

@@ -1,78 +1,132 @@
-"""The end of a run: report, export, `finished.json`."""
+"""The end of a run: results, report, export, `finished.json`."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core import command, files, wording
-from btcp_tf.core.config import Config
-from btcp_tf.data import datasets
-from btcp_tf.data.splits import Dataset
+from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.decisions import decision_file
-from btcp_tf.decisions.decision_file import DECISION_FILE, NOT_EXPORTED
-from btcp_tf.evaluation import results
-from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
+from btcp_tf.evaluation import explanations, keys, results
+from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations
+from btcp_tf.evaluation.keys import CALIBRATION, TEST, VALIDATION
+from btcp_tf.evaluation.predictions import Predictions, save_predictions
 from btcp_tf.experiment import journal
-from btcp_tf.experiment.score import Scorer
-from btcp_tf.experiment.values import AllPredictions, Decision, Row
+from btcp_tf.experiment.values import AllPredictions, Row
 from btcp_tf.reporting import run_page
 from btcp_tf.serving import publishing
-from btcp_tf.serving.publishing import PUBLICATION
+from btcp_tf.serving.publishing import PUBLICATION, Comparison
+
+if TYPE_CHECKING:
+    import keras
+
+FINISHED_FILE = "finished.json"
+"""In a run's folder: how the run ended."""
+
+_PACKAGES = ("btcp_tf", "tensorflow", "keras", "numpy", "tensorflow-datasets", "scikit-learn")
 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """What `finished.json` says: how the run ended."""
+    """How a run ended: the content of `finished.json`."""
 
     saved_model: str
     """Where the SavedModel is, or why there is none."""
     retry: bool = False
     """Whether the same command is to try the export again."""
 
-    def to_export(self, config: Config) -> bool:
-        """Whether a finished run has an export left to do."""
+    def to_export(self, export_collapsed: bool) -> bool:
+        """Whether a finished run has an export left to do.
+
+        Args:
+          export_collapsed: Whether estimators are exported that collapsed.
+        """
         missing = self.saved_model.startswith(NOT_EXPORTED)
-        return missing and (self.retry or config.export_collapsed)
+        return missing and (self.retry or export_collapsed)
 
 
 EXPORT_OPEN = f"{NOT_EXPORTED}: the run has not ended; the same command goes on with it"
 
 
+def environment() -> dict[str, str]:
+    """What besides the settings can change a figure: versions, platform, devices."""
+    import tensorflow as tf
+
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        found[name] = "not installed"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found | {
+        "platform": platform.platform(),
+        # Physical ones: how a CPU is split is a setting of the run.
+        "devices": ", ".join(
+            device.name.removeprefix("/physical_device:")
+            for device in tf.config.list_physical_devices()
+        ),
+        "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "unset"),
+    }
+
+
+def save_answers(folder: Path, predictions: AllPredictions) -> None:
+    """Writes a file of predictions for each predictor and set of images."""
+    for (image_set, predictor), answers in predictions.items():
+        save_predictions(folder / keys.predictions_file(image_set, predictor), answers)
+
+
 def report_run(
     folder: Path,
-    predictions: "AllPredictions",
+    predictions: AllPredictions,
     history: list[Row],
-    dataset: Dataset,
-    explanations: Explanations | None,
+    test: Split,
+    class_names: tuple[str, ...],
+    explained: Explanations | None,
 ) -> None:
-    """Writes figures and page, before the export, which may fail."""
+    """Writes figures and page, before the export, which may fail.
+
+    Args:
+      folder: The run's folder, with `results.json` and `decision.json`.
+      predictions: Those of the test images are shown.
+      history: Rows of all epochs.
+      test: The test set.
+      class_names: Names by class number.
+      explained: What moved the exported u of each test image; None: unknown.
+    """
+    if explained is not None:
+        explanations.save_explanations(folder / EXPLANATIONS_FILE, explained)
     rows, extra = results.load_rows(folder / "results.json")
     run_page.write_run_report(
         folder,
         rows,
-        {name: found for (split, name), found in predictions.items() if split == "test"},
+        {who: answers for (images, who), answers in predictions.items() if images == TEST},
         history,
-        images=dataset.test.images,
-        class_names=dataset.class_names,
+        images=test.images,
+        class_names=class_names,
         settings=extra["settings"],
         environment=extra["environment"],
         notes=extra["notes"],
         saved_model=EXPORT_OPEN,
         promises=extra["promises"],
         decision=decision_file.load_decision(folder),
-        explanations=explanations,
-        files=dataset.test.files,
+        explanations=explained,
+        files=test.files,
     )
 
 
-def finish_run(folder: Path, decision: "Decision", end: End) -> None:
+def finish_run(folder: Path, decision: Decision, end: End) -> None:
     """Writes how the run ended where it is to be read, `finished.json` last."""
-    save_decision(folder, decision, end.saved_model)
+    decision_file.save_decision(folder, decision, end.saved_model)
     page = folder / "report.html"
     replaced = page.exists() and run_page.replace_saved_model(folder, end.saved_model)
     journal.log(folder, f"exported: {end.saved_model}")
-    with files.atomic_path(folder / "finished.json") as temporary:
+    with files.atomic_path(folder / FINISHED_FILE) as temporary:
         temporary.write_text(json.dumps(dataclasses.asdict(end)) + "\n")
     if not replaced:
         # Another version wrote the page, or nobody.
@@ -80,138 +134,15 @@ def finish_run(folder: Path, decision: "Decision", end: End) -> None:
     journal.log(folder, "finished")
 
 
-def save_decision(folder: Path, decision: "Decision", saved_model: str) -> None:
-    with files.atomic_path(folder / DECISION_FILE) as temporary:
-        temporary.write_text(json.dumps(decision.as_json(saved_model), indent=2) + "\n")
+def read_finished(folder: Path) -> End | None:
+    """How a run ended; None if it has not.
 
-
-def export_folder(config: Config, dataset: Dataset) -> Path:
-    """Where the run's versions are, below `config.export_dir`."""
-    trial = "-trial" if config.max_train_images else ""
-    return Path(config.export_dir) / (config.export_name or dataset.name + trial)
-
-
-@dataclasses.dataclass(frozen=True)
-class Beside:
-    """What is known of the version that the run's would replace."""
-
-    version: Path
-    words: str
-    is_worse: bool
-    compared: bool
-
-    @property
-    def note(self) -> str:
-        """For the report; "" where all is well."""
-        if self.is_worse:
-            return f"export: {self.words}; a worse model is published with --publish alone"
-        return "" if self.compared else f"export: {self.words}"
-
-
-def replaces(folder: Path, decision: Decision, dataset: Dataset, config: Config) -> Beside | None:
-    """The run's classifier beside the version that it would replace; None where there is none."""
-    target, version = export_folder(config, dataset), None
-    predicted = decision.held_out["validation"].predicted
-    try:
-        version = publishing.replaced_version(target, publishing.publication_id(folder))
-        if version is None:
-            return None
-        found = publishing.compare_with(version, predicted, dataset, config, datasets.load)
-    except Exception as error:  # Whatever a model of other times raises.
-        place = version or target
-        words = f"{place} and this model cannot be compared: {wording.one_line(error)[:300]}"
-        return Beside(place, words, is_worse=False, compared=False)
-    return Beside(version, found.words(version), found.is_worse, compared=True)
-
-
-def try_export(
-    folder: Path,
-    scorer: Scorer,
-    decision: Decision,
-    beside: Beside | None,
-    dataset: Dataset,
-    config: Config,
-) -> tuple[End, Exception | None]:
-    """Exports what was decided on.
-
-    Returns:
-      How the run ends, and what to raise once that is written.
+    Raises:
+      ValueError: If the file is damaged.
     """
-    none = NOT_EXPORTED
-    collapse = scorer.collapse(decision.predictor, decision.method)
-    if collapse and not config.export_collapsed:
-        return End(f"{none}: {collapse}; --export_collapsed exports it all the same"), None
-    try:
-        publication = publishing.publication_id(folder)
-        threshold = dataclasses.asdict(decision.threshold)
-        # A run that was killed behind its export has published already.
-        own = publishing.own_version(export_folder(config, dataset), publication, threshold)
-        if own is not None:
-            return End(str(own)), None
-        if beside and beside.is_worse and not config.publish:
-            words = f"{none}: {beside.words}; the same command with --publish publishes it"
-            return End(words, retry=True), RuntimeError(words)
-        about = {PUBLICATION: publication}
-        if beside:
-            about["replaces"] = beside.words
-        return End(str(export_model(folder, scorer, decision, about, dataset, config))), None
-    except Exception as error:
-        journal.log(folder, f"the export failed: {wording.one_line(error)}")
-        words = (
-            f"{none}: {wording.one_line(error)[:500]}; everything else is done, and the same "
-            "command tries the export again"
-        )
-        # A fault of the program shows where it is.
-        raised = RuntimeError(words) if command.is_expected(error) else error
-        return End(words, retry=True), raised
-
-
-def export_model(
-    folder: Path,
-    scorer: Scorer,
-    decision: Decision,
-    about: dict[str, Any],
-    dataset: Dataset,
-    config: Config,
-) -> Path:
-    """Writes the SavedModel of what was decided on; returns the version's folder."""
-    from btcp_tf.serving.saved_model import export
-
-    rows, _ = results.load_rows(folder / "results.json")
-    wanted = (decision.method, decision.stage)
-    target = export_folder(config, dataset)
-    return export(
-        scorer.exported_model(decision.predictor, decision.method),
-        target.parent,
-        target.name,
-        dataset.class_names,
-        dataset.validation.images[:64],
-        threshold=decision.threshold,
-        held_out=decision.held_out,
-        calibration_inputs=dataset.calibration.images,
-        about={
-            **about,
-            "uncertainty": {"method": decision.method, "stage": decision.stage},
-            "data": {
-                "name": dataset.name,
-                "fingerprint": dataset.fingerprint,
-                "note": dataset.note,
-                # For those who choose another threshold on the calibration rows.
-                "no_promise": dataset.overlaps.no_promise,
-            },
-            "metadata": {
-                "settings": config.settings(results_only=True),
-                "test": next(
-                    (row for row in rows if (row["method"], row["stage"]) == wanted), None
-                ),
-            },
-        },
-    )
-
-
-def read_finished(folder: Path) -> End:
-    """How a finished run ended."""
-    path = folder / "finished.json"
+    path = folder / FINISHED_FILE
+    if not path.exists():
+        return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         # Without the second where 0.1.0 wrote it.
@@ -224,3 +155,172 @@ def read_finished(folder: Path) -> End:
             "it, and the same command goes on from the checkpoints"
         ) from error
     return end
+
+
+def export_folder(root: str, name: str, dataset: str, *, is_trial: bool) -> Path:
+    """Where the run's versions are.
+
+    Args:
+      root: The setting `export_dir`.
+      name: The setting `export_name`; "": the default.
+      dataset: Name of the data set.
+      is_trial: Whether only a part of the training images was used.
+    """
+    return Path(root) / (name or dataset + "-trial" * is_trial)
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """The published version that the run's would replace, and how the two compare."""
+
+    text: str
+    is_worse: bool = False
+    """Whether the run's classifier is wrong more often."""
+    compared: bool = True
+
+    @property
+    def note(self) -> str:
+        """For the report; "" where all is well."""
+        if self.is_worse:
+            return f"export: {self.text}; a worse model is published with --publish alone"
+        return "" if self.compared else f"export: {self.text}"
+
+
+def find_replaced(
+    folder: Path, target: Path, compare: Callable[[Path], Comparison]
+) -> Replaced | None:
+    """Compares the run's classifier with the version that it would replace.
+
+    Args:
+      folder: The run's folder.
+      target: The folder of all versions.
+      compare: Version directory → comparison; see `publishing.compare_with`.
+
+    Returns:
+      None where there is no such version.
+    """
+    version = None
+    try:
+        version = publishing.replaced_version(target, publishing.publication_id(folder))
+        if version is None:
+            return None
+        found = compare(version)
+    except Exception as error:  # Whatever a model of other times raises.
+        reason = wording.one_line(error)[:300]
+        text = f"{version or target} and this model cannot be compared: {reason}"
+        return Replaced(text, compared=False)
+    return Replaced(found.words(version), found.is_worse)
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What goes into a run's SavedModel beside the network."""
+
+    folder: Path
+    """The run's folder."""
+    target: Path
+    """The folder of all versions, from `export_folder`."""
+    decision: Decision
+    held_out: dict[str, Predictions]
+    """From `held_out_rows`."""
+    dataset: Dataset
+    settings: dict[str, str]
+    """Those that change results."""
+
+
+def held_out_rows(predictions: AllPredictions, decision: Decision) -> dict[str, Predictions]:
+    """Validation and calibration rows with the exported u alone, as SavedModels carry them."""
+    return {
+        image_set.kind: dataclasses.replace(
+            (rows := predictions[image_set, decision.predictor]),
+            probs=None,
+            uncertainty={"uncertainty": rows.uncertainty[decision.method]},
+        )
+        for image_set in (VALIDATION, CALIBRATION)
+    }
+
+
+def try_export(
+    model: "contextlib.AbstractContextManager[keras.Model]",
+    export: Export,
+    *,
+    replaced: Replaced | None,
+    collapse: str,
+    publish_worse: bool,
+) -> tuple[End, Exception | None]:
+    """Exports what was decided on.
+
+    Args:
+      model: From `Scorer.exported_model`.
+      export: What else the SavedModel holds.
+      replaced: From `find_replaced`.
+      collapse: Why the model must not be exported; "": it may.
+      publish_worse: Whether it is published if its classifier is worse than the one it replaces.
+
+    Returns:
+      How the run ends, and what to raise once that is written.
+    """
+    if collapse:
+        reason = f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
+        return End(reason), None
+    try:
+        publication = publishing.publication_id(export.folder)
+        threshold = dataclasses.asdict(export.decision.threshold)
+        # A run that was killed behind its export has published already.
+        own = publishing.own_version(export.target, publication, threshold)
+        if own is not None:
+            return End(str(own)), None
+        if replaced and replaced.is_worse and not publish_worse:
+            reason = (
+                f"{NOT_EXPORTED}: {replaced.text}; the same command with --publish publishes it"
+            )
+            return End(reason, retry=True), RuntimeError(reason)
+        about = {PUBLICATION: publication} | ({"replaces": replaced.text} if replaced else {})
+        with model as network:
+            return End(str(export_model(network, export, about))), None
+    except Exception as error:
+        message = wording.one_line(error)
+        journal.log(export.folder, f"the export failed: {message}")
+        reason = (
+            f"{NOT_EXPORTED}: {message[:500]}; everything else is done, and the same "
+            "command tries the export again"
+        )
+        # A fault of the program shows where it is.
+        raised = RuntimeError(reason) if command.is_expected(error) else error
+        return End(reason, retry=True), raised
+
+
+def export_model(model: "keras.Model", export: Export, about: Mapping[str, Any]) -> Path:
+    """Writes the SavedModel of what was decided on; returns the version's folder."""
+    from btcp_tf.serving import saved_model
+
+    decision, dataset = export.decision, export.dataset
+    rows, _ = results.load_rows(export.folder / "results.json")
+    exported = (decision.method, decision.predictor.stage)
+    return saved_model.export(
+        model,
+        export.target.parent,
+        export.target.name,
+        dataset.class_names,
+        dataset.validation.images[:64],
+        threshold=decision.threshold,
+        held_out=export.held_out,
+        calibration_inputs=dataset.calibration.images,
+        about={
+            **about,
+            "uncertainty": {"method": decision.method, "stage": decision.predictor.stage},
+            "data": {
+                "name": dataset.name,
+                "fingerprint": dataset.fingerprint,
+                "note": dataset.note,
+                # For those who choose another threshold on the calibration rows.
+                "no_promise": dataset.overlaps.no_promise,
+            },
+            "metadata": {
+                "settings": export.settings,
+                "test": next(
+                    (row for row in rows if (row["method"], row["stage"]) == exported), None
+                ),
+            },
+        },
+    )

@@ -1,10 +1,11 @@
-"""One run in its folder: train a classifier and estimators, score, measure, report, export.
+"""One run in its folder: prepare, train, score, decide, publish.
 
-The steps of `run` stand in order; each takes values and returns values. What is
-saved on the way lets a killed run go on, and everything behind it be redone
-without training.
+Each step takes values and returns values. What is saved on the way lets a killed run go on, and
+everything after the training be redone without it.
 """
 
+import dataclasses
+import functools
 import logging
 from pathlib import Path
 
@@ -12,23 +13,29 @@ from btcp_tf.core import command
 from btcp_tf.core.config import Config
 from btcp_tf.core.files import check_folder, check_place, folder_lock
 from btcp_tf.data import datasets, overlaps
+from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
-from btcp_tf.evaluation.predictions import save_predictions
-from btcp_tf.experiment import decide, prepare, publish, score, train, values
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
+from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
+from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.journal import Journal, log
-from btcp_tf.experiment.publish import EXPORT_OPEN, End
-from btcp_tf.experiment.score import Scorer
-from btcp_tf.methods.registry import METHODS
+from btcp_tf.experiment.prepare import Architecture, Images, ImageSettings
+from btcp_tf.experiment.publish import EXPORT_OPEN, FINISHED_FILE, End, Export, Replaced
+from btcp_tf.experiment.score import Scorer, ScoreSettings
+from btcp_tf.experiment.settings import DECISION_SETTINGS
+from btcp_tf.experiment.train import Trained, Trainer
+from btcp_tf.experiment.values import AllPredictions, Choice
 from btcp_tf.reporting import run_page
+from btcp_tf.serving import publishing
 
 
 def run(config: Config, *, part_of_study: bool = False) -> None:
-    """Carries out one run in `config.output_dir`, or what is left of it.
+    """Carries out one run in `config.output_dir`, or what an earlier call has left to do.
 
     Args:
       config: Settings.
-      part_of_study: Leaves no SavedModel and prints no summary.
+      part_of_study: Exports no SavedModel and prints no summary.
 
     Raises:
       ValueError: If the folder holds a run with other settings, or data or
@@ -40,128 +47,273 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
     """
     folder = Path(config.output_dir)
     with folder_lock(folder):
-        prepare.claim_folder(folder, config)
-        finished = folder / "finished.json"
-        end = publish.read_finished(folder) if finished.exists() else None
-        if end and (part_of_study or not end.to_export(config)):
+        is_new = prepare.check_folder_is_free(folder, config)
+        end = publish.read_finished(folder)
+        if end and (part_of_study or not end.to_export(config.export_collapsed)):
             if config.verbose and not part_of_study:
                 print(f"{folder} is finished already; nothing is changed.\n")
                 _print_summary(folder)
             return
-        # Now, and not after the training.
+        prepare.check_paths(config)
         if not part_of_study:
-            check_folder("export_dir", config.export_dir)
-
-        with command.hidden_stderr():
-            # It warns of traces, of which every phase rightly needs some.
-            logging.getLogger("tensorflow").setLevel(logging.ERROR)
-            from btcp_tf.training import checkpoints, distribution, phases
-            from btcp_tf.training.phase_model import Recipe
-
-            strategy = distribution.make_strategy(config.strategy, config.logical_devices)
-            distribution.start_devices()
-        whole = datasets.load(
-            config.dataset,
-            config.data_dir,
-            config.seed,
-            config.max_train_images,
-            config.max_test_images,
-            size=config.size,
-            bad_files=config.bad_files,
-            verbose=config.verbose,
-        )
-        # The classifiers are trained on the whole, so that checkpoints hold whatever is left out.
-        dataset = prepare.leave_out_known(whole, config)
+            # Now, and not after the training.
+            check_folder("export_dir", config.export_dir, keep=False)
+        prepared = _prepare(config, part_of_study)
+        # Nothing is written before: a run that cannot begin leaves no folder.
+        if is_new:
+            settings.save_flagfile(config, folder / "flags.cfg")
+        for line in prepared.log:
+            log(folder, line)
+        whole = prepared.images.whole
+        journal = Journal(folder, whole.validation, whole.class_names, tau=config.tau)
+        trained = _train(config, prepared.trainer, journal)
+        scored = _score(config, prepared.images, trained, is_finished=end is not None)
+        decided = _decide(config, prepared.images, scored, part_of_study)
+        if end is None:
+            _report(config, prepared, trained, scored, decided, journal)
+        end, failure = End(f"{NOT_EXPORTED}: part of a study"), None
         if not part_of_study:
-            check_place("export_dir", publish.export_folder(config, dataset))
-        others = prepare.load_others(dataset, config)
-        log(folder, f"started with {dataset.name} {dataset.fingerprint}")
-
-        pixels, adopted = prepare.choose_pixels(config, dataset) if config.classifier else ("", "")
-        build = prepare.builder(config, dataset, strategy, pixels)
-        poor = prepare.refuse_poor_classifier(build, dataset, config) if config.classifier else ""
-        members = train.train_members(build, whole, config, folder / "checkpoints", strategy)
-        folds = train.train_folds(build, whole, config, folder / "checkpoints", strategy)
-        network = build(config.seed)
-        if config.classifier:
-            weights = checkpoints.weights_id(network)
-            log(folder, f"adopted {config.classifier}, weights {weights}{adopted}")
-        journal = Journal(folder, config, whole)
-        stages = phases.fit(
-            network,
-            whole,
-            config,
-            {
-                name: Recipe(
-                    METHODS[name].gamma,
-                    config.ohem_fraction if METHODS[name].hard_examples else 1.0,
-                )
-                for name in config.method
-                if METHODS[name].trained
-            },
-            folder=folder / "checkpoints",
-            strategy=strategy,
-            describe=journal.describe,
-            after_epoch=journal.after_epoch,
-        )
-        scorer = Scorer(network, stages, members, folds, dataset, config)
-        if end is None:
-            predictions = score.predict_all(scorer, dataset, others, verbose=config.verbose)
-            choice = decide.choose_export(scorer, predictions, config)
-        else:
-            choice, predictions = decide.saved_choice(folder)
-        predictions |= decide.served_answers(predictions, scorer, dataset, choice)
-        for (split, name), found in predictions.items():
-            save_predictions(values.predictions_file(folder, split, name), found)
-        if end is None:
-            log(folder, f"scored the test set: {len(dataset.test)} images")
-        decision = decide.decide(
-            predictions, choice, config, scorer.mcp(dataset.calibration.images)
-        )
-        beside = None if part_of_study else publish.replaces(folder, decision, dataset, config)
-        if end is None:
-            taus = decide.choose_taus(predictions, config)
-            rows = decide.evaluate(network, stages, predictions, taus, config)
-            no_promise = bool(dataset.overlaps.no_promise)
-            promises = [] if no_promise else decide.make_promises(predictions, config)
-            notes = decide.collect_notes(
-                stages, dataset, others, predictions, taus, config, adopted
-            )
-            notes += overlaps.notes(dataset.overlaps, dataset.class_names)
-            notes += prepare.known_others(whole, others)
-            notes += [f"the classifier cannot be right: {poor} (allow_poor_classifier)"] * bool(
-                poor
-            )
-            notes += [f"{name}: {words}" for name, words in scorer.reference.facts.items()]
-            if not part_of_study:
-                notes += decision.notes + ([beside.note] if beside and beside.note else [])
-            results.save_rows(
-                folder / "results.json",
-                rows,
-                {
-                    "settings": config.settings(results_only=True),
-                    "data": prepare.about_data(dataset),
-                    "stages": {name: stage.facts for name, stage in stages.items() if stage.facts},
-                    "taus": taus,
-                    "promises": promises,
-                    "notes": notes,
-                    "environment": decide.environment(),
-                },
-            )
-            journal.finish(rows, predictions, dataset.validation)
-            publish.save_decision(folder, decision, EXPORT_OPEN)
-            explanations = score.explain(folder, scorer, decision, dataset)
-            publish.report_run(folder, predictions, journal.history, dataset, explanations)
-        if part_of_study:
-            publish.finish_run(folder, decision, End(f"{NOT_EXPORTED}: part of a study"))
-            return
-        end, failure = publish.try_export(folder, scorer, decision, beside, dataset, config)
-        publish.finish_run(folder, decision, end)
-        if config.verbose:
+            end, failure = _export(config, scored.scorer, decided)
+        publish.finish_run(folder, decided.export.decision, end)
+        if config.verbose and not part_of_study:
             print()
             _print_summary(folder)
         if failure:
             raise failure
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What the training starts from."""
+
+    images: Images
+    trainer: Trainer
+    pixels: str
+    """A note on the input scaling of a given classifier; "": there is none."""
+    problem: str
+    """Why a given classifier cannot be right; "": it can be, or there is none."""
+    log: tuple[str, ...]
+    """Lines for the run's log."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Scored:
+    """The answers of all predictors, and which of them are exported."""
+
+    scorer: Scorer
+    choice: Choice
+    predictions: AllPredictions
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Decided:
+    """What is exported, and whether it is better than what it replaces."""
+
+    export: Export
+    replaced: Replaced | None
+    notes: list[str]
+
+
+def _prepare(config: Config, part_of_study: bool) -> _Prepared:
+    """Loads the images, and builds the network once if its classifier is given."""
+    with command.hidden_stderr():
+        # It warns of traces, of which every phase rightly needs some.
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        from btcp_tf.training import checkpoints, distribution
+        from btcp_tf.training.settings import TrainingSettings
+
+        strategy = distribution.make_strategy(config.strategy, config.logical_devices)
+        distribution.start_devices()
+    images = prepare.load_images(config.take(ImageSettings))
+    folder, dataset = Path(config.output_dir), images.dataset
+    if not part_of_study:
+        check_place("export_dir", _export_folder(config, dataset.name))
+    lines = [f"started with {dataset.name} {dataset.fingerprint}"]
+    pixels = note = problem = ""
+    if config.classifier:
+        pixels, note = prepare.choose_pixels(
+            config.classifier,
+            dataset,
+            pixels=config.classifier_pixels,
+            batch_size=config.test_batch_size,
+        )
+    architecture = config.take(Architecture, pixels=pixels)
+    build = functools.partial(prepare.build_network, architecture, dataset, strategy)
+    if config.classifier:
+        network = build(config.seed)
+        problem = prepare.refuse_poor_classifier(
+            network,
+            config.classifier,
+            dataset,
+            allow=config.allow_poor_classifier,
+            batch_size=config.test_batch_size,
+            note=note,
+        )
+        weights = checkpoints.weights_id(network)
+        lines.append(f"adopted {config.classifier}, weights {weights}{note}")
+    trainer = Trainer(
+        build,
+        images.whole,
+        TrainingSettings.of(config),
+        folder / "checkpoints",
+        strategy,
+        adopted=bool(config.classifier),
+    )
+    return _Prepared(images, trainer, note, problem, tuple(lines))
+
+
+def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
+    has_ensemble = "ensemble" in config.method or config.residual_distilled
+    return trainer.train(
+        train.recipes(config.method, config.ohem_fraction),
+        members=config.ensemble_members if has_ensemble else 0,
+        folds=config.residual_folds,
+        describe=journal.describe,
+        after_epoch=journal.after_epoch,
+    )
+
+
+def _score(config: Config, images: Images, trained: Trained, *, is_finished: bool) -> _Scored:
+    """Fits the methods and scores all images; those of a finished run are read."""
+    scorer = score.make_scorer(trained, images.dataset, config.take(ScoreSettings))
+    if is_finished:
+        choice, predictions = decide.saved_choice(Path(config.output_dir))
+    else:
+        predictions = score.predict_all(
+            scorer, images.dataset, images.others, show_progress=config.verbose == 1
+        )
+        choice = _choose_export(config, scorer, predictions)
+    predictions |= decide.served_answers(predictions, scorer, images.dataset, choice)
+    return _Scored(scorer, choice, predictions)
+
+
+def _choose_export(config: Config, scorer: Scorer, predictions: AllPredictions) -> Choice:
+    """The method that was asked for, or the best on validation images that did not collapse."""
+    name = config.export_method
+    if name != "auto":
+        predictor = Predictor(name, FINETUNED) if name in config.finetuned else CLASSIFIER
+        return Choice(predictor, name, f"--export_method={name}")
+    pairs = decide.candidates(config.method, config.finetuned)
+    if not config.export_collapsed:
+        pairs = [pair for pair in pairs if not scorer.collapse(*pair)] or pairs
+    return decide.choose_export(predictions, pairs, scorer.held_out_u)
+
+
+def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool) -> _Decided:
+    """Saves the answers, and chooses the threshold of those that are exported."""
+    folder, dataset = Path(config.output_dir), images.dataset
+    publish.save_answers(folder, scored.predictions)
+    settings = {name: getattr(config, name) for name in (*DECISION_SETTINGS, "tau")}
+    decision, warnings = decide.decide(
+        scored.predictions, scored.choice, config.threshold, settings
+    )
+    export = Export(
+        folder,
+        _export_folder(config, dataset.name),
+        decision,
+        publish.held_out_rows(scored.predictions, decision),
+        dataset,
+        config.settings(results_only=True),
+    )
+    if part_of_study:
+        return _Decided(export, None, [])
+    mcp = None if "mcp" in config.method else scored.scorer.mcp(dataset.calibration.images)
+    worse = decide.worse_than_mcp(decision, mcp, config.take(EvaluationSettings))
+    predicted = export.held_out["validation"].predicted
+    replaced = publish.find_replaced(
+        folder,
+        export.target,
+        lambda version: publishing.compare_with(version, predicted, dataset, config, datasets.load),
+    )
+    about = [replaced.note] if replaced and replaced.note else []
+    return _Decided(export, replaced, worse + warnings + about)
+
+
+def _export_folder(config: Config, dataset: str) -> Path:
+    return publish.export_folder(
+        config.export_dir, config.export_name, dataset, is_trial=bool(config.max_train_images)
+    )
+
+
+def _report(
+    config: Config,
+    prepared: _Prepared,
+    trained: Trained,
+    scored: _Scored,
+    decided: _Decided,
+    journal: Journal,
+) -> None:
+    """Writes the results, the page and what it shows."""
+    folder, dataset, scorer = Path(config.output_dir), prepared.images.dataset, scored.scorer
+    log(folder, f"scored the test set: {len(dataset.test)} images")
+    taus = decide.choose_taus(scored.predictions[VALIDATION, CLASSIFIER], config.method)
+    rows = decide.evaluate(
+        scored.predictions,
+        scorer.classifier_ids,
+        taus,
+        datasets.short_name(config.dataset, config.data_dir),
+        config.take(EvaluationSettings),
+    )
+    promises = []
+    if not dataset.overlaps.no_promise:
+        promises = decide.make_promises(
+            scored.predictions, delta=config.delta, min_coverage=config.min_coverage
+        )
+    settings = config.settings(results_only=True)
+    about = {
+        "settings": settings,
+        "data": prepare.about_data(dataset),
+        "stages": {name: stage.facts for name, stage in trained.stages.items() if stage.facts},
+        "taus": taus,
+        "promises": promises,
+        "notes": _notes(config, prepared, trained, scored, taus) + decided.notes,
+        "environment": publish.environment(),
+    }
+    results.save_rows(folder / "results.json", rows, about)
+    journal.finish(rows, scored.predictions, dataset.validation, settings)
+    decision_file.save_decision(folder, decided.export.decision, EXPORT_OPEN)
+    explained = None
+    if decided.export.decision.predictor == CLASSIFIER:
+        explained = scorer.explain(decided.export.decision.method, dataset.test.images)
+    publish.report_run(
+        folder,
+        scored.predictions,
+        journal.history,
+        dataset.test,
+        dataset.class_names,
+        explained,
+    )
+
+
+def _notes(
+    config: Config, prepared: _Prepared, trained: Trained, scored: _Scored, taus: dict[str, float]
+) -> list[str]:
+    """What a reader must know before believing the figures."""
+    images, dataset, path = prepared.images, prepared.images.dataset, config.classifier
+    found = [dataset.note] * bool(dataset.note)
+    if path:
+        found.append(notes.of_classifier(path, scored.predictions, prepared.pixels))
+    found += notes.of_others(config.ood, images.others, dataset.test.images)
+    found += notes.of_taus(config.method, taus, config.tau)
+    found += notes.of_training(trained.stages.values())
+    found = list(dict.fromkeys(found))
+    found += overlaps.notes(dataset.overlaps, dataset.class_names)
+    found += prepare.known_others(images.whole, images.others)
+    if prepared.problem:
+        found.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
+    return found + [f"{name}: {fact}" for name, fact in scored.scorer.facts.items()]
+
+
+def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:
+    """How the run ends, and what to raise once that is written."""
+    exported = decided.export.decision.predictor, decided.export.decision.method
+    return publish.try_export(
+        scorer.exported_model(*exported),
+        decided.export,
+        replaced=decided.replaced,
+        collapse="" if config.export_collapsed else scorer.collapse(*exported),
+        publish_worse=config.publish,
+    )
 
 
 def _print_summary(folder: Path) -> None:
@@ -172,14 +324,15 @@ def _print_summary(folder: Path) -> None:
         "figures": folder / "figures",
     }
     missing = [path for path in files.values() if not path.exists()]
-    remedy = f"delete {folder / 'finished.json'}, and the same command makes them again"
+    remedy = f"delete {folder / FINISHED_FILE}, and the same command makes them again"
     if missing:
         print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
+    end = publish.read_finished(folder)
     try:
-        told = run_page.closing_screen(folder, publish.read_finished(folder).saved_model)
+        summary = run_page.closing_screen(folder, end.saved_model if end else EXPORT_OPEN)
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise ValueError(
             f"expected the results of a finished run in {files['results']}, received what cannot "
             f"be read ({error}); {remedy}"
         ) from error
-    print(told)
+    print(summary)

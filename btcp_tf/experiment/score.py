@@ -1,20 +1,20 @@
-"""Scores of every method on every part of the data."""
+"""Scores of every method for every set of images."""
 
+import contextlib
+import copy
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from btcp_tf.core.config import Config
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.splits import Dataset
-from btcp_tf.evaluation import explanations
-from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations
+from btcp_tf.evaluation.explanations import Explanations
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.experiment.values import AllPredictions, Decision, check_finite
+from btcp_tf.experiment.train import Fold, Trained, Weights
+from btcp_tf.experiment.values import AllPredictions, check_finite
 from btcp_tf.methods.outputs import Outputs, Reference, Score
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.methods.residual_scores import ResidualScore
@@ -25,105 +25,119 @@ if TYPE_CHECKING:
 
     from btcp_tf.training.phases import Stage
 
+_DROPOUT_BATCH = 256
 
-class Scorer:
-    """All methods of a run, fitted on its training and validation data, ready to score images."""
+_COPIES_SEED = 1_000_003
+"""Added to the seed for images that `residual` learns from: other noise than on test images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreSettings:
+    """What the methods of a run need of its settings; the names are those of `btcp_tf.Config`."""
+
+    method: tuple[str, ...]
+    finetuned: tuple[str, ...]
+    seed: int
+    verbose: int
+    test_batch_size: int
+    mc_passes: int
+    trust_alpha: float
+    trust_neighbors: int
+    residual_copies: tuple[str, ...]
+    residual_distilled: bool
+
+
+class TrainedNetwork:
+    """A network with the weights that one stage of the training left: images in, arrays out.
+
+    The stages of a run share one Keras model. It has the weights of a stage only inside `model`,
+    and its former ones again after it, so no result depends on the order of calls.
+    """
 
     def __init__(
         self,
-        network: "keras.Model",
-        stages: dict[str, "Stage"],
-        members: list[list[np.ndarray]],
-        folds: list[tuple[list[np.ndarray], np.ndarray]],
-        dataset: Dataset,
-        config: Config,
+        model: "keras.Model",
+        stage: "Stage",
+        batch_size: int,
+        view: Callable[[np.ndarray], np.ndarray] | None = None,
     ) -> None:
         """
         Args:
-          network: Takes on the weights of one stage after the other.
-          stages: From `training.fit`.
-          members: Further classifiers of the ensemble, from `train_members`.
-          folds: Those of `train_folds`.
-          dataset: The run's.
-          config: Settings.
+          model: From `networks.assemble`.
+          stage: Its weights, and whether it failed.
+          batch_size: Images at once.
+          view: Images → what `residual` sees of them, see `view_of`.
         """
         from btcp_tf.networks import models
-        from btcp_tf.networks.classifiers import last_dense
-        from btcp_tf.training import checkpoints
         from btcp_tf.training.inference import Inference
 
-        self._network, self._stages, self._members = network, stages, members
-        self._config = config
-        self._infer = Inference(models.outputs_model(network), config.test_batch_size)
-        self._view = None
-        if any(name.startswith("residual") for name in config.method):
-            self._view = _view_of(dataset.train.images, config.test_batch_size)
-        self._estimate = Inference(network.get_layer("estimator"), config.test_batch_size)
-        apart, copies = [], []
-        for values, unseen in folds:
-            checkpoints.restore(network, values)
-            whole = self.outputs(dataset.train.images, dataset.train.labels)
-            apart.append((whole[~unseen], whole[unseen]))
-            copies.append(self._copies(dataset.train.images[unseen], dataset.train.labels[unseen]))
-        checkpoints.restore(network, stages["classifier"].values)
-        validation = dataset.validation
-        copies.insert(0, self._copies(validation.images, validation.labels))
-        kernel, bias = last_dense(network.get_layer("classifier"))
-        self.reference = Reference(
-            train=self.outputs(dataset.train.images, dataset.train.labels),
-            validation=self._learned(validation.images, validation.labels),
-            kernel=kernel,
-            bias=bias,
-            seed=config.seed,
-            alpha=config.trust_alpha,
-            neighbors=config.trust_neighbors,
-            folds=tuple(apart),
-            copies=tuple(copies),
-            distilled=config.residual_distilled,
-            verbose=int(config.verbose == 1),
-        )
+        self._model, self._view = model, view
+        self._weights, self.collapse = stage.values, stage.collapse
+        self._infer = Inference(models.outputs_model(model), batch_size)
+        self._estimate = Inference(model.get_layer("estimator"), batch_size)
 
-    @functools.cached_property
-    def _scores(self) -> dict[str, Score]:
-        return {
-            name: prepare(self.reference)
-            for name in self._config.method
-            if (prepare := METHODS[name].prepare) is not None
-        }
+    def with_weights(self, weights: Weights, collapse: str = "") -> Self:
+        """The same network after another stage, with the reason if that failed."""
+        other = copy.copy(self)
+        other._weights, other.collapse = weights, collapse
+        return other
 
-    def mcp(self, images: np.ndarray) -> np.ndarray | None:
-        """u of MCP, of the classifier as phase 1 left it; None where its rows have it anyhow."""
+    @contextlib.contextmanager
+    def model(self) -> Iterator["keras.Model"]:
+        """The Keras model, which has these weights inside the `with` block."""
         from btcp_tf.training import checkpoints
 
-        if "mcp" in self._config.method:
-            return None
-        checkpoints.restore(self._network, self._stages["classifier"].values)
-        return mcp_of(self._infer(images)["logits"])
+        before = checkpoints.snapshot(self._model)
+        checkpoints.restore(self._model, self._weights)
+        try:
+            yield self._model
+        finally:
+            checkpoints.restore(self._model, before)
 
-    def stage_of(self, predictor: str, method: str) -> "Stage":
-        """The stage whose weights make a method's u. What is not trained reads the classifier as
-        phase 1 left it."""
-        name = predictor if predictor != "frozen" else method
-        return self._stages.get(name, self._stages["classifier"])
+    def outputs(self, images: np.ndarray, labels: np.ndarray | None = None) -> Outputs:
+        """Features, logits and probabilities of images `[n, ...]`.
 
-    def collapse(self, predictor: str, method: str) -> str:
-        """What is wrong with the networks behind a method's u; "": nothing."""
-        of_classifier = self._stages["classifier"].collapse
-        return of_classifier or self.stage_of(predictor, method).collapse
+        Raises:
+          FloatingPointError: If one is not finite.
+        """
+        with self.model():
+            found = self._infer(images)
+        check_finite(*found.values())
+        view = None if self._view is None else self._view(images)
+        return Outputs(**found, labels=labels, view=view)
 
-    def exported_model(self, predictor: str, method: str) -> "keras.Model":
-        """Images → probs and u of the method; it shares the run's network, which takes on its
-        weights."""
-        from btcp_tf.methods import residual_fit
-        from btcp_tf.methods.residual_choice import MCP
+    def probs(self, images: np.ndarray) -> np.ndarray:
+        """Class probabilities `[n, k]` alone."""
+        with self.model():
+            return self._infer(images)["probs"]
+
+    def estimate(self, features: np.ndarray) -> np.ndarray:
+        """The estimator's u `[n]` for features `[n, d]`."""
+        with self.model():
+            return self._estimate(features)[:, 0]
+
+    @property
+    def classifier_id(self) -> str:
+        """See `training.weights_id`."""
         from btcp_tf.training import checkpoints
 
-        checkpoints.restore(self._network, self.stage_of(predictor, method).values)
-        if method == "mcp":
-            return residual_fit.residual_model(self._network, {}, MCP)
-        if isinstance(score := self._scores.get(method), ResidualScore):
-            return residual_fit.residual_model(self._network, score.readers, score.weights)
-        return self._network
+        with self.model() as model:
+            return checkpoints.weights_id(model, ("encoder", "classifier"))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scorer:
+    """All methods of a run, fitted on its training and validation data."""
+
+    settings: ScoreSettings
+    networks: Mapping[str, TrainedNetwork]
+    """By name of the stage, see `training.Stage`."""
+    members: Sequence[TrainedNetwork]
+    """Further classifiers of the ensemble."""
+    scores: Mapping[str, Score]
+    """Method → its score of the classifier's outputs, if it has no estimator."""
+    facts: Mapping[str, str]
+    """Method → how its fit went, for notes."""
 
     def __call__(
         self,
@@ -132,8 +146,8 @@ class Scorer:
         *,
         sampled: bool = True,
         title: str = "",
-    ) -> dict[str, Predictions]:
-        """Predictions by predictor.
+    ) -> dict[Predictor, Predictions]:
+        """Answers of every predictor to images, with the u of every method.
 
         Args:
           images: `[n, ...]` uint8.
@@ -141,112 +155,228 @@ class Scorer:
           sampled: Whether methods that need many passes take part.
           title: Shows progress bars of them under this title.
         """
-        from btcp_tf.training import checkpoints, inference
-
-        checkpoints.restore(self._network, self._stages["classifier"].values)
-        outputs = self.outputs(images, labels)
-        means = {}
-        for name in self._config.method if sampled else ():
-            if METHODS[name].samples == "dropout":
-                means[name] = inference.sample_dropout(
-                    self._network,
-                    images,
-                    passes=self._config.mc_passes,
-                    seed=self._config.seed,
-                    batch_size=min(256, self._config.test_batch_size),
-                    title=title and f"{title}: {self._config.mc_passes} passes with dropout",
-                )
-            elif METHODS[name].samples == "ensemble":
-                means[name] = self.ensemble_mean(images, outputs.probs)
+        outputs = self.classifier.outputs(images, labels)
+        means = self._means(images, outputs.probs, title) if sampled else {}
         outputs = dataclasses.replace(
             outputs, sampled={METHODS[name].samples: mean for name, mean in means.items()}
         )
         columns = dict(self._columns(outputs, sampled))
-        found = {"frozen": Predictions(labels, outputs.probs, outputs.predicted, columns)}
+        answers = {CLASSIFIER: Predictions(labels, outputs.probs, outputs.predicted, columns)}
         for name, mean in means.items():
-            # It predicts with its own mean, which is another classifier.
-            found[name] = Predictions(labels, mean, mean.argmax(axis=1), {name: columns[name]})
-        for method in self._config.finetuned:
-            stage = self._stages[f"{method}_finetuned"]
-            checkpoints.restore(self._network, stage.values)
-            outputs = self.outputs(images, labels)
-            columns = {
-                "mcp": mcp_of(outputs.logits),
-                method: self._estimate(outputs.features)[:, 0],
-            }
-            found[stage.name] = Predictions(labels, outputs.probs, outputs.predicted, columns)
-        return found
+            own = {name: columns[name]}
+            answers[Predictor(name)] = Predictions(labels, mean, mean.argmax(axis=1), own)
+        for name in self.settings.finetuned:
+            predictor = Predictor(name, FINETUNED)
+            network = self.networks[str(predictor)]
+            outputs = network.outputs(images, labels)
+            columns = {"mcp": mcp_of(outputs.logits), name: network.estimate(outputs.features)}
+            answers[predictor] = Predictions(labels, outputs.probs, outputs.predicted, columns)
+        return answers
 
-    def held_out_u(self, method: str) -> np.ndarray | None:
-        """Cross-fitted u of the validation images; None for methods that were not fitted on
-        them."""
-        score = self._scores.get(method)
-        return score.held_out_u if isinstance(score, ResidualScore) else None
+    @property
+    def classifier(self) -> TrainedNetwork:
+        """The network after phase 1."""
+        return self.networks["classifier"]
 
-    def contributions(
-        self, method: str, images: np.ndarray
-    ) -> tuple[tuple[str, ...], np.ndarray] | None:
-        """What moved logit(u) of each image: names and `[n, parts]`; None where u is not a sum."""
-        from btcp_tf.training import checkpoints
+    def network(self, predictor: Predictor, method: str) -> TrainedNetwork:
+        """The network that gives a method's u of a predictor; without training that of phase 1."""
+        name = str(predictor) if predictor.method else method
+        return self.networks.get(name, self.classifier)
 
-        score = self._scores.get(method)
-        if not isinstance(score, ResidualScore):
-            return None
-        checkpoints.restore(self._network, self._stages["classifier"].values)
-        return score.contributions(self.outputs(images, None))
+    def collapse(self, predictor: Predictor, method: str) -> str:
+        """Why the training behind a method's u failed; "": it did not."""
+        return self.classifier.collapse or self.network(predictor, method).collapse
 
-    def outputs(self, images: np.ndarray, labels: np.ndarray | None) -> Outputs:
-        """What the network answers to images `[n, ...]`; FloatingPointError unless finite."""
-        found = self._infer(images)
-        check_finite(*found.values())
-        view = None if self._view is None else self._view(images)
-        return Outputs(**found, labels=labels, view=view)
+    def _means(self, images: np.ndarray, probs: np.ndarray, title: str) -> dict[str, np.ndarray]:
+        """Method → the mean probabilities `[n, k]` of its passes or members."""
+        from btcp_tf.training import inference
 
-    def _learned(self, images: np.ndarray, labels: np.ndarray) -> Outputs:
-        """What `residual` learns from, with the ensemble's answers if it learns these."""
-        found = self.outputs(images, labels)
-        if not self._config.residual_distilled:
-            return found
-        mean = self.ensemble_mean(images, found.probs)
-        return dataclasses.replace(found, sampled={"ensemble": mean})
-
-    def _copies(self, images: np.ndarray, labels: np.ndarray) -> tuple[Outputs, ...]:
-        """Answers to corrupted images, for `residual` to learn from."""
-        # Not the noise that the test images get.
-        seed = self._config.seed + 1_000_003
-        return tuple(
-            self._learned(CORRUPTIONS[name](images, 1, seed), labels)
-            for name in self._config.residual_copies
-        )
+        means, settings = {}, self.settings
+        for name in settings.method:
+            if METHODS[name].samples == "ensemble":
+                means[name] = ensemble_mean(images, probs, self.members)
+            elif METHODS[name].samples == "dropout":
+                with self.classifier.model() as model:
+                    means[name] = inference.sample_dropout(
+                        model,
+                        images,
+                        passes=settings.mc_passes,
+                        seed=settings.seed,
+                        batch_size=min(_DROPOUT_BATCH, settings.test_batch_size),
+                        title=title and f"{title}: {settings.mc_passes} passes with dropout",
+                    )
+        return means
 
     def _columns(self, outputs: Outputs, sampled: bool) -> Iterator[tuple[str, np.ndarray]]:
-        from btcp_tf.training import checkpoints
-
-        for name in self._config.method:
+        """(method, u) of the classifier of phase 1."""
+        for name in self.settings.method:
             method = METHODS[name]
             if (method.samples and not sampled) or (method.uses_labels and outputs.labels is None):
                 continue
-            if name in self._scores:
-                yield name, self._scores[name](outputs)
+            if name in self.scores:
+                yield name, self.scores[name](outputs)
             else:
-                # A threshold of its own makes a method of another's estimator.
-                checkpoints.restore(self._network, self._stages[method.column_of or name].values)
-                yield name, self._estimate(outputs.features)[:, 0]
+                # A method that differs in its threshold alone has another one's estimator.
+                yield name, self.networks[method.column_of or name].estimate(outputs.features)
 
-    def ensemble_mean(self, images: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Mean probabilities `[n, k]` of the network, whose own they are, and the members."""
-        from btcp_tf.training import checkpoints
+    @property
+    def held_out_u(self) -> dict[str, np.ndarray]:
+        """Method → cross-fitted u `[n]` of the validation images, if it was fitted on them."""
+        return {
+            name: score.held_out_u
+            for name, score in self.scores.items()
+            if isinstance(score, ResidualScore)
+        }
 
-        total = own.copy()
-        for values in self._members:
-            checkpoints.restore(self._network, values)
-            total += self._infer(images)["probs"]
-        checkpoints.restore(self._network, self._stages["classifier"].values)
-        return total / (1 + len(self._members))
+    @property
+    def classifier_ids(self) -> dict[Predictor, str]:
+        """Names the classifier of each predictor: rows that share one may be compared in pairs."""
+        shared = self.classifier.classifier_id
+        sampled = (name for name in self.settings.method if METHODS[name].samples)
+        tuned = [Predictor(name, FINETUNED) for name in self.settings.finetuned]
+        return (
+            {CLASSIFIER: shared}
+            | {Predictor(name): f"{shared}-{name}" for name in sampled}
+            | {predictor: self.networks[str(predictor)].classifier_id for predictor in tuned}
+        )
+
+    def mcp(self, images: np.ndarray) -> np.ndarray:
+        """u `[n]` of MCP of the classifier of phase 1."""
+        return mcp_of(self.classifier.outputs(images).logits)
+
+    def explain(self, method: str, images: np.ndarray) -> Explanations | None:
+        """What each piece of evidence does to the u of images; None where u is no sum of them."""
+        score = self.scores.get(method)
+        if not isinstance(score, ResidualScore):
+            return None
+        names, values = score.contributions(self.classifier.outputs(images))
+        return Explanations(method, tuple(names), np.asarray(values))
+
+    @contextlib.contextmanager
+    def exported_model(self, predictor: Predictor, method: str) -> Iterator["keras.Model"]:
+        """Images → probs and u of a method; it has the weights for it inside the `with` block."""
+        from btcp_tf.methods import residual_fit
+        from btcp_tf.methods.residual_choice import MCP
+
+        with self.network(predictor, method).model() as model:
+            if method == "mcp":
+                yield residual_fit.residual_model(model, {}, MCP)
+            elif isinstance(score := self.scores.get(method), ResidualScore):
+                yield residual_fit.residual_model(model, score.readers, score.weights)
+            else:
+                yield model
 
 
-def _view_of(images: np.ndarray, batch_size: int) -> "Callable[[np.ndarray], np.ndarray] | None":
-    """What `residual` sees of such images, whatever the classifier makes of them."""
+def fit_reference(
+    classifier: TrainedNetwork,
+    dataset: Dataset,
+    settings: ScoreSettings,
+    *,
+    folds: Sequence[Fold] = (),
+    members: Sequence[TrainedNetwork] = (),
+) -> Reference:
+    """The outputs that methods are fitted on.
+
+    Args:
+      classifier: After phase 1.
+      dataset: Its training and validation images are used.
+      settings: Settings of the methods.
+      folds: Classifiers for the cross-fitting of `residual`.
+      members: Further classifiers of the ensemble.
+    """
+    from btcp_tf.networks.classifiers import last_dense
+
+    train, validation = dataset.train, dataset.validation
+
+    def learned(network: TrainedNetwork, images: np.ndarray, labels: np.ndarray) -> Outputs:
+        """What `residual` learns from."""
+        outputs = network.outputs(images, labels)
+        if not settings.residual_distilled:
+            return outputs
+        mean = ensemble_mean(images, outputs.probs, members)
+        return dataclasses.replace(outputs, sampled={"ensemble": mean})
+
+    def copies(
+        network: TrainedNetwork, images: np.ndarray, labels: np.ndarray
+    ) -> tuple[Outputs, ...]:
+        seed = settings.seed + _COPIES_SEED
+        return tuple(
+            learned(network, CORRUPTIONS[name](images, 1, seed), labels)
+            for name in settings.residual_copies
+        )
+
+    apart = []
+    copied = [copies(classifier, validation.images, validation.labels)]
+    for weights, unseen in folds:
+        network = classifier.with_weights(weights)
+        whole = network.outputs(train.images, train.labels)
+        apart.append((whole[~unseen], whole[unseen]))
+        copied.append(copies(network, train.images[unseen], train.labels[unseen]))
+    with classifier.model() as model:
+        kernel, bias = last_dense(model.get_layer("classifier"))
+    return Reference(
+        train=classifier.outputs(train.images, train.labels),
+        validation=learned(classifier, validation.images, validation.labels),
+        kernel=kernel,
+        bias=bias,
+        seed=settings.seed,
+        alpha=settings.trust_alpha,
+        neighbors=settings.trust_neighbors,
+        folds=tuple(apart),
+        copies=tuple(copied),
+        distilled=settings.residual_distilled,
+        verbose=int(settings.verbose == 1),
+    )
+
+
+def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> Scorer:
+    """Fits all methods of a run.
+
+    Args:
+      trained: The networks.
+      dataset: Its training and validation images are used.
+      settings: Settings of the methods.
+    """
+    view, batch_size = None, settings.test_batch_size
+    if any(name.startswith("residual") for name in settings.method):
+        view = view_of(dataset.train.images, batch_size)
+    stages = trained.stages
+    classifier = TrainedNetwork(trained.network, stages["classifier"], batch_size, view)
+    networks = {
+        name: classifier.with_weights(stage.values, stage.collapse)
+        for name, stage in stages.items()
+    }
+    members = [classifier.with_weights(weights) for weights in trained.members]
+    reference = fit_reference(classifier, dataset, settings, folds=trained.folds, members=members)
+    scores = {
+        name: prepare(reference)
+        for name in settings.method
+        if (prepare := METHODS[name].prepare) is not None
+    }
+    return Scorer(settings, networks, members, scores, reference.facts)
+
+
+def ensemble_mean(
+    images: np.ndarray, own: np.ndarray, members: Sequence[TrainedNetwork]
+) -> np.ndarray:
+    """Mean probabilities of an ensemble for images.
+
+    Args:
+      images: `[n, ...]`.
+      own: Probabilities of the run's own classifier, `[n, k]`.
+      members: The other classifiers.
+
+    Returns:
+      `[n, k]`.
+    """
+    total = own.copy()
+    for member in members:
+        total += member.probs(images)
+    return total / (1 + len(members))
+
+
+def view_of(images: np.ndarray, batch_size: int) -> Callable[[np.ndarray], np.ndarray] | None:
+    """What `residual` sees of such images without the classifier; None: nothing."""
     import keras
 
     from btcp_tf.networks import evidence_layers
@@ -260,36 +390,26 @@ def _view_of(images: np.ndarray, batch_size: int) -> "Callable[[np.ndarray], np.
 
 
 def predict_all(
-    scorer: Scorer, dataset: Dataset, others: dict[str, np.ndarray], *, verbose: int = 0
+    scorer: Scorer,
+    dataset: Dataset,
+    others: Mapping[ImageSet, np.ndarray],
+    *,
+    show_progress: bool = False,
 ) -> AllPredictions:
-    """Scores validation, calibration and test images, and those of `load_others`."""
+    """Scores the validation, calibration and test images, and those of `prepare.load_others`."""
     predictions: AllPredictions = {}
-    for split in ("validation", "calibration", "test"):
-        part = getattr(dataset, split)
-        title = split if verbose == 1 else ""
-        for name, found in scorer(part.images, part.labels, title=title).items():
-            predictions[split, name] = found
-    for split, images in others.items():
-        shifted = split.startswith("shift_")
-        # The passes of the sampled methods would cost more than all the rest together.
-        labels = dataset.test.labels if shifted else None
-        title = split if verbose == 1 else ""
-        for name, found in scorer(images, labels, sampled=not shifted, title=title).items():
-            predictions[split, name] = found
+    for name in ("validation", "calibration", "test"):
+        part = getattr(dataset, name)
+        answers = scorer(part.images, part.labels, title=name if show_progress else "")
+        predictions |= {(ImageSet(name), who): found for who, found in answers.items()}
+    for image_set, images in others.items():
+        shifted = image_set.kind == "shift"
+        answers = scorer(
+            images,
+            dataset.test.labels if shifted else None,
+            # The passes of the sampled methods would cost more than all the rest together.
+            sampled=not shifted,
+            title=str(image_set) if show_progress else "",
+        )
+        predictions |= {(image_set, who): found for who, found in answers.items()}
     return predictions
-
-
-def explain(
-    folder: Path, scorer: Scorer, decision: "Decision", dataset: Dataset
-) -> Explanations | None:
-    """Saves and returns what moved the u of each test image; None where the exported u is not
-    made of pieces of evidence."""
-    if decision.predictor != "frozen":
-        return None
-    parts = scorer.contributions(decision.method, dataset.test.images)
-    if parts is None:
-        return None
-    names, values = parts
-    found = Explanations(decision.method, tuple(names), np.asarray(values))
-    explanations.save_explanations(folder / EXPLANATIONS_FILE, found)
-    return found

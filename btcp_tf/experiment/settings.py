@@ -16,6 +16,9 @@ from btcp_tf.core.config import OWN_DATA, Config, check, to_word
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
+DECISION_SETTINGS = ("risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost")
+"""Settings of the rules for `threshold`; each rule uses some of them."""
+
 TRIALS = ("quick", "smoke")
 """Presets whose models nobody should serve: too little data, or too few epochs."""
 
@@ -148,7 +151,7 @@ def _parse(words: Sequence[str], flag_values: flags.FlagValues) -> Config:
             name for name in values["finetune_method"] if name in values["method"]
         ]
     # A shell leaves the ~ of --output_dir=~/runs to the program.
-    for name in ("output_dir", "export_dir", "data_dir"):
+    for name in ("output_dir", "export_dir", "data_dir", "classifier"):
         values[name] = os.path.expanduser(values[name])
     if dataset in OWN_DATA:
         # A shell completes the name of a folder with a slash: the same data all the same.

@@ -16,6 +16,10 @@ def mcp(reference: Reference) -> Score:
     """1 − largest softmax probability (Hendrycks and Gimpel, 2017).
 
     Range [0, 1 − 1/k].
+
+    >>> outputs = Outputs.from_probs([[0.7, 0.2, 0.1], [0.4, 0.3, 0.3]])
+    >>> mcp(None)(outputs).round(4).tolist()
+    [0.3, 0.6]
     """
     return lambda outputs: mcp_of(outputs.logits)
 
@@ -24,6 +28,10 @@ def entropy(reference: Reference) -> Score:
     """Entropy of the probabilities (Shannon, 1948), divided by log k.
 
     Range [0, 1].
+
+    >>> outputs = Outputs.from_probs([[0.7, 0.2, 0.1], [0.4, 0.3, 0.3]])
+    >>> entropy(None)(outputs).round(4).tolist()
+    [0.7298, 0.9912]
     """
     return lambda outputs: entropy_of(outputs.probs)
 
@@ -32,6 +40,10 @@ def margin(reference: Reference) -> Score:
     """1 − (largest − second largest probability) (Scheffer, Decomain and Wrobel, 2001).
 
     Range [0, 1].
+
+    >>> outputs = Outputs.from_probs([[0.7, 0.2, 0.1], [0.4, 0.3, 0.3]])
+    >>> margin(None)(outputs).round(4).tolist()
+    [0.5, 0.9]
     """
 
     def score(outputs: Outputs) -> np.ndarray:
@@ -45,6 +57,10 @@ def doctor(reference: Reference) -> Score:
     """1 − sum of the squared probabilities (Granese et al., 2021).
 
     The authors' D-alpha is (1 − g) / g of the same sum g: the same ranking. Range [0, 1 − 1/k].
+
+    >>> outputs = Outputs.from_probs([[0.7, 0.2, 0.1], [0.4, 0.3, 0.3]])
+    >>> doctor(None)(outputs).round(4).tolist()
+    [0.46, 0.66]
     """
 
     def score(outputs: Outputs) -> np.ndarray:
@@ -59,6 +75,13 @@ def temperature(reference: Reference) -> Score:
 
     T stays in [0.05, 20]: without an error on validation data the best T would be 0. Range
     [0, 1 − 1/k].
+
+    Half of these sure answers are wrong, so that u grows:
+
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.9, 0.1]], labels=[0, 1])
+    >>> reference = Reference(outputs, outputs, np.eye(2), np.zeros(2))
+    >>> temperature(reference)(outputs).round(2).tolist()
+    [0.47, 0.47]
     """
     labels = labels_of("validation", reference.validation)
     logits = reference.validation.logits.astype(np.float64)
@@ -90,6 +113,13 @@ def relu(reference: Reference) -> Score:
     the diagonal, 0 on it, divided by its Frobenius norm. Where that is 0 throughout, as it is
     without wrong answers, D is 1 off the diagonal, as in their program: the ranking of `doctor`.
     Raw; not negative.
+
+    Class 1 is where this classifier is wrong:
+
+    >>> outputs = Outputs.from_probs([[0.5, 0.4, 0.1], [0.5, 0.1, 0.4]], labels=[1, 0])
+    >>> reference = Reference(outputs, outputs, np.eye(3), np.zeros(3))
+    >>> relu(reference)(outputs).round(4).tolist()
+    [0.2828, 0.0707]
     """
     validation = reference.validation
     wrong = validation.predicted != labels_of("validation", validation)
@@ -111,6 +141,10 @@ def max_logit(reference: Reference) -> Score:
     """−largest logit (Hendrycks et al., 2022).
 
     Raw.
+
+    >>> logits = np.float32([[2.0, 1.0]])
+    >>> max_logit(None)(Outputs(logits, logits, special.softmax(logits, axis=1))).tolist()
+    [-2.0]
     """
     return lambda outputs: -outputs.logits.max(axis=1)
 
@@ -119,10 +153,19 @@ def energy(reference: Reference) -> Score:
     """−log of the sum of exp(logit), at temperature 1 (Liu et al., 2020).
 
     Raw.
+
+    >>> logits = np.float32([[2.0, 1.0]])
+    >>> energy(None)(Outputs(logits, logits, special.softmax(logits, axis=1))).round(4).tolist()
+    [-2.3133]
     """
     return lambda outputs: -special.logsumexp(outputs.logits.astype(np.float64), axis=1)
 
 
 def entropy_of(probs: np.ndarray) -> np.ndarray:
+    """Entropy of probabilities `[n, k]` divided by log k, `[n]` float64 in [0, 1].
+
+    >>> entropy_of(np.array([[0.5, 0.5], [1.0, 0.0]])).tolist()
+    [1.0, 0.0]
+    """
     total = special.entr(probs.astype(np.float64)).sum(axis=1)
     return np.clip(total / np.log(probs.shape[1]), 0.0, 1.0)

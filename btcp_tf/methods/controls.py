@@ -12,7 +12,11 @@ from btcp_tf.methods.outputs import Outputs, Reference, Score, labels_of
 
 
 def constant(reference: Reference) -> Score:
-    """0.5 for every sample: knows nothing."""
+    """0.5 for every sample: knows nothing.
+
+    >>> constant(None)(Outputs.from_probs([[0.9, 0.1], [0.6, 0.4]])).tolist()
+    [0.5, 0.5]
+    """
     return lambda outputs: np.full(len(outputs.probs), 0.5)
 
 
@@ -21,6 +25,11 @@ def random(reference: Reference) -> Score:
 
     They depend on the seed and on the samples together: the same set gets the same numbers, and two
     sets of one size, which OOD detection tells apart, do not get equal ones. Range [0, 1).
+
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.6, 0.4]], labels=[0, 0])
+    >>> reference = Reference(outputs, outputs, np.eye(2), np.zeros(2), seed=1)
+    >>> bool((random(reference)(outputs) == random(reference)(outputs)).all())
+    True
     """
 
     def score(outputs: Outputs) -> np.ndarray:
@@ -34,6 +43,9 @@ def mcp_cubed(reference: Reference) -> Score:
     """1 − largest probability³: MCP's ranking, moved towards 1.
 
     What changes against `mcp` was not learned. Range [0, 1 − 1/k³].
+
+    >>> mcp_cubed(None)(Outputs.from_probs([[0.5, 0.5]])).round(4).tolist()
+    [0.875]
     """
     of_mcp = answers.mcp(reference)
 
@@ -46,9 +58,13 @@ def mcp_cubed(reference: Reference) -> Score:
 
 
 def tcp_oracle(reference: Reference) -> Score:
-    """1 − probability of the true class, read from the labels: what `tcp` and `btcp` estimate.
+    """1 − probability of the true class, by the labels: what `tcp` and `btcp` estimate.
 
     Range [0, 1]. Raises ValueError for outputs without labels.
+
+    >>> outputs = Outputs.from_probs([[0.75, 0.25], [0.75, 0.25]], labels=[0, 1])
+    >>> tcp_oracle(None)(outputs).tolist()
+    [0.25, 0.75]
     """
 
     def score(outputs: Outputs) -> np.ndarray:
@@ -69,6 +85,9 @@ def squash(score: ArrayLike, validation_score: ArrayLike) -> np.ndarray:
 
     Returns:
       u [n] in [0, 1], float64, rising with the score; a score very far out gives exactly 0 or 1.
+
+    >>> squash([1.0, 2.0, 3.0], validation_score=[0.0, 1.0, 2.0, 3.0, 4.0]).round(4).tolist()
+    [0.3775, 0.5, 0.6225]
     """
     s, known = (np.asarray(x, np.float64) for x in (score, validation_score))
     for name, column in (("score", s), ("validation_score", known)):

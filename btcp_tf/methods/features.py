@@ -9,7 +9,7 @@ KNN_NEIGHBORS = 50
 """Neighbor whose distance is `knn`'s score: that of Sun et al. for CIFAR-10."""
 
 _BLOCK_CELLS = 2**23
-"""Distances held at once, in float32: with their order about 100 MB."""
+"""Differences held at once, in float64: 64 MB."""
 
 _SPARE = 8
 """Candidates beyond the k nearest whose distances are computed exactly."""
@@ -30,6 +30,14 @@ def trust_score(reference: Reference) -> Score:
     of the class, those with the largest distance to the `neighbors`-th nearest sample of the class,
     itself the first. Samples as sparse as one that stays stay, so at least one does. A class of
     fewer than `neighbors` samples takes the farthest of them. Range [0, 1].
+
+    The second sample is nearer to the other class than to its own:
+
+    >>> train = Outputs.from_probs(np.eye(2), labels=[0, 1], features=[[0.0], [3.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.6, 0.4]], features=[[1.0], [2.0]])
+    >>> score = trust_score(Reference(train, train, np.ones((1, 2)), np.zeros(2)))
+    >>> score(outputs).round(4).tolist()
+    [0.3333, 0.6667]
     """
     labels = labels_of("train", reference.train)
     classes = {
@@ -67,6 +75,11 @@ def knn(reference: Reference) -> Score:
     """Distance to the 50th nearest training sample, features scaled to length 1 (Sun et al., 2022).
 
     To the farthest where there are fewer. Features that are all 0 stay 0. Raw; in [0, 2].
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]], labels=[0], features=[[2.0, 0.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1], [0.5, 0.5]], features=[[1.0, 0.0], [-1.0, 0.0]])
+    >>> knn(Reference(train, train, np.eye(2), np.zeros(2)))(outputs).tolist()
+    [0.0, 2.0]
     """
     points = _unit(reference.train.features)
     return lambda outputs: _nearest(_unit(outputs.features), points, KNN_NEIGHBORS)[:, -1]
@@ -78,13 +91,12 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 
 def _nearest(queries: np.ndarray, points: np.ndarray, k: int = 1) -> np.ndarray:
-    """Distances to the nearest points, exhaustively, in blocks of bounded memory.
+    """Distances to the nearest points, exhaustively.
 
-    A float32 matrix product finds k + 8 candidates for each query; their distances are then
-    computed from differences in float64, so that the distance to a copy is exactly 0. The
-    candidates are right up to the product's rounding, about 1e-6 of the squared extent of `points`:
-    only where the squared distances of more than 8 points differ by less can one of them stand for
-    another.
+    scikit-learn finds k + 8 candidates for each query in float32; their distances are then computed
+    from differences in float64, so that the distance to a copy is exactly 0. The candidates are
+    right up to the rounding of a product, about 1e-6 of the squared extent of `points`: only where
+    the squared distances of more than 8 points differ by less can one of them stand for another.
 
     Args:
       queries: [n, d] float32.
@@ -94,24 +106,22 @@ def _nearest(queries: np.ndarray, points: np.ndarray, k: int = 1) -> np.ndarray:
     Returns:
       [n, min(k, m)] float64, ascending.
     """
-    (m, d), n = points.shape, len(queries)
-    k = min(k, m)
-    candidates = min(k + _SPARE, m)
+    from sklearn.neighbors import NearestNeighbors
+
+    k = min(k, len(points))
+    candidates = min(k + _SPARE, len(points))
     # About their mean the points are short, which keeps the product's rounding small.
     center = points.mean(axis=0, dtype=np.float64).astype(np.float32)
-    shifted = points - center
-    # |p|² / 2 − q·p ranks the points by their distance to q. One product, with a row of halves.
-    lifted = np.vstack([-shifted.T, np.square(shifted).sum(axis=1) / 2])
-    found = np.empty((n, k))
-    step = max(1, _BLOCK_CELLS // max(m, candidates * d))
-    for start in range(0, n, step):
-        block = queries[start : start + step]
-        ranks = np.column_stack([block - center, np.ones(len(block), np.float32)]) @ lifted
-        best = np.argpartition(ranks, candidates - 1, axis=1)[:, :candidates]
-        difference = np.subtract(block[:, None], points[best], dtype=np.float64)
+    search = NearestNeighbors(n_neighbors=candidates, algorithm="brute").fit(points - center)
+    best = search.kneighbors(queries - center, return_distance=False)
+    distances = np.empty((len(queries), k))
+    step = max(1, _BLOCK_CELLS // (candidates * points.shape[1]))
+    for start in range(0, len(queries), step):
+        rows = slice(start, start + step)
+        difference = np.subtract(queries[rows, None], points[best[rows]], dtype=np.float64)
         squared = np.einsum("ncd,ncd->nc", difference, difference)
-        found[start : start + step] = np.sqrt(np.sort(squared, axis=1)[:, :k])
-    return found
+        distances[rows] = np.sqrt(np.sort(squared, axis=1)[:, :k])
+    return distances
 
 
 def mahalanobis(reference: Reference) -> Score:
@@ -123,6 +133,11 @@ def mahalanobis(reference: Reference) -> Score:
     never fires makes it, adds nothing. Without variance means: an eigenvalue of at most d eps² of
     the largest one, eps being float32's, so a spread that rounding alone explains. Raw; not
     negative.
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]] * 2, labels=[0, 0], features=[[-1.0], [1.0]])
+    >>> outputs = Outputs.from_probs([[0.9, 0.1]] * 2, features=[[0.0], [3.0]])
+    >>> mahalanobis(Reference(train, train, np.ones((1, 2)), np.zeros(2)))(outputs).tolist()
+    [0.0, 9.0]
     """
     x = reference.train.features.astype(np.float64)
     classes, index = np.unique(labels_of("train", reference.train), return_inverse=True)
@@ -142,6 +157,13 @@ def relative_mahalanobis(reference: Reference) -> Score:
     2021).
 
     Each of the two covariances is inverted on its own directions of variance. Raw.
+
+    With one class there is nothing to tell apart:
+
+    >>> train = Outputs.from_probs([[0.9, 0.1]] * 2, labels=[0, 0], features=[[-1.0], [1.0]])
+    >>> reference = Reference(train, train, np.ones((1, 2)), np.zeros(2))
+    >>> relative_mahalanobis(reference)(train).tolist()
+    [0.0, 0.0]
     """
     of_class = mahalanobis(reference)
     x = reference.train.features.astype(np.float64)
@@ -172,6 +194,16 @@ def vim(reference: Reference) -> Score:
     the authors choose 512 of 768 and 1,000 of 2,048 and say nothing of smaller d. alpha makes the
     mean length on training data the mean of the largest logit. Where training features have no
     length outside (at most float32's rounding of them), alpha is 0, which leaves `energy`. Raw.
+
+    Training features lie along the first axis; the second sample does not:
+
+    >>> x, logits, probs = np.float32([[[1, 0.1], [-1, 0.1]], [[2, 0], [0, 2]], [[0.9, 0.1]] * 2])
+    >>> train = Outputs(x, logits, probs, labels=np.array([0, 1]))
+    >>> u = vim(Reference(train, train, np.eye(2), np.zeros(2)))(
+    ...     Outputs(np.float32([[1, 0], [1, 2]]), logits, probs)
+    ... )
+    >>> bool(u[1] > u[0])
+    True
     """
     kernel, bias = reference.kernel.astype(np.float64), reference.bias.astype(np.float64)
     origin = -np.linalg.pinv(kernel.T) @ bias

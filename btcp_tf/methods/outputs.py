@@ -1,4 +1,4 @@
-"""What a method is given: outputs on the samples to score, and on those it may be fitted on."""
+"""The inputs of a method: a classifier's outputs, on samples to score and on samples to fit on."""
 
 import dataclasses
 import functools
@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outputs:
-    """What a trained classifier leaves of n samples.
+    """What a trained classifier answers to n samples.
 
     Checked on construction; floats become float32, labels int64.
 
     Raises:
       ValueError: If the shapes do not fit together or a number is not finite; the message names the
         field and the first bad row.
+
+    >>> outputs = Outputs.from_probs([[0.75, 0.25], [0.5, 0.5]], labels=[0, 1])
+    >>> outputs.predicted.tolist(), outputs[[1]].labels.tolist()
+    ([0, 0], [1])
     """
 
     features: np.ndarray
@@ -68,8 +72,31 @@ class Outputs:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def __getitem__(self, rows: np.ndarray) -> "Outputs":
-        """Those of some samples, a mask or their numbers."""
+    @classmethod
+    def from_probs(
+        cls,
+        probs: ArrayLike,
+        labels: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+        **sampled: ArrayLike,
+    ) -> "Outputs":
+        """Outputs of a classifier of which little more than the probabilities is known.
+
+        Args:
+          probs: [n, k].
+          labels: [n].
+          features: [n, d]; None: the probabilities.
+          **sampled: See the attribute.
+        """
+        p = np.asarray(probs, np.float32)
+        logits = np.log(np.maximum(p, np.finfo(np.float32).tiny))
+        vectors = p if features is None else np.asarray(features, np.float32)
+        means = {name: np.asarray(mean, np.float32) for name, mean in sampled.items()}
+        return cls(vectors, logits, p, None if labels is None else np.asarray(labels), means)
+
+    def __getitem__(self, rows: ArrayLike) -> "Outputs":
+        """The outputs for some samples, a mask or their numbers."""
+        rows = np.asarray(rows)
         return Outputs(
             self.features[rows],
             self.logits[rows],
@@ -98,19 +125,19 @@ class Reference:
     validation: Outputs
     """With labels."""
     kernel: np.ndarray
-    """Of the last dense layer, [d, k]."""
+    """Weights of the last dense layer, [d, k]."""
     bias: np.ndarray
-    """Of the last dense layer, [k]."""
+    """Biases of the last dense layer, [k]."""
     seed: int = 0
-    """Of the control `random`."""
+    """Seed of the control `random`, and of `residual`."""
     alpha: float = 0.0
     """Share of each class that `trust_score` leaves out, in [0, 1)."""
     neighbors: int = 10
-    """Training samples in the ball whose radius tells `trust_score` how sparse they are, itself
+    """Training samples in the ball whose radius is the measure of sparsity in `trust_score`, itself
     among them."""
     folds: tuple[tuple[Outputs, Outputs], ...] = ()
-    """Of further classifiers, each of what it was trained on and of what was kept from it, with
-    labels: `residual` learns from the latter, too."""
+    """Outputs of further classifiers: each on what it was trained on and on what was kept from it,
+    with labels; `residual` learns from the latter, too."""
     copies: tuple[tuple[Outputs, ...], ...] = ()
     """Answers to other versions of the samples that `residual` learns from, such as noisy ones: a
     tuple for validation, and one of as many for each of `folds`; empty: none."""

@@ -1,7 +1,8 @@
-"""How the residual estimator is fitted, and whether it is used or MCP in its place."""
+"""Which residual estimator is used, or MCP in its place: a search, a verdict, a sentence."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -13,10 +14,13 @@ _FOLDS = 5
 
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 
+_UNPENALIZED = 1e6
+"""Strength for the calibration of MCP."""
+
 _DRAWS = 1000
 
 FEW_ERRORS = 100
-"""Fewer teach an estimator little."""
+"""An estimator learns little from fewer wrong answers than these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Fit:
     errors: int
     """Wrong answers among them."""
     evidence: tuple[str, ...]
-    """What it reads beside MCP, of `EVIDENCE`; empty: it is MCP, calibrated."""
+    """The evidence that it uses beside MCP, of `EVIDENCE`; empty: it is MCP, calibrated."""
     strength: float
     """Inverse of the L2 penalty."""
     difference: dict[str, tuple[float, float, float]]
@@ -42,21 +46,32 @@ class Fit:
     each kind of evidence: what `contributions` are compared with."""
 
 
-Weights = tuple[float, float, np.ndarray]
-"""a, b and h of `Residual`."""
+class Weights(NamedTuple):
+    """logit(u) = a · z + b + h · evidence, with z = MCP's logit."""
 
-MCP: Weights = (1.0, 0.0, np.zeros(0))
-"""Of MCP itself."""
+    a: float
+    b: float
+    h: np.ndarray
+    """`[e]`, for the columns of all evidence together."""
+
+
+MCP = Weights(1.0, 0.0, np.zeros(0))
+"""Weights of MCP itself."""
 
 
 def parts_of(
-    z: np.ndarray, evidence: dict[str, np.ndarray], weights: Weights
+    z: np.ndarray, evidence: Mapping[str, np.ndarray], weights: Weights
 ) -> dict[str, np.ndarray]:
-    """What MCP's logit and each kind of evidence add to logit(u) − b: `[n]` by name."""
-    a, _, h = weights
+    """What MCP's logit and each kind of evidence add to logit(u) − b: `[n]` by name.
+
+    >>> z, evidence = np.array([[1.0], [2.0]]), {"answer": np.array([[1.0, 0.0], [0.0, 1.0]])}
+    >>> parts = parts_of(z, evidence, Weights(2.0, 0.5, np.array([3.0, 4.0])))
+    >>> {name: part.tolist() for name, part in parts.items()}
+    {'mcp': [2.0, 4.0], 'answer': [3.0, 4.0]}
+    """
     ends = np.cumsum([columns.shape[1] for columns in evidence.values()])[:-1]
-    slopes = np.split(h, ends) if evidence else []
-    return {"mcp": a * z[:, 0].astype(np.float64)} | {
+    slopes = np.split(weights.h, ends) if evidence else []
+    return {"mcp": weights.a * z[:, 0].astype(np.float64)} | {
         name: columns @ part for (name, columns), part in zip(evidence.items(), slopes, strict=True)
     }
 
@@ -72,10 +87,10 @@ def choose(
 ) -> tuple[Fit, Weights, np.ndarray]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
-    The L2 penalty is that of the smallest cross-validated AURC with all evidence. What is read, the
-    answer with all, none or one of the others, is then that of the smallest AURC with this penalty.
-    All samples weigh the same: a focal factor, the density of the residuals or the rarity of errors
-    as weights ranked held-out samples worse.
+    The L2 penalty is that of the smallest cross-validated AURC with all evidence. The evidence that
+    is used (the answer with all, none or one of the others) is then that of the smallest AURC with
+    this penalty. All samples weigh the same: a focal factor, the density of the residuals or the
+    rarity of errors as weights ranked held-out samples worse.
     The result counts as better than MCP if the paired 95 % bootstrap intervals of its
     cross-validated differences in AUPR-error and in AURC both exclude zero on the better side. One
     of them was not enough: on few held-out samples the winner of so many trials then lost on
@@ -86,9 +101,10 @@ def choose(
         each of v - 1 copies of all of them, in the same order. Copies are learned from alone.
       z: `[v · n, 1]`, from `McpLogit`.
       evidence: By name, `[v · n, e]`.
-      seed: Of folds and bootstrap.
-      classifier: `[n]`, whose answers they are, as numbers from 0. If there are several, each is a
-        fold of the cross-validation where it can be: what is learned from others is tried on it.
+      seed: Seed of folds and bootstrap.
+      classifier: `[n]`, number of the classifier that gave the answer, from 0. If there are
+        several, each is a fold of the cross-validation where it can be: what is learned from others
+        is tried on it.
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
       verbose: 1 shows how many of the trials are done.
 
@@ -96,115 +112,162 @@ def choose(
       How it went; the weights; and u `[n]`, each by a fit that has not seen the sample. Where the
       result is not better than MCP, all are MCP's.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    samples = _Samples(is_error, z, evidence, classifier, target)
+    if min(samples.errors, samples.n - samples.errors) < _FOLDS:
+        return _too_few(samples), MCP, samples.mcp
+    trial = _search(samples, seed, verbose)
+    difference = _difference(samples, trial.u, seed)
+    is_better = _is_better(difference)
+    names = trial.names if is_better else ()
+    weights = _final_weights(samples, names, trial.strength if is_better else None)
+    fit = Fit(
+        samples=samples.n,
+        errors=samples.errors,
+        evidence=names,
+        strength=trial.strength,
+        difference=difference,
+        words=_sentence(samples, difference, is_better),
+        summary=_summary(samples, is_better),
+        baseline=_baseline(samples, weights, names),
+    )
+    return fit, weights, trial.u if is_better else samples.mcp
 
-    def baseline(weights: Weights, names: tuple[str, ...]) -> dict[str, float]:
-        own = np.flatnonzero(classifier == 0)
-        parts = parts_of(z[own], {name: evidence[name][own] for name in names}, weights)
-        return {name: float(part.mean()) for name, part in parts.items()}
 
-    n = len(classifier)
-    every, is_error = is_error if target is None else target, is_error[:n]
-    errors = int(is_error.sum())
-    same = dict(samples=n, errors=errors)
-    if min(errors, n - errors) < _FOLDS:
-        rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
-        told = f"{rare} answers among {n} are too few to learn from: u is MCP"
-        none = Fit(
-            **same,
-            evidence=(),
-            strength=0.0,
-            difference={},
-            words=told,
-            summary=told,
-            baseline=baseline(MCP, ()),
-        )
-        return none, MCP, special.expit(z[:n, 0])
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Samples:
+    """The arguments of `choose`, and what follows from them."""
 
-    def fitted(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
-        if wanted.dtype == bool:
-            return model.fit(x, wanted)
-        # A probability is so much of a wrong answer and the rest of a right one.
-        wrong = np.repeat([True, False], len(x))
-        weight = np.concatenate([wanted, 1.0 - wanted])
-        return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)
+    all_errors: np.ndarray
+    """Those of the copies, too, `[v · n]`."""
+    z: np.ndarray
+    evidence: dict[str, np.ndarray]
+    classifier: np.ndarray
+    target: np.ndarray | None
 
-    folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    several = [is_error[classifier != number] for number in np.unique(classifier)]
-    # Unless all errors, or all other answers, are one classifier's.
-    if classifier.any() and all(0 < others.sum() < len(others) for others in several):
-        folds = PredefinedSplit(classifier)
-    # Of a sample that is held out, the copies are, too.
-    splits = [
-        (np.concatenate([train + start for start in range(0, len(every), n)]), test)
-        for train, test in folds.split(is_error, is_error)
-    ]
+    @property
+    def n(self) -> int:
+        return len(self.classifier)
 
-    def held_out(x: np.ndarray, strength: float) -> np.ndarray:
-        u = np.empty(n)
+    @property
+    def is_error(self) -> np.ndarray:
+        """Of the samples themselves, `[n]`."""
+        return self.all_errors[: self.n]
+
+    @property
+    def errors(self) -> int:
+        return int(self.is_error.sum())
+
+    @property
+    def learned(self) -> np.ndarray:
+        """What the regression learns, `[v · n]`."""
+        return self.all_errors if self.target is None else self.target
+
+    @property
+    def copies(self) -> int:
+        """Copies of each sample."""
+        return len(self.all_errors) // self.n - 1
+
+    @property
+    def mcp(self) -> np.ndarray:
+        """u of MCP, `[n]`."""
+        return special.expit(self.z[: self.n, 0])
+
+    def columns(self, names: Sequence[str]) -> np.ndarray:
+        """MCP's logit and some of the evidence, `[v · n, 1 + e]`."""
+        return np.hstack([self.z, *(self.evidence[name] for name in names)])
+
+
+class _Trial(NamedTuple):
+    aurc: float
+    names: tuple[str, ...]
+    """The evidence."""
+    strength: float
+    u: np.ndarray
+    """Cross-validated, `[n]`."""
+
+
+def _search(samples: _Samples, seed: int, verbose: int) -> _Trial:
+    """The trial of the smallest cross-validated AURC: first of the penalty, then of the
+    evidence."""
+    splits = _splits(samples, seed)
+
+    def trial(names: tuple[str, ...], strength: float) -> _Trial:
+        x, u = samples.columns(names), np.empty(samples.n)
         for train, test in splits:
-            u[test] = fitted(x[train], every[train], strength).predict_proba(x[test])[:, 1]
-        return u
-
-    def trial(names: tuple[str, ...], strength: float) -> tuple[float, tuple[str, ...], float, Any]:
-        u = held_out(np.hstack([z, *(evidence[name] for name in names)]), strength)
+            model = _regression(x[train], samples.learned[train], strength)
+            u[test] = model.predict_proba(x[test])[:, 1]
         bar.add(1)
-        return metrics.aurc(is_error, u), names, strength, u
+        return _Trial(metrics.aurc(samples.is_error, u), names, strength, u)
 
-    others = [name for name in evidence if name != "answer"]
+    others = [name for name in samples.evidence if name != "answer"]
     parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
     bar = Bar("trials on held-out samples", len(_STRENGTHS) + len(parts), shown=bool(verbose))
     # All of it needs the penalty most; the parts are tried with what suits it.
-    trials = [trial(tuple(evidence), strength) for strength in _STRENGTHS]
-    _, _, strength, _ = min(trials, key=lambda found: found[0])
+    trials = [trial(tuple(samples.evidence), strength) for strength in _STRENGTHS]
+    strength = min(trials, key=lambda trial: trial.aurc).strength
     trials += [trial(("answer", *part), strength) for part in parts]
-    _, names, strength, u = min(trials, key=lambda found: found[0])
-    difference = _difference(is_error, z[:n, 0], u, seed)
-    gain = {"aupr_error": 1.0, "aurc": -1.0}
-    sides = [np.sort([gain[name] * end for end in difference[name][1:]]) for name in gain]
-    better = all(low > 0 for low, _ in sides)
-    names = names if better else ()
-    x = np.hstack([z, *(evidence[name] for name in names)])
-    # MCP is calibrated for samples as they are.
-    rows, wanted = (slice(None), every) if better else (slice(n), is_error)
-    scaler, regression = fitted(x[rows], wanted, strength if better else 1e6)
+    return min(trials, key=lambda trial: trial.aurc)
+
+
+def _splits(samples: _Samples, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows to train on, among them the copies of the same samples; and samples to test on."""
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
+
+    classifier, is_error, n = samples.classifier, samples.is_error, samples.n
+    folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    rest = [is_error[classifier != number] for number in np.unique(classifier)]
+    # Unless all errors, or all other answers, are one classifier's.
+    if classifier.any() and all(0 < others.sum() < len(others) for others in rest):
+        folds = PredefinedSplit(classifier)
+    return [
+        (np.concatenate([train + n * version for version in range(samples.copies + 1)]), test)
+        for train, test in folds.split(is_error, is_error)
+    ]
+
+
+def _regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
+    """A logistic regression on standardized columns; `wanted` is bool or a probability, `[n]`."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
+    if wanted.dtype == bool:
+        return model.fit(x, wanted)
+    # A probability is so much of a wrong answer and the rest of a right one.
+    wrong = np.repeat([True, False], len(x))
+    weight = np.concatenate([wanted, 1.0 - wanted])
+    return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)
+
+
+def _final_weights(samples: _Samples, names: tuple[str, ...], strength: float | None) -> Weights:
+    """Weights learned from all samples; without a strength those of MCP, calibrated."""
+    x = samples.columns(names)
+    if strength is None:
+        # For samples as they are, without the copies.
+        x, learned = x[: samples.n], samples.is_error
+    else:
+        learned = samples.learned
+    scaler, regression = _regression(x, learned, strength or _UNPENALIZED)
     slopes = regression.coef_[0] / scaler.scale_
     a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
-    figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
-        *(100 * value for value in difference["aupr_error"])
-    ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
-        *(1000 * value for value in difference["aurc"])
-    )
-    count = int(classifier.max()) + 1
-    who = f" of {count} classifiers" if count > 1 else ""
-    if copies := len(every) // n - 1:
-        who += f", and {copies} cop{'y' if copies == 1 else 'ies'} of each"
-    if target is not None:
-        who += ", an ensemble's true class probabilities as targets"
-    source = f"{n} held-out samples{who}, {errors} errors"
-    end = "the estimator is used" if better else "not better: u is MCP, calibrated"
-    few = ", which are few to learn from" if errors < FEW_ERRORS else ""
     # MCP whose u rises where its own answer is more certain would be MCP no more.
-    weights = (a, b, slopes[1:]) if better or a > 0 else MCP
-    fit = Fit(
-        **same,
-        evidence=names,
-        strength=strength,
-        difference=difference,
-        words=f"{source}, minus MCP: {figures}; {end}",
-        summary=f"learned from {source}{few}; {end}",
-        baseline=baseline(weights, names),
-    )
-    return fit, weights, u if better else special.expit(z[:n, 0])
+    return Weights(a, b, slopes[1:]) if strength is not None or a > 0 else MCP
+
+
+def _baseline(samples: _Samples, weights: Weights, names: tuple[str, ...]) -> dict[str, float]:
+    """See `Fit.baseline`."""
+    own = np.flatnonzero(samples.classifier == 0)
+    evidence = {name: samples.evidence[name][own] for name in names}
+    parts = parts_of(samples.z[own], evidence, weights)
+    return {name: float(part.mean()) for name, part in parts.items()}
 
 
 def _difference(
-    is_error: np.ndarray, mcp: np.ndarray, u: np.ndarray, seed: int
+    samples: _Samples, u: np.ndarray, seed: int
 ) -> dict[str, tuple[float, float, float]]:
+    """See `Fit.difference`."""
+    is_error, mcp = samples.is_error, samples.z[: samples.n, 0]
     table = {name: metrics.METRICS[name] for name in ("aupr_error", "aurc")}
     draws = metrics.bootstrap(
         is_error, {"mcp": mcp, "u": u}, tau=0.5, draws=_DRAWS, seed=seed, table=table
@@ -216,3 +279,49 @@ def _difference(
         value = function(is_error, u) - function(is_error, mcp)
         found[name] = (float(value), float(low), float(high))
     return found
+
+
+def _is_better(difference: Mapping[str, tuple[float, float, float]]) -> bool:
+    """Whether both intervals exclude zero on the better side."""
+    _, low, _ = difference["aupr_error"]
+    _, _, high = difference["aurc"]
+    return low > 0 > high
+
+
+def _too_few(samples: _Samples) -> Fit:
+    """The fit where there are hardly any wrong, or hardly any right answers: MCP."""
+    errors, n = samples.errors, samples.n
+    rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
+    words = f"{rare} answers among {n} are too few to learn from: u is MCP"
+    baseline = _baseline(samples, MCP, ())
+    return Fit(n, errors, (), 0.0, {}, words=words, summary=words, baseline=baseline)
+
+
+def _sentence(
+    samples: _Samples, difference: Mapping[str, tuple[float, float, float]], is_better: bool
+) -> str:
+    figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
+        *(100 * value for value in difference["aupr_error"])
+    ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
+        *(1000 * value for value in difference["aurc"])
+    )
+    return f"{_source(samples)}, minus MCP: {figures}; {_verdict(is_better)}"
+
+
+def _summary(samples: _Samples, is_better: bool) -> str:
+    few = ", which are few to learn from" if samples.errors < FEW_ERRORS else ""
+    return f"learned from {_source(samples)}{few}; {_verdict(is_better)}"
+
+
+def _source(samples: _Samples) -> str:
+    count = int(samples.classifier.max()) + 1
+    who = f" of {count} classifiers" if count > 1 else ""
+    if copies := samples.copies:
+        who += f", and {copies} cop{'y' if copies == 1 else 'ies'} of each"
+    if samples.target is not None:
+        who += ", an ensemble's true class probabilities as targets"
+    return f"{samples.n} held-out samples{who}, {samples.errors} errors"
+
+
+def _verdict(is_better: bool) -> str:
+    return "the estimator is used" if is_better else "not better: u is MCP, calibrated"

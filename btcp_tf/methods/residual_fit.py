@@ -1,11 +1,11 @@
-"""The residual estimator: MCP, corrected by what MCP does not see.
+"""The residual estimator: MCP, corrected by evidence that MCP does not use.
 
-    logit(u) = a · logit(1 − max(probs)) + b + h(evidence)
+    logit(u) = a · logit(1 − max(probs)) + b + h · evidence
 
-h is linear, and zero where the evidence adds nothing: what is left then is MCP, calibrated. The
-evidence is what the whole answer says; what a second head on the same features says, and what the
-training samples around them say; and what such a head and such samples say that see of an image
-what no training has shaped. The classifier cannot be wrong about an image in the same way there.
+Where the evidence adds nothing, h is zero and u is MCP, calibrated. Kinds of evidence (`EVIDENCE`):
+the whole answer; a second head on the same features; the training samples next to them; and a
+second head and the next training samples by the `View` of the image, which no training has shaped:
+a classifier and these are not wrong about an image in the same way.
 
 u is continuous: along a line between two inputs logit(u) jumps only where the predicted class
 changes. So rounding, which differs between batches, threads and servers, cannot move it.
@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from keras import layers, ops
 from scipy import special
 
-from btcp_tf.methods import residual_choice
+from btcp_tf.methods import residual_choice, second_head
 from btcp_tf.methods.residual_choice import FEW_ERRORS, Fit, Weights
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import (
@@ -40,9 +39,9 @@ def residual_model(
     """The classifier with the residual estimator in the place of the trained one.
 
     Args:
-      model: From `assemble`; its weights are shared.
-      readers: Of `estimators.fit_residual`; {}: it is MCP, perhaps calibrated.
-      weights: Of `estimators.fit_residual`; `estimators.MCP` are those of MCP itself.
+      model: From `networks.assemble`; its weights are shared.
+      readers: From `fit_residual`; {}: u is MCP, perhaps calibrated.
+      weights: From `fit_residual`, or `residual_choice.MCP`.
     """
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
@@ -54,90 +53,15 @@ def residual_model(
 
 
 _AXES = 64
-
-_SMOOTHING = 0.1
-
-_HEAD_BATCH = 256
-
-_HEAD_STEPS = 2400
-
-_HEAD_PASSES = 100
+"""Principal axes along which `image_neighbors` measures distances."""
 
 EVIDENCE = ("answer", "head", "neighbors", "image_head", "image_neighbors")
-"""What the residual estimator may read: the whole answer; a second head on the features, and the
-nearest of the classifier's training samples by their features; the same two by the `View` of the
-images. All but the first need the training samples."""
+"""Evidence that the residual estimator may use: the whole answer; a second head on the features,
+and the nearest of the classifier's training samples by their features; the same two by the `View`
+of the images. All but the first need the training samples."""
 
 NO_INDEX = ("answer", "head", "image_head")
-"""What of `EVIDENCE` takes no training sample into the model."""
-
-
-def train_head(
-    features: np.ndarray,
-    labels: np.ndarray,
-    classes: int,
-    seed: int,
-    name: str = "head",
-    faint: float = 0.0,
-) -> HeadEvidence:
-    """A second head, kept from knowing its samples by heart: by dropout and smoothed labels.
-
-    Args:
-      features: `[n, d]` of training samples.
-      labels: `[n]`.
-      classes: k.
-      seed: Of weights, dropout and order.
-      name: Of the layer.
-      faint: See `_faded`; of views.
-    """
-    import tensorflow as tf
-
-    features = evidence_layers.as_points(features, faint)
-    head = HeadEvidence(features.shape[1], classes, faint=faint, name=name)
-    mean, spread = features.mean(axis=0), features.std(axis=0)
-    # A column of rounding errors is a constant; elsewhere it may be none.
-    varies = spread > 1e-5 * np.abs(features).max(axis=0)
-    scale = np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
-    if name == "image_head":
-        mean, scale = evidence_layers.standard(features)
-
-    def smoothed(labels: Any, logits: Any) -> Any:
-        log_probs = ops.log_softmax(logits, axis=1)
-        told = ops.take_along_axis(log_probs, ops.cast(labels, "int32")[:, None], axis=1)[:, 0]
-        return -((1.0 - _SMOOTHING) * told + _SMOOTHING * ops.mean(log_probs, axis=1))
-
-    # Seeds of its own: the caller's random numbers stay what they were.
-    first, second = (keras.initializers.GlorotUniform(seed + n) for n in range(2))
-    model = keras.Sequential(
-        [
-            keras.Input((features.shape[1],)),
-            layers.Dense(head.hidden, "relu", kernel_initializer=first, dtype="float32"),
-            layers.Dropout(0.5, seed=seed, dtype="float32"),
-            layers.Dense(classes, kernel_initializer=second, dtype="float32"),
-        ]
-    )
-    n = len(features)
-    batch = min(_HEAD_BATCH, n)
-    passes = min(_HEAD_PASSES, -(-_HEAD_STEPS * batch // n))
-    random = np.random.default_rng(seed)
-    order = np.concatenate([random.permutation(n) for _ in range(passes)])
-    x = tf.constant((features - mean) * scale, tf.float32)
-    y = tf.constant(labels, tf.int64)
-    # All passes are one epoch: with few samples the pauses between epochs would take longest.
-    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch, drop_remainder=True)
-    batches = batches.map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # It can stall `fit` for seconds.
-    steps = len(order) // batch
-    model.compile(
-        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
-        smoothed,
-        jit_compile=False,
-        steps_per_execution=min(50, steps),
-    )
-    model.fit(batches.with_options(options), verbose=0, shuffle=False)
-    head.set_weights([mean, scale, *model.get_weights()])
-    return head
+"""The evidence that takes no training sample into the model."""
 
 
 class Fitted(NamedTuple):
@@ -146,16 +70,16 @@ class Fitted(NamedTuple):
     fit: Fit
     """How it went."""
     readers: dict[str, keras.layers.Layer]
-    """The layers that read the evidence of the classifier itself, in order."""
+    """The layers that compute the evidence of the classifier itself, in order."""
     weights: Weights
-    """Of MCP's logit, and of all evidence in that order."""
+    """For the evidence in that order."""
     held_out_u: np.ndarray
     """u `[n]` of the classifier's own held-out samples, each by a fit that has not seen it; where
     the estimator is MCP, that of MCP."""
 
 
 class Seen(NamedTuple):
-    """What the evidence of n samples is read from."""
+    """What the evidence of n samples is computed from."""
 
     features: np.ndarray
     """`[n, d]`."""
@@ -183,12 +107,12 @@ class HeldOut:
     """A classifier's answers to samples that it was not trained on."""
 
     seen: Seen
-    """Of the n samples."""
+    """The answers to n samples."""
     labels: np.ndarray
-    """`[n]`."""
+    """True classes, `[n]`."""
     reference: tuple[Seen, np.ndarray] | None = None
-    """m samples that it was trained on, at least 2, and their labels `[m]`; None: what is around a
-    sample is no evidence."""
+    """m samples that it was trained on, at least 2, and their labels `[m]`; None: only the answer
+    is evidence."""
     copies: tuple[Seen, ...] = ()
     """Other versions of the samples, such as noisy ones."""
     ensemble: tuple[np.ndarray, ...] = ()
@@ -200,27 +124,27 @@ class HeldOut:
     _indexes: dict[str, Index] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, name: str, seed: int) -> HeadEvidence:
-        """A second head of `train_head`, trained once however many estimators read it.
+        """A second head, trained once however many estimators use it; see `train_head`.
 
         Args:
           name: "head" on the features, or "image_head" on the view.
-          seed: Of the head.
+          seed: Seed of the head.
         """
         assert self.reference is not None, "it learns from the reference"
         seen, labels = self.reference
         if (name, seed) not in self._heads:
-            self._heads[name, seed] = train_head(
-                _space(name, seen),
+            self._heads[name, seed] = second_head.train_head(
+                _vectors(name, seen),
                 labels,
                 seen.logits.shape[1],
                 seed,
                 name,
-                evidence_layers.is_faint(name, seen),
+                evidence_layers.faint_contrast(name, seen),
             )
         return self._heads[name, seed]
 
     def index(self, name: str) -> Index:
-        """Of the reference, made once.
+        """The index of the reference, made once.
 
         Args:
           name: "neighbors", or "image_neighbors".
@@ -228,20 +152,15 @@ class HeldOut:
         assert self.reference is not None, "it is made of the reference"
         seen, labels = self.reference
         if name not in self._indexes:
-            faint = evidence_layers.is_faint(name, seen)
-            points = evidence_layers.as_points(_space(name, seen), faint)
+            faint = evidence_layers.faint_contrast(name, seen)
+            points = evidence_layers.as_points(_vectors(name, seen), faint)
             rows, shares = evidence_layers.distinct(points, labels)
             self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
         return self._indexes[name]
 
 
-def _space(name: str, seen: Any) -> Any:
-    """The vectors that evidence of this name is read from; None: there are none.
-
-    Args:
-      name: Of `EVIDENCE`.
-      seen: `Seen`, or what has its fields.
-    """
+def _vectors(name: str, seen: Any) -> Any:
+    """The vectors that evidence of this name is computed from; None: there are none."""
     return seen.view if name.startswith("image_") else seen.features
 
 
@@ -263,27 +182,21 @@ def fit_residual(
     is less a matter of chance than right or wrong (its distillation); it is still judged by these.
 
     Args:
-      held_out: Of the classifier itself; with an `ensemble`, without `folds`.
-      folds: Of such further classifiers; with references if `held_out` has one, and as many copies.
-      allowed: What it may read, of `EVIDENCE`, "answer" among it. With `NO_INDEX` no training
-        sample goes into the model.
-      seed: Of the cross-validation's parts, of the bootstrap and of the second head.
+      held_out: Answers of the classifier itself; with an `ensemble`, without `folds`.
+      folds: Answers of further classifiers; with references if `held_out` has one, and as many
+        copies.
+      allowed: Evidence that it may use, of `EVIDENCE`, "answer" among it. With `NO_INDEX` no
+        training sample goes into the model.
+      seed: Seed of the cross-validation's parts, of the bootstrap and of the second head.
       batch_size: Samples at once.
-      verbose: 1 says what is being done.
+      verbose: 1 prints what is being done.
 
     Raises:
       ValueError: If `allowed` or an argument is not as described.
-
     """
     check_evidence(allowed)
     everyone = [held_out, *folds]
-    if len({len(one.copies) for one in everyone}) > 1:
-        raise ValueError(
-            "copies: expected as many of all held-out samples, received "
-            + ", ".join(str(len(one.copies)) for one in everyone)
-        )
-    if folds and any(one.ensemble for one in everyone):
-        raise ValueError("ensemble: expected none beside folds, received one")
+    _check_held_out(everyone)
     # The samples of all, then the first copies of all, and so on.
     answers = [
         (number, [one.seen, *one.copies][version])
@@ -297,52 +210,75 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
-    # What is read means the same for all: no more neighbors than the smallest index has.
-    indexes = [
-        one.index(name) for one in everyone for name in _readable(one, allowed) if "neigh" in name
-    ]
-    neighbors = min([NEIGHBORS, *(len(index.points) for index in indexes)])
     if verbose:
         print("second heads ...", flush=True)
+    neighbors = _shared_neighbors(everyone, allowed)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
     if verbose:
         print(f"evidence of {len(is_error):,} answers: {', '.join(readers[0])} ...", flush=True)
-    read = [_read(readers[number], seen, batch_size) for number, seen in answers]
-    target = None
-    if held_out.ensemble:
-        of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
-        target = 1.0 - np.concatenate(of_label)
+    computed = [_compute(readers[number], seen, batch_size) for number, seen in answers]
     fit, weights, u = residual_choice.choose(
         is_error,
-        np.concatenate([z for z, _ in read]),
-        {name: np.concatenate([evidence[name] for _, evidence in read]) for name in readers[0]},
+        np.concatenate([z for z, _ in computed]),
+        {name: np.concatenate([evidence[name] for _, evidence in computed]) for name in readers[0]},
         seed,
         classifier,
-        target,
+        _ensemble_target(held_out),
         verbose,
     )
     used = {name: readers[0][name] for name in fit.evidence}
     return Fitted(fit, used, weights, u[: len(held_out.labels)])
 
 
+def _check_held_out(everyone: Sequence[HeldOut]) -> None:
+    if len({len(one.copies) for one in everyone}) > 1:
+        raise ValueError(
+            "copies: expected as many of all held-out samples, received "
+            + ", ".join(str(len(one.copies)) for one in everyone)
+        )
+    if len(everyone) > 1 and any(one.ensemble for one in everyone):
+        raise ValueError("ensemble: expected none beside folds, received one")
+
+
+def _shared_neighbors(everyone: Sequence[HeldOut], allowed: Sequence[str]) -> int:
+    """How many neighbors are looked at: no more than the smallest index has, so that the evidence
+    means the same for all classifiers."""
+    indexes = [
+        one.index(name)
+        for one in everyone
+        for name in _from_reference(one, allowed)
+        if name.endswith("neighbors")
+    ]
+    return min([NEIGHBORS, *(len(index.points) for index in indexes)])
+
+
+def _ensemble_target(held_out: HeldOut) -> np.ndarray | None:
+    """1 − the ensemble's true class probability, of the samples, then of the copies; None without
+    an ensemble."""
+    if not held_out.ensemble:
+        return None
+    of_label = [p[np.arange(len(p)), held_out.labels] for p in held_out.ensemble]
+    return 1.0 - np.concatenate(of_label)
+
+
 def check_evidence(allowed: Any) -> None:
     """ValueError unless it is a list of kinds of evidence, "answer" among them."""
-    told = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
+    expected = f"evidence: expected answer, and perhaps some of {', '.join(EVIDENCE[1:])}"
     if isinstance(allowed, str | bytes) or not isinstance(allowed, Collection):
-        raise ValueError(f"{told}, in a list, received {allowed!r}")
+        raise ValueError(f"{expected}, in a list, received {allowed!r}")
     names = list(allowed)
     if "answer" not in names or any(name not in EVIDENCE for name in names):
-        raise ValueError(f"{told}, received {', '.join(map(str, names)) or 'none'}")
+        raise ValueError(f"{expected}, received {', '.join(map(str, names)) or 'none'}")
 
 
 def _readers(
     held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
 ) -> dict[str, keras.layers.Layer]:
-    """The layers that read the evidence, in the order of `EVIDENCE`."""
+    """The layers that compute the evidence, in the order of `EVIDENCE`."""
     readers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
-    for name in _readable(held_out, allowed):
+    for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
             readers[name] = held_out.head(name, seed)
             continue
@@ -355,12 +291,12 @@ def _readers(
     return readers
 
 
-def _readable(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
-    """What of the evidence needs a reference, and has it, in the order of `EVIDENCE`."""
+def _from_reference(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
+    """The evidence that needs a reference, and has one, in the order of `EVIDENCE`."""
     if held_out.reference is None:
         return []
     around = held_out.reference[0]
-    return [name for name in EVIDENCE[1:] if name in allowed and _space(name, around) is not None]
+    return [name for name in EVIDENCE[1:] if name in allowed and _vectors(name, around) is not None]
 
 
 def score_residual(
@@ -373,12 +309,12 @@ def score_residual(
     """u `[n]` of the estimator that `fit_residual` returned.
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
-      seen: `Seen`, or what has its fields.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
+      seen: `Seen`, or another object with its fields.
       batch_size: Samples at once.
     """
-    z, evidence = _read(readers, seen, batch_size)
+    z, evidence = _compute(readers, seen, batch_size)
     a, b, h = weights
     return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
 
@@ -394,8 +330,8 @@ def contributions(
     """Why u is what it is: what MCP and each kind of evidence add to logit(u).
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
       seen: `Seen` of n answers, or what has its fields.
       baseline: `Fit.baseline`.
       batch_size: Samples at once.
@@ -404,7 +340,7 @@ def contributions(
       g names, "mcp" and those of the readers; and `[n, g]` by how much each moves logit(u) from its
       mean over the held-out samples. The sum of a row is logit(u) minus the mean logit(u) there.
     """
-    parts = residual_choice.parts_of(*_read(readers, seen, batch_size), weights)
+    parts = residual_choice.parts_of(*_compute(readers, seen, batch_size), weights)
     return tuple(parts), np.stack([part - baseline[name] for name, part in parts.items()], axis=1)
 
 
@@ -419,8 +355,8 @@ def residual_of(
     """The same in a functional model: u `[n, 1]`, of Keras tensors.
 
     Args:
-      readers: Of `fit_residual`.
-      weights: Of `fit_residual`.
+      readers: From `fit_residual`.
+      weights: From `fit_residual`.
       inputs: The classifier's, `[n, ...]`.
       features: `[n, d]`.
       logits: `[n, k]`.
@@ -428,7 +364,7 @@ def residual_of(
     """
     of_images = any(name.startswith("image_") for name in readers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    read = [reader(*reads(name, seen)) for name, reader in readers.items()]
+    read = [reader(*evidence_inputs(name, seen)) for name, reader in readers.items()]
     a, b, h = weights
     layer = Residual(read=len(h), name="residual")
     u = layer([z, *read])
@@ -436,19 +372,25 @@ def residual_of(
     return u
 
 
-def _read(
+def _compute(
     readers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
     z = _in_batches(McpLogit(), [seen.logits], batch_size)
     return z, {
-        name: _in_batches(reader, reads(name, seen), batch_size) for name, reader in readers.items()
+        name: _in_batches(reader, evidence_inputs(name, seen), batch_size)
+        for name, reader in readers.items()
     }
 
 
-def reads(name: str, seen: Any) -> list[Any]:
-    """What the layer of a kind of evidence takes of `Seen`, or of what has its fields."""
-    return [seen.logits] if name == "answer" else [_space(name, seen), seen.logits]
+def evidence_inputs(name: str, seen: Any) -> list[Any]:
+    """The inputs of the layer of a kind of evidence.
+
+    Args:
+      name: One of `EVIDENCE`.
+      seen: `Seen`, or another object with its fields.
+    """
+    return [seen.logits] if name == "answer" else [_vectors(name, seen), seen.logits]
 
 
 def _in_batches(layer: keras.layers.Layer, arrays: list[np.ndarray], batch_size: int) -> np.ndarray:

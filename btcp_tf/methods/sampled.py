@@ -9,6 +9,10 @@ def mc_dropout(reference: Reference) -> Score:
     Ghahramani, 2016; u as in the ConfidNet protocol).
 
     Range [0, 1]. Needs `sampled["dropout"]`.
+
+    >>> from btcp_tf.methods.outputs import Outputs
+    >>> mc_dropout(None)(Outputs.from_probs([[0.9, 0.1]], dropout=[[0.5, 0.5]])).tolist()
+    [1.0]
     """
     return lambda outputs: answers.entropy_of(samples_of("mc_dropout", outputs, "dropout"))
 
@@ -18,5 +22,9 @@ def ensemble(reference: Reference) -> Score:
     (Lakshminarayanan, Pritzel and Blundell, 2017).
 
     Range [0, 1]. Needs `sampled["ensemble"]`.
+
+    >>> from btcp_tf.methods.outputs import Outputs
+    >>> ensemble(None)(Outputs.from_probs([[0.9, 0.1]], ensemble=[[1.0, 0.0]])).tolist()
+    [0.0]
     """
     return lambda outputs: answers.entropy_of(samples_of("ensemble", outputs, "ensemble"))

@@ -1,7 +1,7 @@
-"""A given Keras classifier, taken apart into an encoder and a classifier on its features.
+"""Takes anyone's Keras classifier apart: an encoder, and a classifier on its features.
 
-The parts are copies: whatever is done with them, the given model stays as it is. Together they
-answer what it answers, which is tried out before they are handed out.
+The parts are copies, so that the original stays as it is. Together they give its outputs, which is
+tried out before they are returned.
 """
 
 import os
@@ -9,7 +9,6 @@ import random
 import re
 import tempfile
 import threading
-import zipfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,14 +44,14 @@ _TAPPED = threading.RLock()
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Tap(layers.Layer):
-    """What one layer inside a model reads or answers while the model answers, in inference mode.
+    """The input or output of one layer inside a model, in inference mode.
 
     For layers that are no node of the model's own graph: those of a subclassed model, or inside of
     a nested one.
 
     Args:
       model: The whole model.
-      position: Of the layer among `flat_layers(model)`.
+      position: Index of the layer in `flat_layers(model)`.
       side: "input" or "output".
     """
 
@@ -105,17 +104,17 @@ def take_apart(
     *,
     example: np.ndarray | None = None,
 ) -> tuple[keras.Model, keras.Model]:
-    """An encoder and a classifier on its features that together answer what `classifier` does.
+    """Takes a classifier apart into an encoder and a classifier on its features.
 
     Args:
       classifier: A built Keras model with one input, or the path of a `.keras` file. Its last
         layer with weights is a `Dense` layer, and its answers are logits or softmax
         probabilities `[n, k]` of k ≥ 2 classes, or the sigmoid (or logit) `[n, 1]` of the second
         of two classes. Functional, Sequential, or a subclass that Keras can save.
-      features: Name of the layer whose output are the features; "": what the last `Dense` layer
-        reads. Features are vectors.
+      features: Name of the layer whose output are the features; "": they are the input of the last
+        `Dense` layer. Features are vectors.
       example: A few inputs `[n, ...]`. Needed where the model does not know the shape of its
-        input, or reads other things than numbers.
+        input, or takes other inputs than numbers.
 
     Returns:
       `encoder`: inputs → features `[n, d]`; and `classifier`: features → probs `[n, k]`, with the
@@ -126,21 +125,26 @@ def take_apart(
       ValueError: If it is no Keras model, is not built, cannot be copied, has several inputs or
         outputs, has no such layer, answers with other than finite class scores, or cannot be taken
         apart there; or if it does not take the example.
+
+    >>> model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(2, "softmax")])
+    >>> encoder, classifier = take_apart(model)
+    >>> encoder.output_shape, classifier.output_shape
+    ((None, 3), (None, 2))
     """
-    given = _loaded(classifier)
-    copy = _copy(given)
+    original = _loaded(classifier)
+    copy = _copy(original)
     if example is not None:
         example = metrics.array("example", example)
     inputs = _inputs(copy, example)
     trial = _trial(inputs, example)
-    answers = _answers(given, trial, example)
+    answers = _answers(original, trial, example)
     _check_answers(answers)
     for encoder, head in _parts(copy, inputs, features, answers.shape[1]):
         if _agrees(encoder, head, trial, answers):
             return encoder, head
     raise ValueError(
         "classifier: expected answers that are the softmax, the sigmoid or the logits of its last "
-        f"Dense layer, received others from {given.name}"
+        f"Dense layer, received others from {original.name}"
         + (f" with {features} as features" if features else "")
         + (
             f"; they are {answers.dtype}, and apart from it a softmax rounds otherwise: make it a "
@@ -185,17 +189,7 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no path, or Keras cannot load the file.
     """
-    found = files.as_path(what, path)
-    if not found.is_file():
-        state = "no file" if found.exists() else "not there"
-        raise FileNotFoundError(
-            f"{what}: expected a .keras file, received {found}, which is {state}"
-        )
-    if not zipfile.is_zipfile(found):
-        raise ValueError(
-            f"{what}: expected a .keras file, which is a zip archive, received {found}, which is "
-            "none or is cut off"
-        )
+    found = files.check_keras_file(what, path)
     try:
         return keras.models.load_model(found, compile=False)
     except Exception as error:  # Whatever a damaged or foreign file raises.
@@ -336,8 +330,8 @@ def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     """A few inputs to compare answers on."""
     if example is not None:
         if not example.ndim or not example.size:
-            told = "none" if example.ndim else f"{example.dtype} ()"
-            raise ValueError(f"example: expected at least one input [n, ...], received {told}")
+            received = "none" if example.ndim else f"{example.dtype} ()"
+            raise ValueError(f"example: expected at least one input [n, ...], received {received}")
         return ops.convert_to_tensor(example[:16])
     if inputs.dtype == "string":
         raise ValueError("example: expected a few inputs of a model that reads text, received none")
@@ -358,15 +352,15 @@ def _trial(inputs: Any, example: np.ndarray | None) -> Any:
     return ops.convert_to_tensor(random.integers(0, top, shape), inputs.dtype)
 
 
-def _answers(given: keras.Model, trial: Any, example: np.ndarray | None) -> np.ndarray:
+def _answers(original: keras.Model, trial: Any, example: np.ndarray | None) -> np.ndarray:
     """What the model says to the trial."""
     try:
-        return ops.convert_to_numpy(given(trial, training=False))
+        return ops.convert_to_numpy(original(trial, training=False))
     except (TypeError, ValueError) as error:
         if example is None:
             raise
         raise ValueError(
-            f"example: expected inputs that {given.name} takes, received {example.dtype} "
+            f"example: expected inputs that {original.name} takes, received {example.dtype} "
             f"{example.shape}"
         ) from error
 

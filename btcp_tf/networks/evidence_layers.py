@@ -63,7 +63,7 @@ class _Versioned(_Float32):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class McpLogit(_Float32):
-    """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`, exact where the softmax is 1 or 0."""
+    """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`: `mcp.mcp_logit` in a graph."""
 
     def call(self, logits: Any) -> Any:
         ordered = ops.flip(ops.sort(logits, axis=1), axis=1)
@@ -72,14 +72,14 @@ class McpLogit(_Float32):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class AnswerEvidence(_Float32):
-    """What the answer itself says: logits `[n, k]` → `[n, e]`.
+    """Evidence in the answer itself: logits `[n, k]` → `[n, e]`.
 
     The largest log-probabilities in order, the margin between the first two, the entropy, and
     perhaps the predicted class (one column for each).
 
     Args:
       top: Log-probabilities that are taken, at most k.
-      classes: Whether the predicted class is told.
+      classes: Whether the predicted class is among the columns.
     """
 
     def __init__(self, top: int = 5, classes: bool = True, **settings: Any) -> None:
@@ -93,14 +93,14 @@ class AnswerEvidence(_Float32):
         probs = ops.exp(log_probs)
         ordered = ops.flip(ops.sort(log_probs, axis=1), axis=1)
         chances = ops.exp(ordered[:, :2])
-        told = [
+        parts = [
             ordered[:, : min(self.top, k)],
             chances[:, :1] - chances[:, 1:],
             -ops.sum(probs * log_probs, axis=1, keepdims=True),
         ]
         if self.classes:
-            told.append(ops.one_hot(ops.argmax(logits, axis=1), k, dtype="float32"))
-        return ops.concatenate(told, axis=1)
+            parts.append(ops.one_hot(ops.argmax(logits, axis=1), k, dtype="float32"))
+        return ops.concatenate(parts, axis=1)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "top": self.top, "classes": self.classes}
@@ -108,7 +108,7 @@ class AnswerEvidence(_Float32):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class View(_Versioned):
-    """What an image shows, whatever a classifier makes of it: `[n, h, w(, c)]` → `[n, v + 1]`.
+    """A description of images that no training has shaped: `[n, h, w(, c)]` → `[n, v + 1]`.
 
     Histograms of oriented gradients (Dalal and Triggs, 2005) of the gray image in 28 × 28 pixels:
     8 directions in 7 × 7 cells, each by the energy of the 3 × 3 cells around it. And the image
@@ -149,14 +149,14 @@ class View(_Versioned):
         return ops.concatenate([ops.reshape(part, (-1, size)) for part, size in parts], axis=1)
 
 
-def _faded(view: Any, faint: float) -> Any:
+def faded(view: Any, faint: float) -> Any:
     """A `View` `[n, v + 1]` without its last column: less of it, the less contrast there is.
 
     Standardized, a single gray level would look like an image; without any, a blank one jumps.
 
     Args:
-      view: Of images.
-      faint: The contrast of which 1 / √2 is left; 0: they are features, and stay what they are.
+      view: Views; or features, which stay as they are.
+      faint: The contrast of which 1 / √2 remains; 0: for features.
     """
     if not faint:
         return view
@@ -170,14 +170,14 @@ def _faded(view: Any, faint: float) -> Any:
 
 def as_points(features: np.ndarray, faint: float) -> np.ndarray:
     """float32 `[n, d]` for heads and indexes; half precision's squares overflow."""
-    return np.asarray(keras.ops.convert_to_numpy(_faded(np.asarray(features, np.float32), faint)))
+    return np.asarray(keras.ops.convert_to_numpy(faded(np.asarray(features, np.float32), faint)))
 
 
-def is_faint(name: str, around: Any) -> float:
-    """`faint` for evidence of this name, from `Seen` of the reference."""
+def faint_contrast(name: str, reference: Any) -> float:
+    """The argument `faint` of evidence of this name; `reference` is `Seen` of training samples."""
     if not name.startswith("image_"):
         return 0.0
-    return max(_FADED * float(np.median(around.view[:, -1])), 1e-12)
+    return max(_FADED * float(np.median(reference.view[:, -1])), 1e-12)
 
 
 def _means(maps: Any, side: int, step: int | None = None) -> Any:
@@ -196,7 +196,7 @@ def is_image(shape: Sequence[int | None]) -> bool:
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class NeighborEvidence(_Versioned):
-    """What the training samples around the features say: (features, logits) → `[n, e]`.
+    """Evidence in the training samples next to the features: (features, logits) → `[n, e]`.
 
     The share of other labels than the predicted class among the nearest 8, 16, 32 and 64; the
     logarithm of the distance to the first, the tenth and the last of them; and of the distance to
@@ -217,7 +217,7 @@ class NeighborEvidence(_Versioned):
       axes: Principal components of the standardized points that distances are measured along, each
         divided by the square root of its standard deviation; 0: they are measured between the
         vectors as they are.
-      faint: See `_faded`.
+      faint: See `faded`.
       version: 1 takes the nearest 5, 10, 20 and 50 without weights, repeated ones too, and the
         logarithm of distance plus `unit`.
     """
@@ -286,7 +286,7 @@ class NeighborEvidence(_Versioned):
           features: `[n, width]`, one column more if they are views.
           logits: `[n, k]`.
         """
-        features = _faded(features, self.faint) - self.mean
+        features = faded(features, self.faint) - self.mean
         if self.axes:
             features = ops.matmul(features, self.turn)
         squared, places = self._nearest(features)
@@ -429,7 +429,7 @@ def standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class HeadEvidence(_Versioned):
-    """What a second head on the same features says of the answer: (features, logits) → `[n, 3]`.
+    """Evidence in a second head on the same features: (features, logits) → `[n, 3]`.
 
     The log odds against the predicted class (from -10 to 10), its improbability, and the entropy of
     the head's own answer.
@@ -438,7 +438,7 @@ class HeadEvidence(_Versioned):
       width: Length of a feature vector.
       classes: Classes, k.
       hidden: Units of its hidden layer.
-      faint: See `_faded`.
+      faint: See `faded`.
       version: 1 also says whether the head's own answer is another one, which jumps.
     """
 
@@ -459,13 +459,13 @@ class HeadEvidence(_Versioned):
 
     def call(self, features: Any, logits: Any) -> Any:
         mean, scale, kernel1, bias1, kernel2, bias2 = self.values
-        features = _faded(features, self.faint)
+        features = faded(features, self.faint)
         x = ops.relu(ops.matmul((features - mean) * scale, kernel1) + bias1)
         own = ops.log_softmax(ops.matmul(x, kernel2) + bias2, axis=1)
         predicted = ops.argmax(logits, axis=1)
-        told = ops.one_hot(predicted, self.classes, dtype="float32")
-        log_p = ops.sum(told * own, axis=1)
-        against = ops.logsumexp(own - 1e9 * told, axis=1)
+        one_hot = ops.one_hot(predicted, self.classes, dtype="float32")
+        log_p = ops.sum(one_hot * own, axis=1)
+        against = ops.logsumexp(own - 1e9 * one_hot, axis=1)
         parts = [
             ops.clip(against - log_p, -10.0, 10.0),
             1.0 - ops.exp(log_p),

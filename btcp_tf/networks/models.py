@@ -45,6 +45,10 @@ def build_model(
 
     Raises:
       ValueError: If the encoder is unknown, or the images are too small for it.
+
+    >>> model = build_model("small", (8, 8, 1), 10, feature_dim=16)
+    >>> [(name, tuple(output.shape)) for name, output in model.output.items()]
+    [('probs', (None, 10)), ('uncertainty', (None, 1))]
     """
     if encoder not in ENCODERS:
         raise ValueError(f"encoder: expected one of {', '.join(ENCODERS)}, received {encoder!r}")
@@ -69,33 +73,34 @@ def adopt(
     pixels: str = "0_255",
     estimator_activation: str = "sigmoid",
 ) -> keras.Model:
-    """A model as of `build_model` around a trained classifier.
+    """Builds a model like that of `build_model` around a trained classifier.
 
     Args:
       path: Its `.keras` file, see `classifiers.take_apart`.
       image_shape: Height, width, channels of the images.
       num_classes: Number of classes, at least 2.
-      pixels: What it reads, of `data.PIXELS`. Models of whole numbers read pixels as they are.
+      pixels: The scale of its inputs, of `data.PIXELS`. Models of whole numbers take pixels as
+        they are.
       estimator_activation: See `build_model`.
 
     Raises:
       FileNotFoundError: If there is no such file.
-      ValueError: As `classifiers.take_apart`; and if it reads other images, or answers with
-        another number of classes.
+      ValueError: As `classifiers.take_apart`; and if it takes other images, or has another number
+        of classes.
     """
-    given = classifiers.load(path)
-    inputs = getattr(given, "inputs", None)
+    original = classifiers.load(path, "classifier")
+    inputs = getattr(original, "inputs", None)
     dtype = inputs[0].dtype if inputs else "float32"
     example = None
     if not inputs or None in inputs[0].shape[1:]:
         random = np.random.default_rng(0)
         example = random.integers(0, 256, (8, *image_shape)).astype(dtype)
-    encoder, classifier = classifiers.take_apart(given, example=example)
-    found = classifier.output_shape[1]
-    if found != num_classes:
+    encoder, classifier = classifiers.take_apart(original, example=example)
+    classes = classifier.output_shape[1]
+    if classes != num_classes:
         raise ValueError(
             f"classifier: expected answers of the {num_classes} classes of the data set, received "
-            f"{path} of {found}"
+            f"{path} of {classes}"
         )
     image = keras.Input(image_shape, dtype="uint8", name="image")
     x = image
@@ -120,7 +125,7 @@ def adopt(
 
 
 def reads_whole_numbers(model: keras.Model) -> bool:
-    """Whether a model of `adopt` reads pixels as they are, whatever `pixels` says."""
+    """Whether a model of `adopt` takes pixels as they are, whatever the argument `pixels`."""
     return "scale" not in [layer.name for layer in model.get_layer("encoder").layers]
 
 
@@ -163,14 +168,18 @@ def with_logit(model: keras.Model) -> keras.Model:
 
 
 def uncertainty_of(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """u `[n]` float64 of what a model of `with_logit` answers."""
+    """u `[n]` float64 from the outputs of a model of `with_logit`.
+
+    >>> uncertainty_of({"logit": np.float32([[0.0]])}).tolist()
+    [0.5]
+    """
     if "logit" in outputs:
         return special.expit(outputs["logit"][:, 0].astype(np.float64))
     return outputs["uncertainty"][:, 0].astype(np.float64)
 
 
 def outputs_model(model: keras.Model) -> keras.Model:
-    """image → {`features`, `logits`, `probs`}: all that methods read; weights are shared."""
+    """image → {`features`, `logits`, `probs`}, the inputs of the methods; weights are shared."""
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
     features = encoder(image)
@@ -179,18 +188,18 @@ def outputs_model(model: keras.Model) -> keras.Model:
 
 
 def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Model]:
-    """A copy of the classifier whose dropout never rests, cut in two before the first of it.
+    """A copy of the classifier whose dropout is always on, cut in two before the first of it.
 
     Everything else, BatchNorm too, is in inference mode. The copy has weights and random states of
     its own: passes through it leave the model bit-identical.
 
     Args:
       model: From `assemble`.
-      seed: Of the masks; the n-th pass after the copy was made always draws the same.
+      seed: Seed of the masks; the n-th pass after the copy was made always draws the same.
 
     Returns:
-      `(before, after)`: image → what no dropout layer has touched yet, the same in every pass; and
-      that → probs, another answer in every pass.
+      `(before, after)`: image → the input of the first dropout layer, the same in every pass; and
+      that → probs, which differ in every pass.
 
     Raises:
       ValueError: If the encoder has no dropout.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import FINETUNED, Predictor
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
@@ -82,14 +83,15 @@ class Table:
 
 def label(name: str) -> str:
     """What people call a method, a stage of training or a column: "BTCP fine-tuned"."""
-    method = name.removesuffix("_finetuned")
+    predictor = Predictor.from_text(name)
+    method = predictor.method or name
     title = METHODS[method].title if method in METHODS else method
-    return title if method == name else f"{title} fine-tuned"
+    return f"{title} fine-tuned" if predictor.stage == FINETUNED else title
 
 
-def stage_label(name: str) -> str:
+def stage_label(name: str | Predictor) -> str:
     """What people call a classifier: "frozen", "fine-tuned", "BTCP fine-tuned"."""
-    return {"finetuned": "fine-tuned"}.get(name) or label(name)
+    return "fine-tuned" if name == FINETUNED else label(str(name))
 
 
 def marked(name: str) -> str:
@@ -346,7 +348,7 @@ def who(row: Row) -> str:
 def sort_key(row: Row) -> str:
     """The name of a row's line for programs."""
     if row["stage"] == "finetuned":
-        return f"{row['answers']}_finetuned:{row['method']}"
+        return f"{Predictor(row['answers'], FINETUNED)}:{row['method']}"
     return f"{row['method']}:own" if row["answers"] else row["method"]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf.core import files, wording
+from btcp_tf.evaluation.keys import FINETUNED, Predictor
 from btcp_tf.reporting import cells
 from btcp_tf.reporting.svg import Chart
 
@@ -157,7 +158,7 @@ def styles(names: Iterable[str]) -> dict[str, dict]:
     places = {
         name: KNOWN.index(known)
         for name in names
-        if (known := {"classifier": "mcp"}.get(name, name.removesuffix("_finetuned"))) in KNOWN
+        if (known := {"classifier": "mcp"}.get(name, Predictor.from_text(name).method)) in KNOWN
     }
     others = [name for name in names if name not in places]
     free = [place for place in range(len(STYLES)) if place not in places.values()]
@@ -173,7 +174,7 @@ def styles(names: Iterable[str]) -> dict[str, dict]:
     return {
         name: _REST | dict(label=shared[name])
         if name in shared
-        else STYLES[places[name]] | (tuned if name.endswith("_finetuned") else {})
+        else STYLES[places[name]] | (tuned if Predictor.from_text(name).stage == FINETUNED else {})
         for name in names
     }
 

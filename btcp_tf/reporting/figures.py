@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import tie_groups
@@ -357,11 +358,8 @@ def draw_confidence(
 def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
     """AURC under each corruption against its strength; None where there is none."""
     rows = _with_own_ranking(rows)
-    names = dict.fromkeys(
-        row["split"].removeprefix("test:").rstrip("0123456789")
-        for row in rows
-        if row["split"].startswith("test:")
-    )
+    images = [ImageSet.of_row(row) for row in rows]
+    names = dict.fromkeys(one.name for one in images if one.kind == "shift")
     if not names:
         return None
     return compose(
@@ -386,7 +384,7 @@ def _strongest(rows: Sequence[Row], name: str) -> str:
     values = [
         f"{cells.label(row['method'])} {1000 * cells.number(row['aurc']):.3g}"
         for row in rows
-        if row["split"] == f"test:{name}3"
+        if ImageSet.of_row(row) == ImageSet("shift", name, 3)
     ]
     return f"AURC x 1000 at strength 3: {', '.join(values)}" if values else ""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from btcp_tf.evaluation.explanations import Explanations
-from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_of
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
 from btcp_tf.reporting import cells
 from btcp_tf.reporting.cells import Table
 from btcp_tf.reporting.pictures import Pictures, data_uri, sheet
@@ -275,7 +275,7 @@ def build(
     labels, u = cells.known_labels(predictions), predictions.uncertainty[method]
     if accept is None:
         accept = np.zeros(len(u), bool) if tau is None else u < tau
-    mcp = mcp_of(predictions)
+    mcp = mcp_column(predictions)
     if mcp is not None and (method == REFERENCE or np.allclose(mcp, u, atol=1e-6)):
         mcp = None  # It is this u.
     if explanations is not None and explanations.method != method:

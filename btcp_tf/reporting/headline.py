@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from btcp_tf import metrics
-from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_of
+from btcp_tf.evaluation.keys import Predictor
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
 from btcp_tf.reporting import cells, charts, gallery, pages, tables
 from btcp_tf.reporting.cells import GIVEN, Cell, Row, Words, is_candidate
 from btcp_tf.reporting.gallery import Gallery
@@ -32,14 +33,16 @@ def look_step(picked: Mapping[str, np.ndarray]) -> Step:
     return Step(f"{sentence}.", link="#check-these-first")
 
 
-def answers_to_check(shown: Gallery, stage: str = "") -> list[Block]:
+def answers_to_check(shown: Gallery, predictor: Predictor | None = None) -> list[Block]:
     """A gallery, and its wrong answers as tables.
 
     Args:
       shown: The gallery.
-      stage: Name of the classifier; "": there is only one.
+      predictor: Whose answers; None: there is only one.
     """
-    who = ", ".join(filter(None, (cells.label(shown.method), stage and cells.stage_label(stage))))
+    who = cells.label(shown.method)
+    if predictor is not None:
+        who += f", {cells.stage_label(predictor)}"
     tables_ = gallery.error_tables(shown, who)
     return [shown, *([Details("Its errors as tables", tables_)] if tables_ else [])]
 
@@ -53,7 +56,7 @@ def risk_chart(p: Predictions, method: str, chosen: Outcome | None) -> Chart:
       chosen: What the threshold does to these answers; None: there is none.
     """
     columns = {method: p.uncertainty[method]}
-    mcp = mcp_of(p)
+    mcp = mcp_column(p)
     if mcp is not None and method != REFERENCE and not np.allclose(mcp, columns[method], atol=1e-6):
         columns[REFERENCE] = mcp
     chart = charts.risk_chart(p.is_error, columns)

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.decisions import assumptions, drift, promises
-from btcp_tf.decisions.assumptions import FEWEST
+from btcp_tf.core import wording
+from btcp_tf.decisions import assumptions, drift
+from btcp_tf.decisions.assumptions import MIN_ROWS
 from btcp_tf.decisions.monitoring import Findings, Share
 from btcp_tf.evaluation import tabular
 from btcp_tf.reporting import cells, monitor_plots, pages, tables
@@ -41,8 +42,8 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     assumption, promise = findings.assumption, findings.promise
     threshold = findings.threshold
     about: list[Block] = [
-        pages.text(Cell(_HEADS[found.verdict]), f" {found.words}")
-        for found in (assumption, promise)
+        pages.text(Cell(_HEADS[assumption.verdict]), f" {findings.assumption_text}"),
+        pages.text(Cell(_HEADS[promise.verdict]), f" {findings.promise_text}"),
     ]
     changed: list[Block] = []
     if assumption.checks:
@@ -111,7 +112,7 @@ def _glance_figures(findings: Findings) -> Iterator[Figure]:
     if promise.accepted and promise.interval is not None:
         yield Figure(
             cells.percent(promise.errors / promise.accepted),
-            f"wrong among the accepted, {promises.interval_text(promise.interval)} with 95 % "
+            f"wrong among the accepted, {wording.interval_text(promise.interval)} with 95 % "
             "certainty: "
             f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
         )
@@ -124,7 +125,7 @@ def _glance_figures(findings: Findings) -> Iterator[Figure]:
             words += f": {', '.join(check.title for check in found)}"
         yield Figure(f"{len(found)} of {len(checks)}", words)
     else:
-        yield Figure("n/a", f"changes of the data: fewer than {FEWEST} rows on a side")
+        yield Figure("n/a", f"changes of the data: fewer than {MIN_ROWS} rows on a side")
 
 
 def _glance_chart(findings: Findings) -> tuple[str, Chart]:
@@ -209,8 +210,8 @@ def _check_table(findings: Findings) -> Table:
             "changed" if check.found else "no finding",
             Cell(check.shown, check.statistic, check.beside),
             "" if check.by_chance is None else Cell(f"{check.by_chance:.3f}", check.by_chance),
-            Cell(promises.p_text(check.p_value), check.p_value),
-            Cell(promises.p_text(check.adjusted), check.adjusted),
+            Cell(wording.p_text(check.p_value), check.p_value),
+            Cell(wording.p_text(check.adjusted), check.adjusted),
         ]
         for check in findings.assumption.checks
     ]
@@ -335,14 +336,14 @@ def _promise_table(findings: Findings) -> Table:
         "answers with a label": f"{promise.labeled:,}",
         "accepted ones among them": f"{promise.accepted:,}",
         "wrong ones among these": f"{promise.errors:,}",
-        "error rate, exact 95 % interval": promises.percent_text(risk, promise.interval),
+        "error rate, exact 95 % interval": wording.percent_text(risk, promise.interval),
     }
     if promise.curve:
         ends = (float(promise.curve["low"][-1]), float(promise.curve["high"][-1]))
         name = f"interval for all times together, level {1 - findings.delta:.4g}"
-        values[name] = f"{promises.interval_text(ends)} %"
+        values[name] = f"{wording.interval_text(ends)} %"
     if promise.p_value is not None:
-        values[f"p of the promise, test: {promise.test}"] = promises.p_text(promise.p_value)
+        values[f"p of the promise, test: {promise.test}"] = wording.p_text(promise.p_value)
     if promise.broken_at is not None:
         values["shown broken at accepted answer"] = f"{promise.broken_at:,}"
         values["most clearly so from"] = f"{promise.since:,}"
@@ -399,16 +400,16 @@ def terminal_text(findings: Findings) -> str:
                 check.title,
                 check.shown,
                 "" if check.by_chance is None else f"{check.by_chance:.3f}",
-                promises.p_text(check.adjusted) + " !" * check.found,
+                wording.p_text(check.adjusted) + " !" * check.found,
             ]
             for check in findings.assumption.checks
         ]
         lines += [*cells.aligned(table), ""]
     paragraphs = [
-        (title, f"{_HEADS[found.verdict]} {found.words}")
-        for title, found in (("data", findings.assumption), ("promise", findings.promise))
+        ("state", _state_words(findings)),
+        ("data", f"{_HEADS[findings.assumption.verdict]} {findings.assumption_text}"),
+        ("promise", f"{_HEADS[findings.promise.verdict]} {findings.promise_text}"),
     ]
-    paragraphs.insert(0, ("state", _state_words(findings)))
     paragraphs += [("next", step) for step in findings.next_steps]
     paragraphs += [("note", note) for note in findings.notes]
     for title, words in paragraphs:
@@ -421,7 +422,7 @@ def _state_words(findings: Findings) -> str:
     figures = findings.figures
 
     def percent(share: Share) -> str:
-        return promises.percent_text(share.count / share.rows, share.interval)
+        return wording.percent_text(share.count / share.rows, share.interval)
 
     words = f"{findings.state}."
     if figures.accepted is not None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from btcp_tf.data.corruptions import CORRUPTIONS
+from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.reporting import cells, pages
 from btcp_tf.reporting.cells import (
@@ -149,9 +150,14 @@ def shift_table(rows: Sequence[Row], name: str) -> Table:
     return Table(
         file_name("shift", name, rows[0]["dataset"]),
         f"Covariate shift: {cells.title_of(name)} as the test images change; {about_row(rows[0])}",
-        {"method": "method", **{split: split.removeprefix("test:") for split in splits}},
+        {"method": "method", **{split: _corruption(split) for split in splits}},
         lines,
     )
+
+
+def _corruption(split: str) -> str:
+    images = ImageSet.of_row({"split": split})
+    return f"{images.name}{images.strength}" if images.kind == "shift" else split
 
 
 def _side_by_side(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core.files import atomic_path
+from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import drawing, svg
 from btcp_tf.reporting.cells import Cell, Table, Words, label, printed_u
@@ -168,7 +169,7 @@ def is_technical(note: str) -> bool:
     Such notes begin with the names of what was trained, as "tcp, btcp: …".
     """
     names = note.partition(": ")[0].split(", ")
-    return all(name.removesuffix("_finetuned") in METHODS for name in names)
+    return all(Predictor.from_text(name).method in METHODS for name in names)
 
 
 @functools.cache

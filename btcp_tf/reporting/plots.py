@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from btcp_tf.evaluation.keys import TEST, ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.metrics import METRICS, risk_coverage_curve
 from btcp_tf.reporting import cells, charts, drawing
@@ -296,7 +297,8 @@ def plot_shift(
       metric: Name of the metric.
       title: Title of the panel.
     """
-    strengths = {"test": 0} | {f"test:{corruption}{strength}": strength for strength in (1, 2, 3)}
+    images = [TEST, *(ImageSet("shift", corruption, strength) for strength in (1, 2, 3))]
+    strengths = {one.column: one.strength for one in images}
     rows = sorted(
         (row for row in rows if row["split"] in strengths), key=lambda row: strengths[row["split"]]
     )

@@ -12,6 +12,7 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, Predictor
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables, terminal
 from btcp_tf.reporting.cells import Cell, Row, Table
@@ -40,7 +41,7 @@ from btcp_tf.thresholds import Outcome, Threshold, outcome
 def write_run_report(
     folder: str | os.PathLike,
     rows: Sequence[Row],
-    predictions: Mapping[str, Predictions],
+    predictions: Mapping[Predictor, Predictions],
     history: Iterable[Row] = (),
     *,
     images: np.ndarray | None = None,
@@ -63,9 +64,8 @@ def write_run_report(
     Args:
       folder: The run's folder.
       rows: Result rows of `btcp_tf.evaluation`, of every task and split.
-      predictions: Name of a predictor ("frozen", "<method>_finetuned", or a method that answers
-        itself) -> its predictions of the test set. The last fine-tuned one, else the first,
-        chooses the errors that are shown.
+      predictions: Predictions of the test set. Without a decision, the gallery shows answers of
+        the last fine-tuned predictor, or else of the first one.
       history: Rows per epoch on validation data, see `btcp_tf.plots`.
       images: `[n, height, width, channels]` uint8 in the order of the
         predictions. None: those of an earlier report of the folder.
@@ -89,19 +89,20 @@ def write_run_report(
     first, dataset = next(iter(predictions.values())), str(test[0]["dataset"])
     whole = uses_all_data(settings)
     shown = exported_answers(predictions, decision, test)
+    by_name = {str(predictor): p for predictor, p in predictions.items()}
     kept = _pictures(shown, first, images, files, Path(pixels or folder / "figures"))
     to_check = _gallery(shown, kept["gallery"], class_names, explanations)
     report = Report(
         run_title(test),
         [*error_count_notes(test), *merge_notes(notes)],
         [
-            ("Check these first", answers_to_check(to_check, shown.stage)),
+            ("Check these first", answers_to_check(to_check, shown.predictor)),
             ("Threshold and promise", _thresholds(promises, decision, predictions)),
             (
                 "How well u finds the errors",
                 [block for group in cells.classifiers(test) for block in headline(group)],
             ),
-            ("Figures", figures.draw_run(predictions, history, tau=test[0]["tau"])),
+            ("Figures", figures.draw_run(by_name, history, tau=test[0]["tau"])),
             ("Failures per class", per_class([first], class_names, dataset)),
             ("All metrics", [tables.metric_table(group) for group in cells.classifiers(test)]),
             ("The paper's columns", paper_blocks(test, whole) if dataset in PAPER else []),
@@ -126,8 +127,7 @@ class Shown:
 
     predictions: Predictions
     """Of the test set."""
-    stage: str
-    """Predictor, as "frozen"."""
+    predictor: Predictor
     method: str
     threshold: Threshold
 
@@ -139,7 +139,7 @@ class Shown:
 
 
 def exported_answers(
-    predictions: Mapping[str, Predictions], decision: Decision | None, test: Sequence[Row]
+    predictions: Mapping[Predictor, Predictions], decision: Decision | None, test: Sequence[Row]
 ) -> Shown:
     """The answers of the SavedModel.
 
@@ -151,7 +151,7 @@ def exported_answers(
         if decision.method in answers.uncertainty:
             return Shown(answers, decision.predictor, decision.method, decision.threshold)
     first, *_ = predictions
-    main = next((name for name in reversed([*predictions]) if name.endswith("_finetuned")), first)
+    main = next((who for who in reversed([*predictions]) if who.stage == FINETUNED), first)
     threshold = dataclasses.replace(thresholds.DEFAULT, tau=float(test[0]["tau"]))
     return Shown(predictions[main], main, main_method(predictions[main]), threshold)
 
@@ -268,7 +268,7 @@ def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
 
 
 def _about(shown: Shown) -> str:
-    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.stage)} classifier"
+    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.predictor)} classifier"
     return glance.about(shown.predictions.is_error, "test images", who)
 
 
@@ -304,12 +304,12 @@ def _gallery(
         names=pictures.names,
         links=pictures.links,
         # Explanations of the frozen classifier do not hold for another one's answers.
-        explanations=explanations if shown.stage == "frozen" else None,
+        explanations=explanations if shown.predictor == CLASSIFIER else None,
     )
 
 
 def _thresholds(
-    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[str, Predictions]
+    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[Predictor, Predictions]
 ) -> list[Block]:
     blocks: list[Block] = []
     if decision and decision.reason:
@@ -321,7 +321,7 @@ def _thresholds(
         mine = [
             row
             for row in promises
-            if (row["method"], row["stage"]) == (decision.method, decision.stage)
+            if (row["method"], row["stage"]) == (decision.method, decision.predictor.stage)
         ]
         blocks += [
             _decision_text(chosen, outcome(chosen, test.is_error, u)),
@@ -399,7 +399,7 @@ def redraw_run(folder: Path, output_dir: Path | None = None) -> tuple[Path, Save
         decision=run.decision,
         pixels=folder / "figures",
         explanations=load_explanations(
-            folder / EXPLANATIONS_FILE, len(run.predictions["frozen"].predicted)
+            folder / EXPLANATIONS_FILE, len(run.predictions[CLASSIFIER].predicted)
         ),
     )
     return page, run

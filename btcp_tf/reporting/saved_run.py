@@ -8,6 +8,7 @@ from typing import Any
 
 from btcp_tf.decisions.decision_file import Decision, load_decision
 from btcp_tf.evaluation import predictions as predictions_
+from btcp_tf.evaluation.keys import CLASSIFIER, TEST, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.evaluation.results import load_rows
 from btcp_tf.reporting import cells
@@ -23,8 +24,8 @@ class SavedRun:
     """Result rows of every task and split."""
     extra: dict[str, Any]
     """Settings, environment, notes and promises of `results.json`."""
-    predictions: dict[str, Predictions]
-    """Name of a predictor -> its answers to the test set."""
+    predictions: dict[Predictor, Predictions]
+    """Answers to the test set."""
     decision: Decision | None
 
     @classmethod
@@ -42,7 +43,7 @@ class SavedRun:
         return cls(folder, rows, extra, predictions, load_decision(folder))
 
 
-def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[str, Predictions]:
+def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[Predictor, Predictions]:
     """Test predictions of a run's predictors, in order of its rows; those whose file exists.
 
     Args:
@@ -50,31 +51,30 @@ def load_predictions(folder: Path, rows: Iterable[Row]) -> dict[str, Predictions
       rows: Rows of the run, or of runs with the same methods.
 
     Returns:
-      Name of a predictor -> predictions, "frozen" among them; empty without that one.
+      Predictions of each, the classifier of phase 1 among them; empty without that one.
 
     Raises:
       ValueError: If a file holds another number of answers than the rows.
     """
     rows = cells.only(rows)
-    tuned = "_finetuned"
-    names = [
-        row["answers"] + tuned * (row["stage"] == "finetuned")
+    others = [
+        Predictor(row["answers"], row["stage"])
         for row in cells.with_answers(rows)
         if row["answers"]
     ]
     predictions = {}
-    for name in dict.fromkeys(["frozen", *names]):
-        stem = "predictions" if name == "frozen" else f"predictions_{name}"
-        saved = load_if_saved(folder / f"{stem}.npz")
+    for predictor in dict.fromkeys([CLASSIFIER, *others]):
+        path = folder / predictions_file(TEST, predictor)
+        saved = load_if_saved(path)
         if saved is None:
             continue
         if len(saved.predicted) != rows[0]["n"]:
             raise ValueError(
-                f"{folder / stem}.npz: expected the {rows[0]['n']} answers of results.json, "
-                f"received {len(saved.predicted)}"
+                f"{path}: expected the {rows[0]['n']} answers of results.json, received "
+                f"{len(saved.predicted)}"
             )
-        predictions[name] = saved
-    return predictions if "frozen" in predictions else {}
+        predictions[predictor] = saved
+    return predictions if CLASSIFIER in predictions else {}
 
 
 def load_if_saved(path: Path) -> Predictions | None:

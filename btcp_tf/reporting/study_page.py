@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.evaluation import results
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.seeds import across_seeds
 from btcp_tf.methods.registry import METHODS
@@ -74,7 +75,7 @@ class _Dataset:
         return list(by(only(self.plain), "cell"))
 
     @functools.cached_property
-    def predictions(self) -> dict[str, dict[str, Predictions]]:
+    def predictions(self) -> dict[str, dict[Predictor, Predictions]]:
         """Name of a run -> its test predictions; of runs whose files exist."""
         saved = {cell: load_predictions(self.folder / cell, self.plain) for cell in self.cells}
         return {cell: found for cell, found in saved.items() if found}
@@ -211,9 +212,9 @@ def _study_glance(datasets: Sequence[_Dataset]) -> Glance:
         sentence = [f"Use {', '.join(f'{label(d.method)} on {d.name}' for d in datasets)}."]
         shown = [_key_figures(d)[0] for d in datasets]
     chart = None
-    predictions = first.predictions.get(first.cells[0], {})
-    if "frozen" in predictions and first.method in predictions["frozen"].uncertainty:
-        chart = risk_chart(predictions["frozen"], first.method, None)
+    shared = first.predictions.get(first.cells[0], {}).get(CLASSIFIER)
+    if shared and first.method in shared.uncertainty:
+        chart = risk_chart(shared, first.method, None)
     methods = dict.fromkeys(row["method"] for d in datasets for row in d.test)
     return Glance(
         state,
@@ -508,9 +509,9 @@ def _figures(dataset: _Dataset) -> list[Drawing]:
     name, tau = dataset.name, dataset.plain[0]["tau"]
     drawings: list[Drawing | None] = []
     for cell, predictions in [*dataset.predictions.items()][:1]:
-        frozen = predictions["frozen"]
+        frozen = predictions[CLASSIFIER]
         files = {
-            ood: dataset.folder / cell / f"predictions_ood_{ood}.npz"
+            ood: dataset.folder / cell / predictions_file(ImageSet("ood", ood))
             for ood in by(dataset.plain, "ood")
             if ood
         }
@@ -520,7 +521,9 @@ def _figures(dataset: _Dataset) -> list[Drawing]:
             figures.draw_risk_coverage(frozen, name),
             figures.draw_confidence(frozen, others, name),
         ]
-    estimators = [row for row in dataset.history if not row["stage"].endswith("_finetuned")]
+    estimators = [
+        row for row in dataset.history if Predictor.from_text(row["stage"]).stage != FINETUNED
+    ]
     if estimators:
         drawings.append(figures.draw_rates_per_epoch(estimators, name, tau))
         drawings.append(figures.draw_u_per_epoch(estimators, name))
@@ -546,13 +549,13 @@ def _shared(rows: Iterable[Row], *, splits: bool = False) -> list[Row]:
 
 
 def _failures_per_class(dataset: _Dataset) -> list[Block]:
-    frozen = [predictions["frozen"] for predictions in dataset.predictions.values()]
+    frozen = [predictions[CLASSIFIER] for predictions in dataset.predictions.values()]
     return per_class(frozen, dataset.class_names, dataset.name) if frozen else []
 
 
 def _errors_to_check(dataset: _Dataset) -> list[Block]:
     """The wrong answers of the first seed's frozen classifier that a person should look at."""
-    seeds = [predictions["frozen"] for predictions in dataset.predictions.values()]
+    seeds = [predictions[CLASSIFIER] for predictions in dataset.predictions.values()]
     method = dataset.method
     if not seeds or method not in seeds[0].uncertainty or not seeds[0].is_error.any():
         return []

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.evaluation.results import DIFFERENCES
 from btcp_tf.metrics import METRICS
@@ -164,7 +165,7 @@ def promise_table(rows: Sequence[Row]) -> Table:
 
 
 def _promise_line(row: Row) -> list[Words]:
-    method = label(row["method"] + "_finetuned" * (row["stage"] == "finetuned"))
+    method = label(str(Predictor(row["method"], row["stage"])))
     target = Cell(f"{row['target']:.0%}", row["target"])
     if row["tau"] is None:
         least = number(row["least_risk"])

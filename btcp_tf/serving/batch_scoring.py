@@ -2,28 +2,28 @@
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import btcp_tf
 from btcp_tf import metrics
-from btcp_tf.core import config, files
+from btcp_tf.core import files, json_files, wording
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.wording import NO_ROOM
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
-from btcp_tf.serving import records
+from btcp_tf.serving import records, row_log
 from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_ending, open_inputs
 from btcp_tf.serving.records import Record
+from btcp_tf.serving.row_log import RowLog
 from btcp_tf.serving.scorer import MAX_BATCH, Scorer, shape_text
 
 SOME_PROBLEMS = 3
@@ -31,24 +31,85 @@ SOME_PROBLEMS = 3
 
 _LONGEST_NAME = 240
 
+_LOG = "rows.jsonl"
+
+_FINAL = "scores"
+
+
+@dataclasses.dataclass
+class Summary:
+    """Counts of the rows in a finished file of scores."""
+
+    inputs: int = 0
+    accepted: int = 0
+    problems: int = 0
+    """Inputs without an answer."""
+    first_problems: list[str] = dataclasses.field(default_factory=list)
+    """Name and reason of the first five of them."""
+    labeled: int | None = None
+    """Answers with a true class; None if labels were not asked for."""
+    errors: int = 0
+    """Wrong answers among `labeled`."""
+    accepted_labeled: int = 0
+    """Accepted answers among `labeled`."""
+    accepted_errors: int = 0
+    """Wrong answers among `accepted_labeled`."""
+
+    def add(self, rows: Sequence[Record]) -> None:
+        """Counts further rows."""
+        bad = [row for row in rows if row["problem"]]
+        answered = [row for row in rows if not row["problem"]]
+        self.inputs += len(rows)
+        self.accepted += sum(row["accept"] for row in answered)
+        self.problems += len(bad)
+        room = 5 - len(self.first_problems)
+        self.first_problems += [f"{row['input']} ({row['problem']})" for row in bad[:room]]
+        if self.labeled is not None:
+            labeled = [row for row in answered if row["labels"] is not None]
+            wrong = [row for row in labeled if row["predicted"] != row["labels"]]
+            self.labeled += len(labeled)
+            self.errors += len(wrong)
+            self.accepted_labeled += sum(row["accept"] for row in labeled)
+            self.accepted_errors += sum(row["accept"] for row in wrong)
+
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """What became of the inputs of a finished file of scores."""
+class _Job:
+    """What is scored, with which model, into which file."""
 
-    inputs: int
-    accepted: int
-    problems: int
-    first_problems: tuple[str, ...]
-    """Name and reason of the first of them."""
-    labeled: int | None = None
-    """Answers with a true class; None: none was asked for."""
-    errors: int = 0
-    """Wrong ones among `labeled`."""
-    accepted_labeled: int = 0
-    """Accepted ones among `labeled`."""
-    accepted_errors: int = 0
-    """Wrong ones among `accepted_labeled`."""
+    directory: Path
+    """The version directory of the model."""
+    about: Mapping[str, Any]
+    """What the model says of itself."""
+    place: Path
+    """Where the inputs are."""
+    output: Path
+    key: str
+    labels: bool
+    batch_size: int
+    verbose: int
+
+    @property
+    def tau(self) -> float | None:
+        return (self.about.get("threshold") or {}).get("tau")
+
+    def inputs(self) -> Inputs:
+        class_names = self.about["class_names"] if self.labels else None
+        return open_inputs(self.place, key=self.key, class_names=class_names)
+
+    def settings(self, inputs: Inputs) -> dict[str, Any]:
+        """Everything that decides the content of the file, as JSON values."""
+        return {
+            "model": _model_fingerprint(self.directory),
+            "input": inputs.fingerprint,
+            "inputs": inputs.count,
+            "key": inputs.key,
+            "labels": self.labels,
+            "true_classes": inputs.label_fingerprint,
+            "batch_size": self.batch_size,
+            "format": self.output.suffix.lower(),
+            "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
+        }
 
 
 def score(
@@ -61,93 +122,63 @@ def score(
     batch_size: int = 256,
     verbose: int = 1,
 ) -> Summary:
-    """Scores all inputs and writes the file of scores, or what is left of it to do.
+    """Scores all inputs and writes a file of scores.
+
+    Progress is kept in the folder `<output>.partial`: after an interruption the same command
+    resumes there. If the same command has written the file already, nothing is changed.
 
     Args:
-      model: See `exported.newest`.
+      model: A version directory of a SavedModel, or the folder of its versions, of which the
+        highest is taken.
       input: A folder, npz or npy file, see `inputs.open_inputs`.
-      output: The file, see `write`. If the same model, input and settings have written it already,
-        nothing is changed.
-      key: Array of an npz file.
-      labels: Adds the true classes, see `inputs.open_inputs`.
-      batch_size: Inputs that are in memory at once, twice or three times over; from 1 to 1,000,000.
-      verbose: 0 prints nothing but problems; 1 also what was done, and on a terminal a bar; 2 no
-        bar.
+      output: The file to write, .csv, .jsonl or .parquet.
+      key: Array of an npz file; "": `x_test`, `images` or `x`.
+      labels: Whether to add the true classes, see `inputs.open_inputs`.
+      batch_size: Inputs that the model answers at once, from 1 to 1,000,000. Two or three batches
+        are in memory.
+      verbose: 0 prints problems alone; 1 also the result, and on a terminal a bar; 2 no bar.
 
     Raises:
-      FileNotFoundError: If model or input are not there.
-      ValueError: If the arguments do not fit one another, or what an earlier command left at
-        `output` is not of this one.
+      FileNotFoundError: If the model or the input is not there.
+      ValueError: If the arguments do not fit one another, or another command wrote what is at
+        `output`.
       RuntimeError: If another process is writing `output`, or the input changed meanwhile.
-      OSError: If the disk is full; what is done is kept.
+      OSError: If the disk is full; progress is kept.
     """
     output = files.as_path("output", output).expanduser()
     place = files.as_path("input", input).expanduser()
     check_settings(place, output, key, labels, batch_size)
-    writer = records.writer_for(output)
     directory = exported.newest(model)
     about = exported.read_about(directory)
-
-    def look() -> Inputs:
-        return open_inputs(place, key=key, class_names=about["class_names"] if labels else None)
-
-    inputs = look()
-    settings = {
-        "model": _model_fingerprint(directory),
-        "input": inputs.fingerprint,
-        "inputs": inputs.count,
-        "key": inputs.key,
-        "labels": labels,
-        "true_classes": inputs.label_fingerprint,
-        "batch_size": batch_size,
-        "format": output.suffix.lower(),
-        "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
-    }
-    tau = (about.get("threshold") or {}).get("tau")
+    job = _Job(directory, about, place, output, key, labels, batch_size, verbose)
+    inputs = job.inputs()
+    settings = job.settings(inputs)
     if os.path.lexists(output):
-        return _finished(output, settings, tau, verbose)
-    # Now: rows of a damaged file must not stand when a whole one takes its place.
+        return _finished(job, settings)
+    # Before any row is answered: rows of a damaged file must not stand when a whole one takes its
+    # place.
     inputs.verify()
     with _working_folder(output) as folder:
-        if os.path.lexists(output):  # By now: whoever held the folder has finished.
-            return _finished(output, settings, tau, verbose)
-        rows = _Rows(folder / _ROWS, settings)
-        if rows.damaged:
+        # The process that held the folder may have finished by now.
+        if os.path.lexists(output):
+            return _finished(job, settings)
+        log = RowLog(folder / _LOG, settings)
+        if log.damaged:
             print(
-                f"{rows.path}: expected the rows that were done whole, received damaged ones; "
-                f"the first {rows.done:,} are sound and kept, the others are scored again",
+                f"{log.path}: expected the progress of this command, received damaged rows; the "
+                f"first {log.done:,} are valid and kept, the others are scored again",
                 file=sys.stderr,
             )
-        if rows.done < inputs.count:
-            _score_rest(directory, inputs, rows, batch_size, verbose)
-        then, now = ((x.fingerprint, x.label_fingerprint) for x in (inputs, look()))
-        if now != then:
+        if log.done < inputs.count:
+            _score_rest(job, inputs, log)
+        now = job.inputs()
+        if (now.fingerprint, now.label_fingerprint) != (
+            inputs.fingerprint,
+            inputs.label_fingerprint,
+        ):
             raise RuntimeError(f"input: expected it unchanged, received {place}, which has changed")
-        tally = _Tally(labels)
-        final = folder / f"{_FINAL}{output.suffix}"
-        writer(final, tally.counted(rows.saved()), len(about["class_names"]), labels)
-        summary = tally.summary()
-        with open(final, "rb") as written:
-            os.fsync(written.fileno())
-            sha256 = hashlib.file_digest(written, "sha256").hexdigest()
-        # Before the file itself, which must not be there without it: it is known by it.
-        with files.atomic_path(predictions.about_file(output)) as temporary:
-            content = {
-                "command": settings,
-                "paths": {
-                    "model": as_text(os.fspath(directory)),
-                    "input": as_text(os.fspath(place)),
-                },
-                "tau": tau,
-                "order": inputs.order,
-                "summary": dataclasses.asdict(summary),
-                "sha256": sha256,
-            }
-            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        if os.path.lexists(output):
-            raise ValueError(f"output: expected a new file, received {output}, which exists by now")
-        os.replace(final, output)
-    _tell(output, summary, tau, verbose)
+        summary = _publish(job, settings, inputs.order, log, folder)
+    _report(job, summary)
     return summary
 
 
@@ -156,8 +187,9 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
     metrics.whole_number(
         "batch_size", batch_size, f"a whole number from 1 to {MAX_BATCH}", 1, MAX_BATCH
     )
-    records.ending_of(output)
-    # Not at the end, when names beside it turn out too long for a folder (255 bytes).
+    records.writer_for(output)
+    # Longer ones would fail at the end only, when names beside it are too long for a file system
+    # (255 bytes).
     if (length := len(os.fsencode(output.name))) > _LONGEST_NAME:
         raise ValueError(
             f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
@@ -178,142 +210,81 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
         )
 
 
-def _score_rest(
-    directory: Path,
-    inputs: Inputs,
-    rows: "_Rows",
-    batch_size: int,
-    verbose: int,
-) -> None:
-    """Appends the rows that are not done."""
-    scorer = Scorer(directory)
-    note = ""
+def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
+    """Answers the inputs whose rows are not in the log, and adds them."""
+    scorer = Scorer(job.directory)
+    converted = ""
     if inputs.dtype is None:
         scorer.check_files(inputs.what)
-        note = "files of another size or number of channels"
+        converted = "files of another size or number of channels"
     elif scorer.check(inputs.what, inputs.dtype, inputs.shape):
-        note = f"images of shape {shape_text(inputs.shape)}"
-    if verbose:
-        if rows.done:
-            print(f"going on after {rows.done:,} of {inputs.count:,} inputs")
-        if note:
-            print(f"{inputs.what}: {note} are converted to {shape_text(scorer.shape)}")
+        converted = f"images of shape {shape_text(inputs.shape)}"
+    if job.verbose:
+        if log.done:
+            print(f"resuming after {log.done:,} of {inputs.count:,} inputs")
+        if converted:
+            print(f"{inputs.what}: {converted} are converted to {shape_text(scorer.shape)}")
         if inputs.note:
             print(f"{inputs.what}: {inputs.note}")
-    batches = inputs.batches(rows.done, batch_size)
+    batches = inputs.batches(log.done, job.batch_size)
 
     def following() -> Batch | None:
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    bar = Bar(f"{inputs.count:,} inputs", inputs.count, shown=verbose == 1, still=False)
+    bar = Bar(f"{inputs.count:,} inputs", inputs.count, shown=job.verbose == 1, still=False)
     with ThreadPoolExecutor(1) as reader:
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
         while (batch := ahead.result()) is not None:
             ahead = reader.submit(following)
-            rows.append(records.records(scorer.answer(batch)))
-            bar.update(min(rows.done, inputs.count))
-    if rows.done != inputs.count:
-        raise RuntimeError(
-            f"input: expected {inputs.count:,} inputs, received {rows.done:,} by now"
-        )
+            log.append(records.records(scorer.answer(batch)))
+            bar.update(min(log.done, inputs.count))
+    if log.done != inputs.count:
+        raise RuntimeError(f"input: expected {inputs.count:,} inputs, received {log.done:,} by now")
 
 
-class _Rows:
-    """The rows that are done, in a file that a kill may cut and a disk may damage at any place.
+def _publish(
+    job: _Job, settings: Mapping[str, Any], order: str, log: RowLog, folder: Path
+) -> Summary:
+    """Writes the file of scores and what it is of; both appear whole or not at all."""
+    summary = Summary(labeled=0 if job.labels else None)
 
-    Its first line is the command, then come the rows of batch after batch. Behind each of these
-    parts a line holds the number of rows and the check sum of all that stands before it: what is
-    sound ends with the last such line that is right.
-    """
+    def counted() -> Iterator[list[Record]]:
+        for rows in log.batches():
+            summary.add(rows)
+            yield rows
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        """Takes up what an earlier command left there, if any, and cuts off what is not sound.
-
-        A part without its check sum at the end is what a kill leaves. The model may round otherwise
-        in a batch of another size, so a batch counts as a whole or not at all.
-
-        Raises:
-          ValueError: If it was another command.
-        """
-        self.path = path
-        self.done = 0
-        """Rows that are sound."""
-        self.damaged = False
-        """Whether some were not, although no kill had cut them."""
-        self._head = records.lines([{"command": settings}])
-        self._digest = hashlib.sha256()
-        if not path.exists():
-            return
-        head, size = self._read()
-        if size and (differences := _differences(settings, json.loads(head)["command"])):
-            raise ValueError(
-                f"output: expected the command that began {path.parent}, received one with "
-                f"{differences}; another --output begins anew, and so does this one once that "
-                "folder is deleted"
-            )
-        os.truncate(path, size)
-
-    def _read(self) -> tuple[bytes, int]:
-        """The first line, and the number of bytes that are sound."""
-        digest, rows, sound = hashlib.sha256(), -1, 0  # The first line is no row.
-        first, size = b"", 0
-        with open(self.path, "rb") as file:
-            for line in file:
-                is_check = line.startswith(_CHECK)
-                if is_check and line != _check(rows, digest):
-                    self.damaged = True
-                    break
-                first, size = first or line, size + len(line)
-                digest.update(line)
-                if is_check:
-                    self.done, self._digest, sound = rows, digest.copy(), size
-                else:
-                    rows += 1
-        self.damaged |= bool(size) and not sound
-        return first, sound
-
-    def append(self, rows: Sequence[Record]) -> None:
-        """Adds the rows of a batch."""
-        with open(self.path, "ab") as file:
-            parts = [] if file.tell() else [(0, self._head)]
-            self.done += len(rows)
-            for done, part in (*parts, (self.done, records.lines(rows))):
-                self._digest.update(part)
-                check = _check(done, self._digest)
-                self._digest.update(check)
-                file.write(part)
-                file.write(check)
-
-    def saved(self) -> Iterator[list[Record]]:
-        """All rows, in pieces."""
-        with open(self.path, encoding="utf-8", newline="\n") as file:
-            next(file)
-            start = _CHECK.decode()
-            rows = (line for line in file if not line.startswith(start))
-            while chunk := list(itertools.islice(rows, 1024)):
-                yield [json.loads(line) for line in chunk]
-
-
-_CHECK = b'{"done": '
-"""How a check sum's line begins, and no row's: its first entry is `input`."""
-
-
-def _check(rows: int, digest: Any) -> bytes:
-    return _CHECK + f'{rows}, "sha256": "{digest.hexdigest()}"}}\n'.encode()
-
-
-_ROWS = "rows.jsonl"
-
-_FINAL = "scores"
+    final = folder / f"{_FINAL}{job.output.suffix}"
+    write = records.writer_for(job.output)
+    write(final, counted(), len(job.about["class_names"]), job.labels)
+    with open(final, "rb") as written:
+        os.fsync(written.fileno())
+        sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+    # First, since a file of scores without it would be refused as another command's.
+    content = {
+        "command": settings,
+        "paths": {
+            name: as_text(os.fspath(path))
+            for name, path in (("model", job.directory), ("input", job.place))
+        },
+        "tau": job.tau,
+        "order": order,
+        "summary": summary,
+        "sha256": sha256,
+    }
+    json_files.write(predictions.about_file(job.output), content, indent=1)
+    if os.path.lexists(job.output):
+        raise ValueError(f"output: expected a new file, received {job.output}, which exists by now")
+    os.replace(final, job.output)
+    return summary
 
 
 @contextlib.contextmanager
 def _working_folder(output: Path) -> Iterator[Path]:
-    """Holds the folder beside `output` that has the rows that are done, for this process alone.
+    """Holds the folder of the progress, `<output>.partial`, for this process alone.
 
-    It is removed when the file is there, or when not one row was done.
+    It is removed when the output is there, or when not one batch was finished.
 
     Raises:
       OSError: If there is no room for what is written inside.
@@ -323,24 +294,21 @@ def _working_folder(output: Path) -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 raise
             raise OSError(
                 f"output: expected room on the disk for {output}, received none "
-                f"({os.strerror(error.errno)}); what is done is kept, and once there is room the "
-                "same command goes on from there"
+                f"({os.strerror(error.errno)}); progress is kept in {folder}: free some space and "
+                "run the same command again to resume"
             ) from error
         finally:
-            rows = folder / _ROWS
+            log = folder / _LOG
             with contextlib.suppress(OSError):
                 (folder / f"{_FINAL}{output.suffix}").unlink(missing_ok=True)
-                if os.path.lexists(output) or not rows.exists() or not rows.stat().st_size:
-                    rows.unlink(missing_ok=True)
+                if os.path.lexists(output) or not log.exists() or not log.stat().st_size:
+                    log.unlink(missing_ok=True)
                     (folder / ".lock").unlink(missing_ok=True)
                     folder.rmdir()
-
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _version(package: str) -> str:
@@ -353,7 +321,7 @@ def _version(package: str) -> str:
 
 
 def _model_fingerprint(directory: Path) -> str:
-    """Another one where the network, its weights or what it says of itself have changed."""
+    """A hash that changes with the network, its weights or what the model says of itself."""
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
     for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT_FILE):
@@ -363,128 +331,56 @@ def _model_fingerprint(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def _differences(settings: Mapping[str, Any], saved: Any) -> str:
-    """In what a command differs from the one that left something; "": in nothing."""
-    if not isinstance(saved, dict):
-        return "something else"
-    words = {
-        "model": "another model",
-        "input": "another or a changed input",
-        "true_classes": "other labels in the input",
-    }
-    changed = [name for name in settings if settings[name] != saved.get(name)]
-    # Whoever has the one has the other, too.
-    for name, other in (("input", "inputs"), ("labels", "true_classes")):
-        if name in changed and other in changed:
-            changed.remove(other)
-
-    def told(name: str) -> str:
-        now, then = settings[name], saved.get(name)
-        if name in words:
-            return words[name]
-        if isinstance(now, dict) and isinstance(then, dict):
-            return ", ".join(
-                f"{part} {now[part]} in place of {then.get(part)}"
-                for part in now
-                if now[part] != then.get(part)
-            )
-        return f"{name} {config.to_word(now)} in place of {config.to_word(then)}"
-
-    return ", ".join(map(told, changed))
-
-
-class _Tally:
-    """Counts rows on their way into a file."""
-
-    def __init__(self, labels: bool) -> None:
-        self._inputs = self._accepted = self._problems = 0
-        self._first: list[str] = []
-        self._labels = labels
-        # Answers with a label and wrong ones among them: all, and the accepted ones.
-        self._all, self._kept = [0, 0], [0, 0]
-
-    def counted(self, chunks: Iterable[list[Record]]) -> Iterator[list[Record]]:
-        for chunk in chunks:
-            self._inputs += len(chunk)
-            self._accepted += sum(row["accept"] is True for row in chunk)
-            bad = [row for row in chunk if row["problem"]]
-            self._problems += len(bad)
-            some = bad[: 5 - len(self._first)]
-            self._first += [f"{row['input']} ({row['problem']})" for row in some]
-            for row in chunk:
-                if row.get("labels") is None or row["problem"]:
-                    continue
-                for counts in (self._all, self._kept) if row["accept"] else (self._all,):
-                    counts[0] += 1
-                    counts[1] += row["predicted"] != row["labels"]
-            yield chunk
-
-    def summary(self) -> Summary:
-        found = Summary(self._inputs, self._accepted, self._problems, tuple(self._first))
-        if not self._labels:
-            return found
-        return dataclasses.replace(
-            found,
-            labeled=self._all[0],
-            errors=self._all[1],
-            accepted_labeled=self._kept[0],
-            accepted_errors=self._kept[1],
-        )
-
-
-def _finished(
-    output: Path, settings: Mapping[str, Any], tau: float | None, verbose: int
-) -> Summary:
-    """What the file that is there says of itself, if this command has written it.
-
-    Raises:
-      ValueError: If it has not.
-    """
-    told = f"output: expected a new file, or one that this command wrote, received {output}, which"
+def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
+    """The summary of a file of scores that is there; ValueError unless this command wrote it."""
+    output = job.output
+    expected = f"output: expected a new file, or one that this command wrote, received {output}, "
     if not output.is_file():
-        raise ValueError(f"{told} is no file")
+        raise ValueError(f"{expected}which is no file")
     try:
         content = json.loads(predictions.about_file(output).read_text(encoding="utf-8"))
-        saved, sha256, found = content["command"], content["sha256"], content["summary"]
-        summary = Summary(**(found | {"first_problems": tuple(found["first_problems"])}))
+        saved, sha256, summary = content["command"], content["sha256"], content["summary"]
+        summary = Summary(**summary)
     except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{told} exists and comes from elsewhere") from None
-    if differences := _differences(settings, saved):
-        raise ValueError(f"{told} is of another command: now with {differences}")
+        raise ValueError(f"{expected}which exists and comes from elsewhere") from None
+    if differences := row_log.changes(settings, saved):
+        raise ValueError(f"{expected}which is of another command: now with {differences}")
     with open(output, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise ValueError(f"{told} was changed since")
-    if verbose:
+            raise ValueError(f"{expected}which was changed since")
+    if job.verbose:
         print(f"{output} is finished already; nothing is changed.")
-    _tell(output, summary, tau, verbose)
+    _report(job, summary)
     return summary
 
 
-def _tell(output: Path, summary: Summary, tau: float | None, verbose: int) -> None:
+def _report(job: _Job, summary: Summary) -> None:
+    """Prints a summary: problems on stderr, the rest on stdout."""
     if summary.problems:
         more = summary.problems - len(summary.first_problems)
         print(
             f"{summary.problems:,} of {summary.inputs:,} inputs have no answer: "
-            + ", ".join(map(_on_one_line, summary.first_problems))
+            + ", ".join(map(wording.one_line, summary.first_problems))
             + (f" and {more:,} more" if more else ""),
             file=sys.stderr,
         )
-    if verbose:
-        scored = summary.inputs - summary.problems
-        share = f" ({summary.accepted / scored:.1%})" if scored else ""
-        rule = "its threshold accepts nothing" if tau is None else f"u < {tau:.6g}"
-        print(
-            f"{output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
-            f"{summary.problems:,} without an answer",
-            flush=True,
-        )
-        if summary.labeled is not None:
-            some = "" if summary.labeled == scored else " that have a label"
-            for what, errors, rows in (
-                (f"all answers{some}", summary.errors, summary.labeled),
-                (f"accepted ones{some}", summary.accepted_errors, summary.accepted_labeled),
-            ):
-                print(f"{what}: {_error_rate(errors, rows)}", flush=True)
+    if not job.verbose:
+        return
+    scored = summary.inputs - summary.problems
+    share = f" ({summary.accepted / scored:.1%})" if scored else ""
+    rule = "its threshold accepts nothing" if job.tau is None else f"u < {job.tau:.6g}"
+    lines = [
+        f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
+        f"{summary.problems:,} without an answer"
+    ]
+    if summary.labeled is not None:
+        some = "" if summary.labeled == scored else " that have a label"
+        lines += [
+            f"all answers{some}: {_error_rate(summary.errors, summary.labeled)}",
+            f"accepted ones{some}: "
+            + _error_rate(summary.accepted_errors, summary.accepted_labeled),
+        ]
+    print("\n".join(lines), flush=True)
 
 
 def _error_rate(errors: int, rows: int) -> str:
@@ -495,7 +391,3 @@ def _error_rate(errors: int, rows: int) -> str:
         f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
         f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
     )
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

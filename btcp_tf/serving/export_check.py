@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from btcp_tf.core import arrays
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.networks import models
-from btcp_tf.serving import signatures
-from btcp_tf.serving.signatures import BATCH, Intake
+from btcp_tf.serving import fresh_answers, signatures
+from btcp_tf.serving.signatures import BATCH, Blueprint
 from btcp_tf.thresholds import Threshold
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -33,50 +33,9 @@ between u of an estimator whose u is made of no logit."""
 
 _CHECK_SECONDS = 600
 
-# Runs with `python -I -c`. It sees the modules that this process sees, but not
-# this package, so that a SavedModel that needs it cannot pass.
-_CHECK_SCRIPT = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-sys.modules["btcp_tf"] = None
-import numpy as np
-import tensorflow as tf
-signatures = tf.saved_model.load(sys.argv[2]).signatures
-images = np.load(sys.argv[3])
-asked = tf.constant(["", "?"])
-found = {"2/about/json": signatures["about"](ask=asked)["json"].numpy().astype("S")}
-scale, offset = json.loads(sys.argv[6])
-def files(images):
-    pixels = np.rint((images - offset) / scale).astype(np.uint8)
-    # An empty list would be one of floats.
-    return tf.constant([tf.io.encode_png(image).numpy() for image in pixels], tf.string)
-inputs = {
-    "serving_default": lambda images: {"images": tf.constant(images)},
-    "serving_float": lambda images: {"images": tf.constant(images, tf.float32)},
-    "serving_bytes": lambda images: {"image_bytes": files(images)},
-}
-for size in json.loads(sys.argv[4]):
-    for signature in sorted(set(inputs) & set(signatures)):
-        answers = signatures[signature](**inputs[signature](images[:size]))
-        for name, value in answers.items():
-            value = value.numpy()
-            found[f"{size}/{signature}/{name}"] = value.astype("S") if value.dtype == "O" else value
-rows = np.load(sys.argv[7], mmap_mode="r") if sys.argv[7] else images[:0]
-batch = int(sys.argv[8])
-exact = set(inputs) if images.dtype == np.uint8 else {"serving_default"}
-for signature in sorted(exact & set(signatures)) if len(rows) else ():
-    parts = {name: [] for name in ("predicted", "uncertainty", "accept")}
-    for start in range(0, len(rows), batch):
-        answers = signatures[signature](**inputs[signature](np.array(rows[start : start + batch])))
-        for name, part in parts.items():
-            part.append(answers[name].numpy())
-    found |= {f"calibration/{signature}/{name}": np.concatenate(p) for name, p in parts.items()}
-np.savez(sys.argv[5], **found)
-"""
-
 
 def _warmup_inputs(path: Path) -> tf.Tensor:
-    """The most inputs that a request of `_write_warmup` holds: such as the model was made for."""
+    """Inputs of the largest request that `_write_warmup` wrote."""
     from tensorflow_serving.apis import prediction_log_pb2
 
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
@@ -87,58 +46,53 @@ def _warmup_inputs(path: Path) -> tf.Tensor:
 
 
 def check(
-    model: keras.Model,
+    blueprint: Blueprint,
     directory: Path,
-    class_names: Sequence[str],
-    threshold: Threshold,
-    about: str,
     sample_images: np.ndarray,
-    intake: Intake,
-    calibration_inputs: np.ndarray | None,
-    rows: Predictions | None,
+    calibration: tuple[np.ndarray, Predictions] | None,
 ) -> None:
-    """Raises RuntimeError unless the directory answers like `model` in a fresh process, and accepts
-    what u < tau accepts of the calibration rows."""
+    """Checks a SavedModel in a fresh process, see `saved_model.export`.
+
+    Args:
+      blueprint: What the directory was written from.
+      directory: The SavedModel.
+      sample_images: `[m, ...]` in the model's type, m > 0.
+      calibration: Inputs in the model's type, and the rows that the threshold was chosen on.
+
+    Raises:
+      RuntimeError: If its answers are not those of the Keras model, or it accepts other calibration
+        rows than those with u < tau.
+    """
     sizes = sorted({0, 1, len(sample_images)})
-    found = _fresh_answers(directory, sample_images, sizes, intake.scale, calibration_inputs)
-    with_logit = "logit" in models.with_logit(model).output
-    wanted = {"2/about/json": np.array(2 * [about.encode()])}
-    for size, answer in _keras_answers(model, class_names, sample_images, sizes).items():
-        for signature in signatures.signatures(model, intake):
-            # Whether it decided by its own u, which may differ in the last digits.
+    inputs, rows = calibration or (None, None)
+    found = _fresh_answers(directory, sample_images, sizes, blueprint.intake.scale, inputs)
+    limit = signatures.limit_of(blueprint.threshold)
+    names = list(signatures.signatures(blueprint.model, blueprint.intake))
+    wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
+    for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
+        for signature in names:
+            # Whether it decides by its own u, whose last digits may differ.
             u = found.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
-            accept = u.astype(np.float64) < signatures.limit_of(threshold)
-            wanted |= {
-                f"{size}/{signature}/{name}": value
-                for name, value in {**answer, "accept": accept}.items()
-            }
-    if calibration_inputs is not None and rows is not None:
-        u = rows.uncertainty[COLUMN]
+            decided = answer | {"accept": u.astype(np.float64) < limit}
+            wanted |= {f"{size}/{signature}/{name}": value for name, value in decided.items()}
+    if rows is not None:
+        u = rows.uncertainty[COLUMN].astype(np.float64)
         answer = {
             "predicted": rows.predicted,
             "uncertainty": u.astype(np.float32),
-            # Of u in all its digits: what the threshold was chosen on.
-            "accept": u.astype(np.float64) < signatures.limit_of(threshold),
+            # By u in all its digits, on which the threshold was chosen.
+            "accept": u < limit,
         }
-        wanted |= {
-            f"calibration/{signature}/{name}": value
-            for signature in signatures.signatures(model, intake)
-            if signature in _exact_signatures(model)
-            for name, value in answer.items()
-        }
-    differences = _differences(found, wanted, with_logit)
-    if differences:
+        # Files hold whole pixels alone, which float inputs need not be.
+        exact = names if blueprint.model.input.dtype == "uint8" else [SIGNATURE]
+        for signature in exact:
+            wanted |= {f"calibration/{signature}/{name}": x for name, x in answer.items()}
+    with_logit = "logit" in models.with_logit(blueprint.model).output
+    if differences := _differences(found, wanted, with_logit):
         raise RuntimeError(
             "export: expected a SavedModel that answers like the Keras model, received "
             + "; ".join(differences)
         )
-
-
-def _exact_signatures(model: keras.Model) -> tuple[str, ...]:
-    """Signatures that take any input of the model as it is. Files hold whole pixels alone, which
-    float inputs need not be."""
-    of_pixels = (SIGNATURE, "serving_float", "serving_bytes")
-    return of_pixels if model.input.dtype == "uint8" else (SIGNATURE,)
 
 
 def _fresh_answers(
@@ -148,29 +102,30 @@ def _fresh_answers(
     scale: tuple[float, float],
     rows: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """What a SavedModel answers in a process without this package.
-
-    Returns:
-      "<size>/<signature>/<answer>" for the first images, and "calibration/<signature>/<answer>" for
-      `rows`.
-    """
+    """What a SavedModel answers in a process without this package, see `fresh_answers.main`."""
     with tempfile.TemporaryDirectory() as scratch:
-        images, answers = os.path.join(scratch, "images.npy"), os.path.join(scratch, "answers.npz")
-        np.save(images, sample_images)
-        more = ""
+        images_file, rows_file, answers_file = (
+            os.path.join(scratch, name) for name in ("images.npy", "rows.npy", "answers.npz")
+        )
+        np.save(images_file, sample_images)
         if rows is not None:
-            more = os.path.join(scratch, "rows.npy")
-            np.save(more, rows)
-        arguments = (json.dumps(sys.path), str(directory), images, json.dumps(sizes), answers)
+            np.save(rows_file, rows)
+        arguments = {
+            "sys_path": sys.path,
+            "directory": str(directory),
+            "images_file": images_file,
+            "sizes": sizes,
+            "scale": scale,
+            "rows_file": "" if rows is None else rows_file,
+            "batch_size": BATCH,
+            "answers_file": answers_file,
+        }
         # This process may hold all memory of the GPUs, and they round differently from a CPU.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         seconds = _CHECK_SECONDS + (0 if rows is None else len(rows))
         try:
             subprocess.run(
-                [
-                    *(sys.executable, "-I", "-c", _CHECK_SCRIPT, *arguments),
-                    *(json.dumps(scale), more, str(BATCH)),
-                ],
+                [sys.executable, "-I", fresh_answers.__file__, json.dumps(arguments)],
                 env=environment,
                 check=True,
                 stdin=subprocess.DEVNULL,
@@ -189,21 +144,21 @@ def _fresh_answers(
             raise RuntimeError(
                 f"export: expected answers of a fresh process, received none within {seconds} s"
             ) from error
-        with np.load(answers) as loaded:
-            return dict(loaded)
+        return arrays.read_npz(answers_file)
 
 
 def _keras_answers(
-    model: keras.Model, class_names: Sequence[str], images: np.ndarray, sizes: Sequence[int]
+    blueprint: Blueprint, images: np.ndarray, sizes: Sequence[int]
 ) -> dict[int, dict[str, np.ndarray]]:
+    """Answers of the Keras model to the first images, by their number."""
     images_spec = tf.TensorSpec((None, *images.shape[1:]), images.dtype)
 
     @tf.function(input_signature=[images_spec], jit_compile=False)
     def outputs_on_cpu(images: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.device("/CPU:0"):
-            return model(images, training=False)
+            return blueprint.model(images, training=False)
 
-    names = np.array([name.encode() for name in class_names])
+    names = np.array([name.encode() for name in blueprint.class_names])
     wanted = {}
     for size in sizes:
         outputs = outputs_on_cpu(tf.constant(images[: max(size, 1)]))

@@ -1,28 +1,29 @@
 """The client's gRPC transport."""
 
 import json
-import urllib.parse
 from typing import Any
 
 import numpy as np
 
+from btcp_tf.core import wording
 from btcp_tf.serving import transport
-from btcp_tf.serving.transport import FIRST_WAIT, LONGEST_WAIT, Deadline, Refused, Signature
+from btcp_tf.serving.transport import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    Deadline,
+    Refused,
+    Server,
+    Signature,
+)
 
 # gRPC makes 5 attempts at most, whatever a policy says.
 GRPC_RETRIES = 4
 
 
 class Grpc:
-    def __init__(
-        self,
-        address: urllib.parse.SplitResult,
-        model: str,
-        version: int | None,
-        label: str | None,
-        retries: int,
-        headers: dict[str, str],
-    ) -> None:
+    """TensorFlow Serving's gRPC services; see `transport.Transport`."""
+
+    def __init__(self, server: Server) -> None:
         import grpc
         from tensorflow_serving.apis import (
             model_pb2,
@@ -30,48 +31,23 @@ class Grpc:
             prediction_service_pb2_grpc,
         )
 
+        address, model, version, label = server.address, server.model, server.version, server.label
+        self.where = f"grpc://{address.netloc}/{model}"
         self._model = model_pb2.ModelSpec(name=model)
         if version is not None:
             self._model.version.value = version
+            self.where += f"/{version}"
         if label is not None:
             self._model.version_label = label
-        self.where = f"grpc://{address.netloc}/{model}"
-        if version is not None or label is not None:
-            self.where += f"/{label if version is None else version}"
-        policy = {
-            "maxAttempts": 1 + retries,
-            "initialBackoff": f"{FIRST_WAIT}s",
-            "maxBackoff": f"{LONGEST_WAIT}s",
-            "backoffMultiplier": 2,
-            "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
-        }
-        service = {
-            "methodConfig": [
-                {
-                    "name": [{"service": "tensorflow.serving.PredictionService"}],
-                    **({"retryPolicy": policy} if retries else {}),
-                }
-            ]
-        }
-        options = [
-            ("grpc.service_config", json.dumps(service)),
-            ("grpc.enable_retries", int(retries > 0)),
-            # Requests above this size would not be tried again, by default 256 KiB.
-            ("grpc.per_rpc_retry_buffer_size", 2**30),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1),
-            # Else a server that comes back is not noticed for longer than all attempts take.
-            ("grpc.initial_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),
-            ("grpc.min_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),
-            ("grpc.max_reconnect_backoff_ms", int(5000 * FIRST_WAIT)),
-        ]
+            self.where += f"/{label}"
+        self._headers = [(name.lower(), value) for name, value in server.headers.items()]
+        self._attempts = 1 + server.retries
+        options = _channel_options(server.retries)
         if address.scheme == "https":
             credentials = grpc.ssl_channel_credentials()
             self._channel = grpc.secure_channel(address.netloc, credentials, options)
         else:
             self._channel = grpc.insecure_channel(address.netloc, options)
-        self._headers = [(name.lower(), value) for name, value in headers.items()]
-        self._attempts = 1 + retries
         self._predictions = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
         self._models = model_service_pb2_grpc.ModelServiceStub(self._channel)
 
@@ -84,24 +60,23 @@ class Grpc:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
             model_spec=self._model, metadata_field=["signature_def"]
         )
-        try:
-            answer = self._ask(self._predictions.GetModelMetadata, request, deadline)
-        except ValueError as error:
-            cause = error.__cause__
-            if isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return None
-            raise
-        if "signature_def" not in answer.metadata:
+        answer = self._ask(
+            self._predictions.GetModelMetadata, request, deadline, grpc.StatusCode.UNIMPLEMENTED
+        )
+        if answer is None or "signature_def" not in answer.metadata:
             return None
-        found, told = get_model_metadata_pb2.SignatureDefMap(), answer.metadata["signature_def"]
+        packed, unpacked = (
+            answer.metadata["signature_def"],
+            get_model_metadata_pb2.SignatureDefMap(),
+        )
         try:
-            if not told.Unpack(found):
-                raise TypeError(f"expected a SignatureDefMap, received {told.type_url}")
+            if not packed.Unpack(unpacked):
+                raise TypeError(f"expected a SignatureDefMap, received {packed.type_url}")
             return transport.signatures_of(
-                json_format.MessageToDict(found, preserving_proto_field_name=True)
+                json_format.MessageToDict(unpacked, preserving_proto_field_name=True)
             )
         except (DecodeError, TypeError, ValueError):
-            raise transport.unexpected(self.where, "signatures", told) from None
+            raise transport.unexpected(self.where, "signatures", packed) from None
 
     def call(
         self, signature: str, name: str, value: Any, deadline: Deadline
@@ -125,20 +100,19 @@ class Grpc:
         from tensorflow_serving.apis import get_model_status_pb2
 
         request = get_model_status_pb2.GetModelStatusRequest(model_spec=self._model)
-        try:
-            answer = self._ask(self._models.GetModelStatus, request, deadline)
-        except ValueError as error:
-            cause = error.__cause__
-            if isinstance(cause, grpc.RpcError) and cause.code() is grpc.StatusCode.NOT_FOUND:
-                return False
-            raise
+        answer = self._ask(
+            self._models.GetModelStatus, request, deadline, grpc.StatusCode.NOT_FOUND
+        )
+        if answer is None:
+            return False
         available = get_model_status_pb2.ModelVersionStatus.AVAILABLE
         return any(status.state == available for status in answer.model_version_status)
 
     def close(self) -> None:
         self._channel.close()
 
-    def _ask(self, method: Any, request: Any, deadline: Deadline) -> Any:
+    def _ask(self, method: Any, request: Any, deadline: Deadline, absent: Any = None) -> Any:
+        """The answer to a request; None where its status is `absent`."""
         import grpc
 
         left = deadline.left()
@@ -147,20 +121,50 @@ class Grpc:
         try:
             return method(request, timeout=left, metadata=self._headers)
         except grpc.RpcError as error:
-            code, details = error.code(), transport.first_line(error.details() or "")
+            code, details = error.code(), wording.one_line(error.details() or "")
+            if code is absent:
+                return None
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                deadline.missed(self.where, details)
-            words = f"{self.where}: expected an answer, received {code.name}: {details[:500]}"
-            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                times = "1 attempt" if self._attempts == 1 else f"up to {self._attempts} attempts"
-                raise ConnectionError(f"{words} ({times})") from error
-            failed = (
-                grpc.StatusCode.INTERNAL,
-                grpc.StatusCode.UNKNOWN,
-                grpc.StatusCode.DATA_LOSS,
-                grpc.StatusCode.CANCELLED,
-                grpc.StatusCode.ABORTED,
-            )
-            if code is grpc.StatusCode.INVALID_ARGUMENT:
-                raise Refused(words) from error
-            raise (RuntimeError if code in failed else ValueError)(words) from error
+                deadline.trouble = details
+                deadline.missed(self.where)
+            text = f"{self.where}: expected an answer, received {code.name}: {details[:500]}"
+            kind = _ERRORS.get(code.name, ValueError)
+            if kind is ConnectionError:
+                attempts = self._attempts
+                text += " (1 attempt)" if attempts == 1 else f" (up to {attempts} attempts)"
+            raise kind(text) from error
+
+
+_RETRIED = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
+
+_ERRORS: dict[str, type[Exception]] = {
+    **dict.fromkeys(_RETRIED, ConnectionError),
+    **dict.fromkeys(("INTERNAL", "UNKNOWN", "DATA_LOSS", "CANCELLED", "ABORTED"), RuntimeError),
+    "INVALID_ARGUMENT": Refused,
+}
+"""Status -> error; a ValueError for all others."""
+
+
+def _channel_options(retries: int) -> list[tuple[str, Any]]:
+    """Options of a channel on which gRPC itself repeats what fails for the moment."""
+    method: dict[str, Any] = {"name": [{"service": "tensorflow.serving.PredictionService"}]}
+    if retries:
+        method["retryPolicy"] = {
+            "maxAttempts": 1 + retries,
+            "initialBackoff": f"{FIRST_WAIT}s",
+            "maxBackoff": f"{LONGEST_WAIT}s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": _RETRIED,
+        }
+    return [
+        ("grpc.service_config", json.dumps({"methodConfig": [method]})),
+        ("grpc.enable_retries", int(retries > 0)),
+        # Requests above this size, by default 256 KiB, would not be repeated.
+        ("grpc.per_rpc_retry_buffer_size", 2**30),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", -1),
+        # By default a server that comes back is not noticed for longer than all attempts take.
+        ("grpc.initial_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),
+        ("grpc.min_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),
+        ("grpc.max_reconnect_backoff_ms", int(5000 * FIRST_WAIT)),
+    ]

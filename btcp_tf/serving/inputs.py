@@ -1,7 +1,7 @@
-"""What is to be scored: a folder of image files, an .npz or an .npy file, in batches.
+"""Inputs to be scored, in batches: a folder of image files, an npz or an npy file.
 
-Everything is looked at once and read batch by batch, from any input on, so that memory does not
-grow with the number of inputs. `btcp_tf.predict` answers the batches. No TensorFlow here.
+They are read batch by batch, from any input on, so that memory does not grow with their number.
+Needs no TensorFlow.
 """
 
 import contextlib
@@ -10,17 +10,17 @@ import hashlib
 import itertools
 import os
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
-from btcp_tf.core import files, wording
+from btcp_tf.core import arrays, files, wording
+from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders, input_checks
+from btcp_tf.data.arrays import npz_names
 
-_KEYS = ("x_test", "images", "x")
+_KEYS = ("images", "x")
 
 _LABEL_KEYS = ("y_test", "labels", "y")
 
@@ -38,63 +38,63 @@ class Inputs:
     count: int
     """At least 1."""
     fingerprint: str
-    """Another one where files or arrays have changed; labels aside."""
+    """Changes where files or arrays change, but for labels."""
     batches: Callable[[int, int], Iterator[Batch]]
-    """(first input, batch size) → batches as `predict.Scorer` takes them, with `input`, the names,
-    and `labels` if they were asked for, `UNLABELED` where there is none."""
+    """(first input, batch size) -> batches for `Scorer`, with the names as `input`, and `labels` if
+    they were asked for, `UNLABELED` where there is none."""
     what: str
-    """Names the inputs in errors."""
+    """How errors name the inputs."""
     order: str
-    """How inputs follow one another, for people."""
+    """A description of the order of the inputs."""
     key: str = ""
-    """Of an array in an npz file."""
+    """Name of the array in an npz file."""
     dtype: np.dtype | None = None
-    """Of an array; None: image files."""
+    """Type of the array; None for image files."""
     shape: tuple[int, ...] = ()
-    """Of one input of an array."""
+    """Shape of one input of the array."""
     label_fingerprint: str = ""
-    """Another one where labels that do not stand in the files' names have changed."""
+    """Changes where an array of labels changes."""
     note: str = ""
-    """What is to be said of them once."""
+    """Something to tell the user once."""
     verify: Callable[[], None] = lambda: None
-    """Reads all that has a check sum, that is npz files; raises a ValueError if it is damaged."""
+    """Reads everything that has a check sum (npz files); ValueError if it is damaged."""
 
 
 def open_inputs(
     path: str | os.PathLike, *, key: str = "", class_names: Sequence[str] | None = None
 ) -> Inputs:
-    """Looks at all inputs, without reading them.
+    """Finds all inputs, without reading them.
 
     Args:
-      path: A folder, whose visible files are inputs, see `data.files_below`; an npz file, read
-        under `x_test`, `images` or `x`; or an npy file. Arrays are `[n, ...]` in the order of C,
-        and are read in pieces, compressed ones from their start.
-      key: Another array of an npz file.
-      class_names: Adds the true classes: the number of the name of the folder a file is in, none
-        for a file in no sub-folder, such as a README; in an npz file, whole numbers `[n]` or
-        `[n, 1]`, or one-hot `[n, k]`, under the key with y for x (`x_test` → `y_test`), else
-        `y_test`, `labels` or `y`.
+      path: A folder, of which all visible files are inputs, see `data.files_below`; an npz file, of
+        which the array `x_test`, `images` or `x` is taken; or an npy file. Arrays are `[n, ...]` in
+        C order.
+      key: Name of another array of the npz file.
+      class_names: The k classes, to add the true class of each input; None adds none. It is the
+        name of the folder that a file is in (files in no sub-folder have none); in an
+        npz file, an array of whole numbers `[n]` or `[n, 1]`, or one-hot `[n, k]`: the one with y
+        for x in its name (`x_test`, `y_test`), or else `y_test`, `labels` or `y`.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
     found = files.as_path("input", path).expanduser()
-    if found.is_dir():
-        if key:
-            raise ValueError(f"key: expected it with an npz file, received it with {found}")
-        return _folder(found, class_names)
-    if not found.is_file():
+    check_ending(found)
+    if found.is_file():
+        return _arrays(found, key, class_names)
+    if not found.is_dir():
         raise FileNotFoundError(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}, which is {'no file' if found.exists() else 'not there'}"
         )
-    check_ending(found)
-    return _arrays(found, key, class_names)
+    if key:
+        raise ValueError(f"key: expected it with an npz file, received it with {found}")
+    return _folder(found, class_names)
 
 
 def check_ending(path: str | os.PathLike) -> None:
-    """ValueError for a file whose name ends otherwise than those that can be read."""
+    """ValueError for a file whose ending is neither .npz nor .npy."""
     found = Path(os.path.expanduser(path))
     if found.is_file() and found.suffix.lower() not in (".npz", ".npy"):
         raise ValueError(
@@ -104,8 +104,10 @@ def check_ending(path: str | os.PathLike) -> None:
 
 
 def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
-    number = {wording.clean(name): label for label, name in enumerate(class_names or ())}
-    digest, count, stray = hashlib.sha256(), 0, 0
+    labels = None
+    if class_names is not None:
+        labels = {wording.clean(name): label for label, name in enumerate(class_names)}
+    digest, count, unlabeled = hashlib.sha256(), 0, 0
     first = ""
     for name in folders.files_below(root):
         with contextlib.suppress(OSError):
@@ -113,58 +115,75 @@ def _folder(root: Path, class_names: Sequence[str] | None) -> Inputs:
             digest.update(f"{stat.st_size} {stat.st_mtime_ns} ".encode())
         digest.update(os.fsencode(name) + b"\0")
         count += 1
-        if class_names is not None and _sub_folder(name) not in number:
+        if labels is not None and _sub_folder(name) not in labels:
             if "/" in name:
-                raise _unknown_class(class_names, root / name)
-            first, stray = first or name, stray + 1
+                raise _unknown_class(labels, root / name)
+            first, unlabeled = first or name, unlabeled + 1
     if not count:
         raise ValueError(f"{root}: expected image files, received none")
-    if class_names is not None and stray == count:
-        raise _unknown_class(class_names, root / first)
-
-    def batches(start: int, size: int) -> Iterator[Batch]:
-        names = itertools.islice(folders.files_below(root), start, None)
-        while part := list(itertools.islice(names, size)):
-            batch = {
-                "input": np.array([as_text(name) for name in part], object),
-                "files": np.array([os.fspath(root / name) for name in part], object),
-            }
-            if class_names is not None:
-                labels = [number.get(_sub_folder(name), UNLABELED) for name in part]
-                batch["labels"] = np.array(labels, np.int64)
-            yield batch
-
+    if labels is not None and unlabeled == count:
+        raise _unknown_class(labels, root / first)
     note = ""
-    if stray:
-        told = f"{as_text(first)!r}" + (f" and {stray - 1:,} more files" if stray > 1 else "")
-        note = f"{told} in no class's folder: without a label"
-    order = "names of files, folder by folder, by code points"
-    return Inputs(count, digest.hexdigest(), batches, os.fspath(root), order, note=note)
+    if unlabeled:
+        more = f" and {unlabeled - 1:,} more files" if unlabeled > 1 else ""
+        note = f"{as_text(first)!r}{more} in no class's folder: without a label"
+    return Inputs(
+        count,
+        digest.hexdigest(),
+        lambda start, size: _folder_batches(root, labels, start, size),
+        os.fspath(root),
+        "names of files, folder by folder, by code points",
+        note=note,
+    )
+
+
+def _folder_batches(
+    root: Path, labels: Mapping[str, int] | None, start: int, size: int
+) -> Iterator[Batch]:
+    names = itertools.islice(folders.files_below(root), start, None)
+    while part := list(itertools.islice(names, size)):
+        batch = {
+            "input": np.array([as_text(name) for name in part], object),
+            "files": np.array([os.fspath(root / name) for name in part], object),
+        }
+        if labels is not None:
+            numbers = [labels.get(_sub_folder(name), UNLABELED) for name in part]
+            batch["labels"] = np.array(numbers, np.int64)
+        yield batch
 
 
 def _sub_folder(name: str) -> str:
     return wording.clean(os.path.basename(os.path.dirname(name)))
 
 
-def _unknown_class(class_names: Sequence[str], path: Path) -> ValueError:
+def _unknown_class(class_names: Iterable[str], path: Path) -> ValueError:
     return ValueError(
         f"labels: expected each file in a folder named as one of the classes "
-        f"{folders.some(class_names)}, received {as_text(os.fspath(path))!r}"
+        f"{folders.some(list(class_names))}, received {as_text(os.fspath(path))!r}"
     )
 
 
 def as_text(name: str) -> str:
-    r"""A file's name as text that no other name has; `as_name` is the way back.
+    r"""A file's name as text that no other name has; `as_name` is its inverse.
 
-    Bytes that are no UTF-8 become \x and two digits, and so that this is not mistaken for a name
-    with these letters in it, a backslash becomes two.
+    Bytes that are not UTF-8 become \x and two digits; a backslash becomes two, so that a name with
+    these very letters is another one.
+
+    Example:
+      >>> print(as_text("caf\udce9.png"), as_text(r"caf\xe9.png"))
+      caf\xe9.png caf\\xe9.png
     """
     doubled = os.fsencode(name).replace(b"\\", rb"\\")
     return doubled.decode("utf-8", "backslashreplace")
 
 
 def as_name(text: str) -> str:
-    """The file's name that `as_text` turned into this text."""
+    r"""The file's name that `as_text` turned into a text.
+
+    Example:
+      >>> as_name(r"caf\xe9.png")
+      'caf\udce9.png'
+    """
     plain = re.sub(rb"\\(\\|x[0-9a-f]{2})", _unescaped, text.encode())
     return os.fsdecode(plain)
 
@@ -173,197 +192,95 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return match[1] if match[1] == b"\\" else bytes.fromhex(match[1][1:].decode())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Array:
-    """An array in a file that is read in order, a piece at a time."""
-
-    path: Path
-    member: str
-    """Of the npz file; "": the file is an npy file."""
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    start: int
-    """Bytes before the first entry."""
-    mark: str
-    """Changes where the content does."""
-
-    @property
-    def name(self) -> str:
-        return self.member.removesuffix(".npy") or self.path.stem
-
-    def pieces(self, start: int, size: int) -> Iterator[np.ndarray]:
-        """Rows from `start` on, at most `size` at a time."""
-        with _opened(self.path, self.member) as stream:
-            row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-            with _readable(self.path, self.name):
-                stream.seek(self.start + start * row_bytes)
-            while start < self.shape[0]:
-                rows = min(size, self.shape[0] - start)
-                with _readable(self.path, self.name):
-                    content = stream.read(rows * row_bytes)
-                    if len(content) < rows * row_bytes:
-                        raise EOFError(f"it ends within row {start + len(content) // row_bytes}")
-                yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
-                start += rows
-
-    def verify(self) -> None:
-        """Raises a ValueError if the content does not have the check sum of its npz file."""
-        if self.member:
-            with _readable(self.path, self.name), _opened(self.path, self.member) as stream:
-                while stream.read(2**20):
-                    pass
-
-
-@contextlib.contextmanager
-def _readable(path: Path, name: str) -> Iterator[None]:
-    """One kind of error for all that damaged files raise."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"{path}: expected the array {name} whole, received what cannot be read "
-            f"({wording.one_line(error)})"
-        ) from error
-
-
-@contextlib.contextmanager
-def _opened(path: Path, member: str) -> Iterator[IO[bytes]]:
-    if not member:
-        with open(path, "rb") as stream:
-            yield stream
-        return
-    with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-        yield stream
-
-
-def _array(path: Path, member: str) -> _Array:
-    """Reads the header of an array.
-
-    Raises:
-      ValueError: If it is damaged, in Fortran's order, of objects, or no array.
-    """
-    name = member.removesuffix(".npy") or path.name
-    with _readable(path, name):
-        with _opened(path, member) as stream:
-            version = np.lib.format.read_magic(stream)
-            readers: dict[tuple[int, int], Callable[[IO[bytes]], tuple]] = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            if version not in readers:
-                raise ValueError(f"a file of version {version}")
-            shape, fortran, dtype = readers[version](stream)
-            start = stream.tell()
-        if member:
-            with zipfile.ZipFile(path) as archive:
-                info = archive.getinfo(member)
-                total, mark = info.file_size, f"{info.CRC:08x}"
-        else:
-            stat = path.stat()
-            total, mark = stat.st_size, f"{stat.st_mtime_ns}"
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if not dtype.hasobject and total - start != size:
-            raise ValueError(f"{total - start:,} bytes in place of {size:,}")
-    told = f"{path}: {name}: expected"
-    if dtype.hasobject or dtype.kind not in "biuf":
-        raise ValueError(f"{told} numbers, received dtype {dtype}")
-    if not shape or not all(shape):
-        raise ValueError(f"{told} shape [n, ...] with at least one input, received {shape}")
-    if fortran and sum(size > 1 for size in shape) > 1:
-        raise ValueError(
-            f"{told} an array in C order, of which a row can be read alone, received one in "
-            "Fortran order; numpy.ascontiguousarray makes it one"
-        )
-    return _Array(path, member, dtype, shape, start, f"{total} {mark}")
-
-
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
-    held: list[str] = []
-    if path.suffix.lower() == ".npy":
-        if key:
-            raise ValueError(f"key: expected it with an npz file, received it with {path}")
-        images = _array(path, "")
-    else:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                held = [name.removesuffix(".npy") for name in archive.namelist()]
-        except (zipfile.BadZipFile, EOFError, OSError) as error:
-            raise ValueError(
-                f"{path}: expected an npz file, received what cannot be read "
-                f"({wording.one_line(error)})"
-            ) from error
-        wanted = (key,) if key else _KEYS
-        key = next((name for name in wanted if name in held), "")
-        if not key:
-            hint = "" if len(wanted) == 1 else "; --key=NAME takes another array"
-            raise ValueError(
-                f"{path}: expected an array {' or '.join(wanted)}, received "
-                f"{folders.some(held) or 'no array'}{hint}"
-            )
-        images = _array(path, f"{key}.npy")
+    is_npz = path.suffix.lower() == ".npz"
+    if key and not is_npz:
+        raise ValueError(f"key: expected it with an npz file, received it with {path}")
+    names = arrays.array_names(path) if is_npz else []
+    if is_npz:
+        key = _image_key(path, names, key)
+    images = arrays.stored_array(path, key)
     labels = None
     if class_names is not None:
-        beside = (f"y{key[1:]}",) if key.startswith("x") else ()
-        found = next((name for name in (*beside, *_LABEL_KEYS) if name in held), "")
-        if not found:
-            raise ValueError(
-                f"labels: expected an array {' or '.join(_LABEL_KEYS)} in {path}, received "
-                f"{folders.some(held) or 'a file of one array'}"
-            )
-        labels = _array(path, f"{found}.npy")
+        labels = arrays.stored_array(path, _label_key(path, names, key))
         _check_labels(labels, images, len(class_names))
-
-    def batches(start: int, size: int) -> Iterator[Batch]:
-        truth = labels.pieces(start, size) if labels else itertools.repeat(None)
-        for piece, true in zip(images.pieces(start, size), truth, strict=False):
-            rows = range(start, start + len(piece))
-            batch = {
-                "input": np.array([f"{images.name}[{row}]" for row in rows], object),
-                "images": piece,
-            }
-            if true is not None:
-                numbers = input_checks.class_numbers(true, len(class_names or ()))
-                batch["labels"] = numbers.reshape(-1).astype(np.int64)
-            yield batch
-            start += len(piece)
+    classes = len(class_names or ())
 
     def verify() -> None:
         images.verify()
         if labels:
             labels.verify()
 
-    about = [images.mark, images.dtype.str, *map(str, images.shape)]
+    content = [images.checksum, images.dtype.str, *map(str, images.shape)]
     return Inputs(
-        images.shape[0],
-        hashlib.sha256("\n".join(about).encode()).hexdigest(),
-        batches,
+        len(images),
+        hashlib.sha256("\n".join(content).encode()).hexdigest(),
+        lambda start, size: _array_batches(images, labels, classes, start, size),
         f"{path}: {images.name}",
         "rows of the array",
         key,
         images.dtype,
         images.shape[1:],
-        label_fingerprint=labels.mark if labels else "",
+        label_fingerprint=labels.checksum if labels else "",
         verify=verify,
     )
 
 
-def _check_labels(labels: _Array, images: _Array, classes: int) -> None:
+def _image_key(path: Path, names: Sequence[str], key: str) -> str:
+    """The name of the array of inputs in an npz file; `key` if it is given."""
+    wanted = (key,) if key else (npz_names(path, names).get("x_test", "x_test"), *_KEYS)
+    for name in wanted:
+        if name in names:
+            return name
+    raise ValueError(
+        f"{path}: expected an array {' or '.join(wanted)}, received "
+        f"{folders.some(names) or 'no array'}" + ("" if key else "; --key=NAME takes another array")
+    )
+
+
+def _label_key(path: Path, names: Sequence[str], key: str) -> str:
+    """The name of the array of labels: y_test beside x_test, or one of the usual names."""
+    own_names = npz_names(path, names)
+    part = next((own[1:] for own, name in own_names.items() if name == key), key[1:])
+    for name in (own_names.get(f"y{part}", f"y{part}"), *_LABEL_KEYS):
+        if name in names:
+            return name
+    raise ValueError(
+        f"labels: expected an array {' or '.join(_LABEL_KEYS)} in {path}, received "
+        f"{folders.some(names) or 'a file of one array'}"
+    )
+
+
+def _array_batches(
+    images: StoredArray, labels: StoredArray | None, classes: int, start: int, size: int
+) -> Iterator[Batch]:
+    label_batches = labels.batches(start, size) if labels else itertools.repeat(None)
+    for rows, row_labels in zip(images.batches(start, size), label_batches, strict=False):
+        names = [f"{images.name}[{row}]" for row in range(start, start + len(rows))]
+        batch = {"input": np.array(names, object), "images": rows}
+        if row_labels is not None:
+            numbers = input_checks.class_numbers(row_labels, classes)
+            batch["labels"] = numbers.reshape(-1).astype(np.int64)
+        yield batch
+        start += len(rows)
+
+
+def _check_labels(labels: StoredArray, images: StoredArray, classes: int) -> None:
     n, name = images.shape[0], f"{labels.path}: {labels.name}"
     is_one_hot = classes > 1 and labels.shape == (n, classes)
-    if not is_one_hot and (labels.dtype.kind not in "iu" or labels.shape not in ((n,), (n, 1))):
+    if not is_one_hot and (labels.dtype.kind not in "biu" or labels.shape not in ((n,), (n, 1))):
         raise ValueError(
             f"{name}: expected a whole number for each of the {n} inputs in {images.name}, or "
             f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
         )
     row = 0
-    for piece in labels.pieces(0, 2**16):
+    for piece in labels.batches(0, 2**16):
         numbers = input_checks.class_numbers(piece, classes, name).reshape(-1)
         bad = np.flatnonzero((numbers < 0) | (numbers >= classes))
         if len(bad):
             raise ValueError(
                 f"{name}: expected classes 0 to {classes - 1}, received {numbers[bad[0]]} in row "
                 f"{row + bad[0]}"
+                + ("; subtract 1 if they count from 1" if numbers[bad[0]] == classes else "")
             )
         row += len(piece)

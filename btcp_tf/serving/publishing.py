@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from btcp_tf.core import files
+from btcp_tf.core import json_files
 from btcp_tf.core.config import Config
 from btcp_tf.data import overlaps
 from btcp_tf.data.splits import Dataset, Split
@@ -41,8 +41,7 @@ def publication_id(folder: Path) -> str:
     except (OSError, ValueError, TypeError, KeyError):
         pass  # None yet, or none that can be read: the worst that follows is one more version.
     new = uuid.uuid4().hex
-    with files.atomic_path(path) as temporary:
-        temporary.write_text(json.dumps({"id": new}) + "\n", encoding="utf-8")
+    json_files.write(path, {"id": new})
     return new
 
 

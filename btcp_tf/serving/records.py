@@ -1,6 +1,5 @@
 """Answers as rows of CSV, JSON Lines or Parquet."""
 
-import importlib.metadata
 import itertools
 import json
 import os
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import files
+from btcp_tf.core import files, wording
 from btcp_tf.serving.inputs import UNLABELED
 from btcp_tf.serving.scorer import ANSWERS
 
@@ -33,16 +32,11 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
         row = dict(zip(names, values, strict=True))
         if row.get("labels") == UNLABELED:
             row["labels"] = None
-        row["problem"] = _plain(row["problem"]) or None
+        row["problem"] = wording.one_line(row["problem"]) or None
         if row["problem"]:
             row |= dict.fromkeys(ANSWERS)
         rows.append(row)
     return rows
-
-
-def _plain(text: str) -> str:
-    """One line that every encoding of Unicode can hold."""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode("utf-8").split())
 
 
 def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) -> None:
@@ -74,41 +68,35 @@ _Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
 
 
 def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
-    head = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
-    head += [f"probs_{number}" for number in range(classes)]
-    head += ["uncertainty", "accept", "problem"]
+    # Not pyarrow.csv, which quotes all text, nor csv.writer, which before Python 3.13 leaves a lone
+    # carriage return without quotes.
+    names = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
+    names += [f"probs_{number}" for number in range(classes)]
+    names += ["uncertainty", "accept", "problem"]
     with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write(",".join(head) + "\n")
-        for chunk in chunks:
-            for row in chunk:
-                probs = row["probs"] or [None] * classes
-                values = [*(row | {"probs": None}).values()]
-                place = list(row).index("probs")
-                values[place : place + 1] = probs
-                file.write(",".join(map(_csv_word, values)) + "\n")
+        file.write(",".join(names) + "\n")
+        for row in itertools.chain.from_iterable(chunks):
+            values: list[Any] = []
+            for name, value in row.items():
+                values += (value or [None] * classes) if name == "probs" else [value]
+            file.write(",".join(map(_csv_text, values)) + "\n")
 
 
-def _csv_word(value: Any) -> str:
+def _csv_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
-    # Not csv.writer, which before Python 3.13 leaves a lone carriage return without quotes.
     quoted = any(letter in value for letter in ',"\r\n') or value != value.strip()
     return '"' + value.replace('"', '""') + '"' if quoted else value
 
 
 def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(lines(chunk))
-
-
-def lines(rows: Iterable[Record]) -> bytes:
-    text = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    return text.encode("utf-8")
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for row in itertools.chain.from_iterable(chunks):
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
@@ -126,18 +114,18 @@ def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, lab
         "problem": pyarrow.string(),
     }
     schema = pyarrow.schema(list(types.items()))
-    # A row group is in memory at once: at most 16 MB of probabilities.
+    # A row group is in memory at once: at most 16 MB of probabilities, or a batch.
     group_rows = min(16_384, max(1, 2**22 // classes))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        tables, rows = [], 0
+        group = schema.empty_table()
         for chunk in chunks:
-            tables.append(pyarrow.Table.from_pylist(chunk, schema=schema))
-            rows += len(chunk)
-            if rows >= group_rows:
-                writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
-                tables, rows = [], 0
-        if rows:
-            writer.write_table(pyarrow.concat_tables(tables), row_group_size=rows)
+            part = pyarrow.Table.from_pylist(chunk, schema=schema)
+            group = pyarrow.concat_tables([group, part])
+            if len(group) >= group_rows:
+                writer.write_table(group, row_group_size=len(group))
+                group = schema.empty_table()
+        if len(group):
+            writer.write_table(group, row_group_size=len(group))
 
 
 _FORMATS: dict[str, _Writer] = {
@@ -147,23 +135,11 @@ _FORMATS: dict[str, _Writer] = {
 }
 
 
-def ending_of(path: Path) -> str:
+def writer_for(path: Path) -> _Writer:
+    """The writer of a file's format; ValueError where its ending is none."""
     ending = path.suffix.lower()
     if ending not in _FORMATS:
         raise ValueError(
             f"output: expected a file that ends in {', '.join(_FORMATS)}, received {str(path)!r}"
         )
-    return ending
-
-
-def writer_for(path: Path) -> _Writer:
-    ending = ending_of(path)
-    if ending == ".parquet":
-        try:
-            importlib.import_module("pyarrow.parquet")
-        except ImportError:
-            raise ValueError(
-                "output: expected pyarrow for a .parquet file, received none; "
-                "pip install pyarrow, or btcp_tf[parquet], brings it"
-            ) from None
     return _FORMATS[ending]

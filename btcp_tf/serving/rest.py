@@ -17,6 +17,7 @@ import requests
 import tenacity
 import urllib3
 
+from btcp_tf.core import wording
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import (
     FIRST_WAIT,
@@ -25,12 +26,13 @@ from btcp_tf.serving.transport import (
     TRANSIENT,
     Deadline,
     Refused,
+    Server,
     Signature,
 )
 
 
 class _Transient(Exception):
-    """A failure that may be none in a moment."""
+    """A failure that another attempt may not meet."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
@@ -38,26 +40,21 @@ class _Transient(Exception):
 
 
 class Rest:
-    def __init__(
-        self,
-        address: urllib.parse.SplitResult,
-        model: str,
-        version: int | None,
-        label: str | None,
-        retries: int,
-        headers: dict[str, str],
-        rows: bool,
-    ) -> None:
+    """TensorFlow Serving's REST interface, and KServe's V1; see `transport.Transport`."""
+
+    def __init__(self, server: Server, rows: bool) -> None:
+        """`rows`: whether inputs are sent as `instances`, not as `inputs`."""
+        address = server.address
         self.where = address._replace(path=address.path.rstrip("/")).geturl()
-        self.where += f"/v1/models/{urllib.parse.quote(model, safe='')}"
-        if version is not None:
-            self.where += f"/versions/{version}"
-        if label is not None:
-            self.where += f"/labels/{urllib.parse.quote(label, safe='')}"
-        self._retries = retries
+        self.where += f"/v1/models/{urllib.parse.quote(server.model, safe='')}"
+        if server.version is not None:
+            self.where += f"/versions/{server.version}"
+        if server.label is not None:
+            self.where += f"/labels/{urllib.parse.quote(server.label, safe='')}"
+        self._retries = server.retries
         self._rows = rows
         self._session = requests.Session()
-        self._session.headers.update(headers)
+        self._session.headers.update(server.headers)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, _Adapter())
 
@@ -78,33 +75,36 @@ class Rest:
     ) -> dict[str, np.ndarray]:
         rows = self._rows and value is not None
         if isinstance(value, np.ndarray):
-            plain = value.tolist()
+            inputs = value.tolist()
         else:
-            plain = [{"b64": base64.b64encode(file).decode()} for file in value or ()]
+            inputs = [{"b64": base64.b64encode(file).decode()} for file in value or ()]
         body: dict[str, Any] = {"signature_name": signature}
         if rows:
-            body["instances"] = plain
+            body["instances"] = inputs
         else:
-            body["inputs"] = {} if value is None else {name: plain}
+            body["inputs"] = {} if value is None else {name: inputs}
         status, content = self._ask(
             "POST", ":predict", json.dumps(body).encode(), deadline, self._retries
         )
         content = self._content(status, content, ":predict")
         key = "predictions" if rows else "outputs"
-        found = content.get(key) if isinstance(content, dict) else None
-        if found is None:
+        outputs = content.get(key) if isinstance(content, dict) else None
+        if outputs is None:
             raise transport.unexpected(f"{self.where}:predict", key, content)
-        if not rows:
-            return found if isinstance(found, dict) else {"": found}
-        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-            return {"": found}
-        if any(row.keys() != found[0].keys() for row in found):
-            raise transport.unexpected(
-                f"{self.where}:predict", "the same names in each row", "other ones"
-            )
-        if len(found) != len(plain):
-            raise transport.unexpected(f"{self.where}:predict", f"{len(plain)} {key}", len(found))
-        return {key: [row[key] for row in found] for key in found[0]}  # type: ignore[misc]
+        if rows:
+            return self._of_rows(outputs, len(inputs))
+        return outputs if isinstance(outputs, dict) else {"": outputs}
+
+    def _of_rows(self, outputs: Any, n: int) -> dict[str, Any]:
+        """Columns of a list of n rows, each an object."""
+        where = f"{self.where}:predict"
+        if not isinstance(outputs, list) or not all(isinstance(row, dict) for row in outputs):
+            return {"": outputs}
+        if any(row.keys() != outputs[0].keys() for row in outputs):
+            raise transport.unexpected(where, "the same names in each row", "other ones")
+        if len(outputs) != n:
+            raise transport.unexpected(where, f"{n} predictions", len(outputs))
+        return {key: [row[key] for row in outputs] for key in outputs[0]}
 
     def ready(self, deadline: Deadline) -> bool:
         status, content = self._ask("GET", "", None, deadline, 0)
@@ -128,7 +128,7 @@ class Rest:
             kind = ValueError if 400 <= status < 500 else RuntimeError
             raise (Refused if status == 400 else kind)(
                 f"{self.where}{path}: expected an answer, received HTTP {status}"
-                f"{_error_words(content)}"
+                f"{_error_text(content)}"
             )
         try:
             return transport.parse_json(content)
@@ -138,52 +138,43 @@ class Rest:
     def _ask(
         self, method: str, path: str, body: bytes | None, deadline: Deadline, retries: int
     ) -> tuple[int, bytes]:
-        """Status and content, once neither is transient."""
-        url, last, left = self.where + path, "", deadline.left()
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            error = state.outcome.exception() if state.outcome else None
-            asked = error.retry_after if isinstance(error, _Transient) else 0.0
-            return max(asked, backoff(state))
-
-        backoff = tenacity.wait_exponential(FIRST_WAIT, LONGEST_WAIT) + tenacity.wait_random(
-            0, FIRST_WAIT
-        )
+        """Status and content of the first answer that is no transient failure."""
+        url = self.where + path
+        deadline.trouble = ""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_Transient),
-            stop=tenacity.stop_after_attempt(1 + retries) | tenacity.stop_before_delay(left),
-            wait=wait,
+            stop=tenacity.stop_after_attempt(1 + retries)
+            | tenacity.stop_before_delay(deadline.left()),
+            wait=_wait,
             reraise=True,
         )
         try:
-            for attempt in retrying:
-                with attempt:
-                    try:
-                        return self._attempt(method, url, body, deadline, last)
-                    except _Transient as error:
-                        last = str(error)
-                        raise
+            return retrying(self._attempt, method, url, body, deadline)
         except _Transient as error:
             attempts = retrying.statistics["attempt_number"]
             if attempts <= retries:
-                deadline.missed(url, str(error))
+                deadline.missed(url)
             times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
             raise ConnectionError(
                 f"{url}: expected an answer, received {error} ({times})"
             ) from None
-        raise AssertionError("tenacity ends with an answer or an error")
 
     def _attempt(
-        self, method: str, url: str, body: bytes | None, deadline: Deadline, last: str
+        self, method: str, url: str, body: bytes | None, deadline: Deadline
     ) -> tuple[int, bytes]:
         left = deadline.left()
         if left <= 0:
-            deadline.missed(url, last)
+            deadline.missed(url)
         answer = _begin(lambda: self._exchange(method, url, body, left))
+        after = ""
         try:
             status, headers, content = answer.result(left)
+            if status not in TRANSIENT:
+                return status, content
+            deadline.trouble = f"HTTP {status}{_error_text(content)}"
+            after = headers.get("Retry-After", "")
         except (TimeoutError, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-            deadline.missed(url, last)
+            deadline.missed(url)
         except requests.exceptions.SSLError as error:
             raise ValueError(f"{url}: expected a TLS connection, received {error}") from None
         except (
@@ -191,15 +182,10 @@ class Rest:
             requests.exceptions.ChunkedEncodingError,
             urllib3.exceptions.HTTPError,
         ) as error:
-            raise _Transient(_reason(error)) from None
+            deadline.trouble = _reason(error)
         except requests.exceptions.RequestException as error:
             raise ValueError(f"{url}: expected an address, received {error}") from None
-        if status in TRANSIENT:
-            raise _Transient(
-                f"HTTP {status}{_error_words(content)}",
-                _retry_after(headers.get("Retry-After", "")),
-            )
-        return status, content
+        raise _Transient(deadline.trouble, _retry_after(after))
 
     def _exchange(
         self, method: str, url: str, body: bytes | None, seconds: float
@@ -218,9 +204,21 @@ class Rest:
             return response.status_code, response.headers, content
 
 
+_BACKOFF = tenacity.wait_exponential(FIRST_WAIT, LONGEST_WAIT) + tenacity.wait_random(0, FIRST_WAIT)
+
+
+def _wait(state: tenacity.RetryCallState) -> float:
+    """Seconds until the next attempt: the server's, or longer ones each time."""
+    error = state.outcome.exception() if state.outcome else None
+    return max(getattr(error, "retry_after", 0.0), _BACKOFF(state))
+
+
 def _begin(work: Callable[[], Any]) -> futures.Future:
-    """Work in a thread of its own, which nobody has to wait for: nothing ends the look-up of a name
-    early, and each of its addresses may take the whole timeout of a connection."""
+    """Starts work in a thread of its own, for which nobody has to wait.
+
+    Neither requests nor urllib3 has a deadline of a whole request: nothing ends the look-up of a
+    name early, and each of its addresses may take the whole timeout of a connection.
+    """
     done: futures.Future = futures.Future()
 
     def run() -> None:
@@ -234,26 +232,22 @@ def _begin(work: Callable[[], Any]) -> futures.Future:
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
-    """Connections whose answers end: threads that nobody waits for are not to stay."""
+    """Connections whose answers end with the timeout, so that no such thread stays for ever."""
 
     def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
         pool = super().get_connection_with_tls_context(*args, **kwargs)
         kind: Any = pool.ConnectionCls
-        if not issubclass(kind, _Bounded):
-            pool.ConnectionCls = type(kind.__name__, (_Bounded, kind), {})
+        if kind.response_class is not _Response:
+            pool.ConnectionCls = type(kind.__name__, (kind,), {"response_class": _Response})
         return pool
 
 
 class _Response(http.client.HTTPResponse):
-    """Comes within the timeout of the socket as a whole, which else is one of each wait."""
+    """An answer that the timeout of the socket limits as a whole, not each of its parts."""
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self.fp = io.BufferedReader(_Stream(sock, self.fp.detach()))
-
-
-class _Bounded:
-    response_class = _Response
 
 
 class _Stream(io.RawIOBase):
@@ -277,29 +271,29 @@ class _Stream(io.RawIOBase):
 
 
 def _retry_after(value: str) -> float:
-    """Seconds, of a number of them or a date; 0 where it is neither."""
+    """Seconds that a header asks for by their number or a date; 0 where it is neither."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OverflowError, ValueError):
         return min(urllib3.Retry().parse_retry_after(value), LONGEST_TIMEOUT)
     return 0.0
 
 
 def _reason(error: BaseException) -> str:
-    """Why a connection failed: the operating system's words where it has some."""
+    """Why a connection failed, as the operating system says it if it does."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:
             return seen.strerror.lower()
         inner = [*seen.args, getattr(seen, "reason", None), seen.__cause__, seen.__context__]
         seen = next((item for item in inner if isinstance(item, BaseException)), None)
-    return transport.first_line(error)
+    return wording.one_line(error)
 
 
-def _error_words(content: bytes | bytearray) -> str:
-    """What a server says of an error, on one line."""
+def _error_text(content: bytes | bytearray) -> str:
+    """A server's message of an error, on one line, behind a colon."""
     text = content.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
-        found = transport.parse_json(text)
-        if isinstance(found, dict):
-            text = str(found.get("error") or found.get("detail") or text)
-    text = transport.first_line(text)
+        message = transport.parse_json(text)
+        if isinstance(message, dict):
+            text = str(message.get("error") or message.get("detail") or text)
+    text = wording.one_line(text)
     return f": {text[:500]}" if text else ""

@@ -9,9 +9,6 @@ makes a version with another one, and needs neither the Keras model nor its data
 
 import contextlib
 import dataclasses
-import fcntl
-import json
-import math
 import os
 import shutil
 import subprocess
@@ -29,8 +26,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
 from btcp_tf import metrics
-from btcp_tf.core import files, wording
-from btcp_tf.data.images import scaled
+from btcp_tf.core import files, json_files, wording
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
@@ -39,7 +35,7 @@ from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.serving import export_check, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.publishing import PUBLICATION
-from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Intake
+from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Blueprint, Intake
 from btcp_tf.thresholds import Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -94,7 +90,7 @@ def export(
     loads it and answers for no image, the first and all of `sample_images`, on
     the CPU; its answers must equal those of `model` (floats to `TOLERANCE`). By
     each signature it also answers for all of `calibration_inputs`, and must accept
-    those that `held_out["calibration"]` says: u < tau, row by row.
+    those that `held_out["calibration"]` accepts: u < tau, row by row.
 
     Args:
       model: Functional model from images, or other numbers, `[n, ...]` to
@@ -103,18 +99,17 @@ def export(
       root: Export root; made where it is missing.
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
-      sample_images: `[m, ...]` in the model's type, at least one.
+      sample_images: `[m, ...]` in the model's type, m > 0.
       threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its one column `COLUMN`, in float64 as `served` answers it.
-      calibration_inputs: Those that the rows of "calibration" answer, in their order and in the
-        model's type. None: they are not to be had, and the decision is checked on `sample_images`
-        alone.
-      about: What else a reader of the model should know; JSON values.
-      input_range: Of the inputs that the estimator was fitted on, for models of floats: others that
-        are too far from it are refused. None: none is.
-      pixels: How a model of float images `[height, width, 1 or 3]` reads pixels from 0 to 255, of
-        `data.PIXELS`; it gets `serving_bytes` then. None: it is not known.
+      calibration_inputs: The inputs of the rows of "calibration", in their order and in the model's
+        type. None: they are not available, and the decision is checked on `sample_images` alone.
+      about: Further JSON values for readers of the model.
+      input_range: Range of the inputs that the estimator was fitted on, for models of floats: those
+        that are too far from it are refused. None refuses none.
+      pixels: Name of the scale, of `data.PIXELS`, on which a model of float images
+        `[height, width, 1 or 3]` expects pixels; it gets `serving_bytes` then. None: unknown.
 
     Returns:
       The new version directory. Its number is one above the largest that
@@ -126,56 +121,32 @@ def export(
     """
     held_out = held_out or {}
     class_names, _ = wording.class_names(class_names, "class_names")
-    _validate(model, name, class_names, sample_images)
-    rows = held_out.get("calibration")
-    if calibration_inputs is not None and (
-        rows is None or len(rows.predicted) != len(calibration_inputs)
-    ):
-        received = "none" if rows is None else str(len(rows.predicted))
-        raise ValueError(
-            f"calibration_inputs: expected an input for each calibration row, received "
-            f"{len(calibration_inputs)} inputs for {received} rows"
-        )
     sample_images = np.asarray(sample_images)
+    _validate(model, name, class_names, sample_images)
+    calibration = _calibration(held_out, calibration_inputs)
     intake = Intake.of(model, sample_images, input_range, pixels)
-    if pixels:
-        # Files hold whole pixels: what is between them could not be compared.
-        scale, offset = intake.scale
-        whole = np.rint((sample_images - offset) / scale).clip(0, 255).astype(np.uint8)
-        sample_images = scaled(whole, pixels).astype(sample_images.dtype)
+    sample_images = intake.with_whole_pixels(sample_images)
+    own = {
+        "class_names": class_names,
+        "image_shape": model.input.shape[1:],
+        **_decision(threshold, held_out),
+        "versions": {
+            "btcp_tf": btcp_tf.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+        "git": _git_hash(),
+        **({} if input_range is None else {"input_range": input_range}),
+        **({} if pixels is None else {"pixels": pixels}),
+    }
+    text = _json_text({**(about or {}), **own})
+    blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
     with _temporary_directory(folder) as temporary:
-        content = {
-            **(about or {}),
-            "class_names": list(class_names),
-            "image_shape": list(model.input.shape[1:]),
-            **_decision(threshold, held_out),
-            "versions": {
-                "btcp_tf": btcp_tf.__version__,
-                "keras": keras.__version__,
-                "tensorflow": tf.__version__,
-            },
-            "git": _git_hash(),
-        }
-        if input_range is not None:
-            content["input_range"] = dataclasses.asdict(input_range)
-        if pixels is not None:
-            content["pixels"] = pixels
-        text = _json_text(content)
-        signatures.write(model, temporary, content["class_names"], threshold, text, intake)
+        signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
         _write_warmup(temporary / WARMUP_FILE, name, sample_images)
-        export_check.check(
-            model,
-            temporary,
-            content["class_names"],
-            threshold,
-            text,
-            sample_images,
-            intake,
-            None if calibration_inputs is None else np.asarray(calibration_inputs),
-            rows,
-        )
+        export_check.check(blueprint, temporary, sample_images, calibration)
         return _publish(temporary, folder)
 
 
@@ -254,7 +225,6 @@ def _validate(
     classes = model.output["probs"].shape[-1]
     if len(class_names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
-    sample_images = np.asarray(sample_images)
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
     if dtype == "string":
         raise ValueError("model: expected inputs that are numbers, received text")
@@ -271,6 +241,22 @@ def _validate(
             f"sample_images: expected at least one {dtype} image of shape {shape}, "
             f"received {sample_images.dtype} {sample_images.shape}"
         )
+
+
+def _calibration(
+    held_out: Mapping[str, Predictions], inputs: np.ndarray | None
+) -> tuple[np.ndarray, Predictions] | None:
+    """The inputs and rows of the calibration set, where both are known."""
+    if inputs is None:
+        return None
+    rows = held_out.get("calibration")
+    if rows is None or len(rows.predicted) != len(inputs):
+        received = "none" if rows is None else str(len(rows.predicted))
+        raise ValueError(
+            f"calibration_inputs: expected an input for each calibration row, received "
+            f"{len(inputs)} inputs for {received} rows"
+        )
+    return np.asarray(inputs), rows
 
 
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
@@ -340,22 +326,9 @@ def _assign(directory: Path, values: Mapping[str, Any]) -> None:
 
 def _json_text(content: Mapping[str, Any]) -> str:
     try:
-        text = json.dumps(_jsonable(content), indent=2, allow_nan=False, ensure_ascii=False)
+        return json_files.to_text(content, indent=2)
     except TypeError as error:
         raise ValueError(f"about: expected what JSON can hold, received: {error}") from None
-    return text + "\n"
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return _jsonable(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _git_hash() -> str | None:
@@ -408,31 +381,19 @@ def _temporary_directory(folder: Path) -> Iterator[Path]:
     files.check_folder("export", folder)
     for leftover in folder.glob(f"{_TEMPORARY_PREFIX}*"):
         # One that is published meanwhile is gone under this name.
-        with contextlib.suppress(FileNotFoundError), _lock(leftover) as held:
+        with contextlib.suppress(OSError), files.locked(leftover) as held:
             if held and time.time() - leftover.stat().st_mtime > 5:
                 shutil.rmtree(leftover, ignore_errors=True)
     temporary = folder / f"{_TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     temporary.mkdir()
     try:
-        with _lock(temporary):
+        with contextlib.ExitStack() as lock:
+            # Where the file system has no locks, only the time protects it from being swept away.
+            with contextlib.suppress(OSError):
+                lock.enter_context(files.locked(temporary))
             yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[bool]:
-    """Yields whether `directory` is now held; False also where the file system has no locks."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        held = True
-    except OSError:
-        held = False
-    try:
-        yield held
-    finally:
-        os.close(handle)
 
 
 def _publish(temporary: Path, folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ ANSWERS = {
     "uncertainty": "float32",
     "accept": "bool",
 }
-"""What a model answers, and in which type."""
+"""What a model answers: name -> type."""
 
 MAX_BATCH = 1_000_000
 
@@ -34,64 +34,35 @@ class Scorer:
 
         rows.map_batches(predict.Scorer, fn_constructor_args=(model,), batch_size=256, ...)
 
-    A batch is a dict of arrays of n rows: `images`, numbers as the model takes them or uint8 images
-    that `data.convert` brings to its size and channels (and `data.scaled` to its scale, for a model
-    of float images whose scale is known); or `files`, paths of image files, as
-    `data.read_image`. Other entries pass through. The answer has them, and `predicted` int64 `[n]`,
-    `class_name` `[n]`, `probs` float32 `[n, k]`, `uncertainty` float32 `[n]` in [0, 1], `accept`
-    bool `[n]`, and `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN,
-    NaN and False. Pickled, it is the path of its model, and is loaded again where it arrives.
+    A batch is a dict of arrays of n rows: `images`, numbers `[n, ...]` as the model takes them, or
+    uint8 images that `data.convert` brings to its size and channels (and `data.scaled` to its
+    scale, for a model of float images whose scale is known); or `files`, paths of image files as
+    `data.read_image` takes them. Other entries are passed through.
+
+    The answer adds `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
+    `uncertainty` float32 `[n]` in [0, 1] (higher = less to be trusted), `accept` bool `[n]`, and
+    `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN, NaN and False.
+
+    Pickled, it is the path of its model, which is loaded again where it is unpickled.
     """
 
     def __init__(self, model: str | os.PathLike) -> None:
         """Loads a model.
 
         Args:
-          model: See `exported.newest`.
+          model: A version directory, or the folder of the versions, of which the highest is taken.
 
         Raises:
-          FileNotFoundError: If there is no model, or one of somebody else.
+          FileNotFoundError: If there is no model that btcp_tf exported.
           ValueError: If it does not answer as this package's models do.
         """
         self.directory = exported.newest(model)
         about = exported.read_about(self.directory)
         self.class_names: list[str] = about["class_names"]
         self._range, self._pixels = _intake(self.directory, about)
-        with command.hidden_stderr():
-            logging.getLogger("tensorflow").setLevel(logging.ERROR)
-            import tensorflow as tf
-
-            try:
-                self._loaded = tf.saved_model.load(os.fspath(self.directory))
-            # Not only TensorFlow's own: a damaged model can raise nearly anything.
-            except Exception as error:
-                raise ValueError(
-                    f"model: expected a SavedModel that TensorFlow loads, received "
-                    f"{self.directory}: {wording.one_line(error)}"
-                ) from error
-        found = ", ".join(self._loaded.signatures) or "none"
-        if SIGNATURE not in self._loaded.signatures:
-            raise ValueError(
-                f"{self.directory}: expected the signature {SIGNATURE}, received {found}"
-            )
-        self._signature = self._loaded.signatures[SIGNATURE]
-        inputs = self._signature.structured_input_signature[1]
-        answers = {
-            name: spec.dtype.name for name, spec in self._signature.structured_outputs.items()
-        }
-        if set(inputs) != {"images"} or not ANSWERS.items() <= answers.items():
-            raise ValueError(
-                f"{self.directory}: expected images in and {_words(ANSWERS)} out, received "
-                f"{', '.join(inputs)} in and {_words(answers)} out; export the model again with "
-                "this version of btcp_tf"
-            )
-        spec = inputs["images"]
-        classes = self._signature.structured_outputs["probs"].shape[-1]
-        if spec.shape.rank is None or classes not in (None, len(self.class_names)):
-            raise ValueError(
-                f"{self.directory}: expected inputs of a known rank and {len(self.class_names)} "
-                f"classes, received {spec.shape} and {classes}"
-            )
+        # The signature does not keep the model alive.
+        self._loaded = _load(self.directory)
+        self._signature, spec = _signature(self.directory, self._loaded, len(self.class_names))
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
         self._readers: ThreadPoolExecutor | None = None
@@ -143,7 +114,7 @@ class Scorer:
             )
 
     def prepare(self, batch: Mapping[str, np.ndarray]) -> Batch:
-        """A batch with `images` as the model takes them, and `problem`; touches no TensorFlow.
+        """A batch with `images` as the model takes them, and `problem`; needs no TensorFlow.
 
         Raises:
           ValueError: If the inputs do not fit the model.
@@ -154,38 +125,43 @@ class Scorer:
             if name in batch and not np.ndim(batch[name]):
                 received = type(batch[name]).__name__
                 raise ValueError(f"{name}: expected an array [n, ...], received {received}")
-        rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
         if "files" in batch:
-            self.check_files("files")
-            shape = self.image_shape
-            assert shape is not None
-            files = batch["files"]
-            images = np.zeros((len(files), *shape), np.uint8)
-
-            def read(row: int) -> str:
-                pixels, reason = folders.read_image(files[row], shape)
-                if pixels is not None:
-                    images[row] = pixels
-                return reason
-
-            # Pillow decodes without holding the interpreter.
-            if self._readers is None:
-                self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
-            problem = np.array(list(self._readers.map(read, range(len(files)))), object)
-            images = self._scaled(images)
+            images, problem = self._read(batch["files"])
         elif "images" in batch:
-            images = np.asarray(batch["images"])
-            problem = np.full(len(images), "", object)
-            if self.check("images", images.dtype, images.shape[1:]):
-                assert self.image_shape is not None
-                images = self._scaled(convert(images, self.image_shape))
-            else:
-                images, problem = _meant(images, self.dtype, self._range)
+            images, problem = self._converted(np.asarray(batch["images"]))
         else:
             raise ValueError(
                 f"batch: expected images or files, received {', '.join(batch) or 'none'}"
             )
+        rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
         return rest | {"images": images, "problem": problem}
+
+    def _read(self, files: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Image files as inputs of the model, and what is wrong with each."""
+        self.check_files("files")
+        shape = self.image_shape
+        assert shape is not None
+        images = np.zeros((len(files), *shape), np.uint8)
+
+        def read(row: int) -> str:
+            pixels, reason = folders.read_image(files[row], shape)
+            if pixels is not None:
+                images[row] = pixels
+            return reason
+
+        # Pillow decodes without holding the interpreter.
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+        problem = np.array(list(self._readers.map(read, range(len(files)))), object)
+        return self._scaled(images), problem
+
+    def _converted(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Arrays as inputs of the model, and what is wrong with each row."""
+        if self.check("images", images.dtype, images.shape[1:]):
+            assert self.image_shape is not None
+            images = self._scaled(convert(images, self.image_shape))
+            return images, np.full(len(images), "", object)
+        return _checked_rows(images, self.dtype, self._range)
 
     def _scaled(self, images: np.ndarray) -> np.ndarray:
         """uint8 images of the model's size, in its type."""
@@ -195,13 +171,12 @@ class Scorer:
 
     def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
         """The model's answers to a batch from `prepare`."""
-        rest = {name: column for name, column in prepared.items() if name != "images"}
-        n, k = len(prepared["images"]), len(self.class_names)
+        n = len(prepared["images"])
         problem = np.array(prepared["problem"], object)
-        found: Batch = {
+        columns: Batch = {
             "predicted": np.full(n, -1, np.int64),
             "class_name": np.full(n, "", object),
-            "probs": np.full((n, k), np.nan, np.float32),
+            "probs": np.full((n, len(self.class_names)), np.nan, np.float32),
             "uncertainty": np.full(n, np.nan, np.float32),
             "accept": np.zeros(n, bool),
         }
@@ -211,19 +186,61 @@ class Scorer:
             import tensorflow as tf
 
             answers = self._signature(images=tf.constant(prepared["images"]))
-            told = {name: answers[name].numpy() for name in ANSWERS}
-            finite = np.isfinite(told["probs"]).all(axis=1) & np.isfinite(told["uncertainty"])
+            values = {name: answers[name].numpy() for name in ANSWERS}
+            finite = np.isfinite(values["probs"]).all(axis=1) & np.isfinite(values["uncertainty"])
             problem[(problem == "") & ~finite] = "the model's answer is not finite"
-            told["class_name"] = np.array(
-                [name.decode("utf-8") for name in told["class_name"]], object
-            )
+            names = [name.decode("utf-8") for name in values["class_name"]]
+            values["class_name"] = np.array(names, object)
             good = problem == ""
-            for name, column in found.items():
-                column[good] = told[name][good]
-        return rest | found | {"problem": problem}
+            for name, column in columns.items():
+                column[good] = values[name][good]
+        rest = {name: column for name, column in prepared.items() if name != "images"}
+        return rest | columns | {"problem": problem}
 
 
-def _words(types: Mapping[str, str]) -> str:
+def _load(directory: Path) -> Any:
+    """The SavedModel in a directory; ValueError if TensorFlow cannot load it."""
+    with command.hidden_stderr():
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        import tensorflow as tf
+
+        try:
+            return tf.saved_model.load(os.fspath(directory))
+        # Not only TensorFlow's own: a damaged model can raise nearly anything.
+        except Exception as error:
+            raise ValueError(
+                f"model: expected a SavedModel that TensorFlow loads, received {directory}: "
+                f"{wording.one_line(error)}"
+            ) from error
+
+
+def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, Any]:
+    """The serving signature of a model and the `TensorSpec` of its input; ValueError if it does not
+    answer as this package's models do."""
+    if SIGNATURE not in loaded.signatures:
+        raise ValueError(
+            f"{directory}: expected the signature {SIGNATURE}, received "
+            f"{', '.join(loaded.signatures) or 'none'}"
+        )
+    signature = loaded.signatures[SIGNATURE]
+    inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
+    answers = {name: spec.dtype.name for name, spec in outputs.items()}
+    if set(inputs) != {"images"} or not ANSWERS.items() <= answers.items():
+        raise ValueError(
+            f"{directory}: expected images in and {_types_text(ANSWERS)} out, received "
+            f"{', '.join(inputs)} in and {_types_text(answers)} out; export the model again with "
+            "this version of btcp_tf"
+        )
+    shape, width = inputs["images"].shape, outputs["probs"].shape[-1]
+    if shape.rank is None or width not in (None, classes):
+        raise ValueError(
+            f"{directory}: expected inputs of a known rank and {classes} classes, received "
+            f"{shape} and {width}"
+        )
+    return signature, inputs["images"]
+
+
+def _types_text(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {dtype}" for name, dtype in types.items()) or "nothing"
 
 
@@ -232,15 +249,15 @@ def shape_text(sizes: Sequence[Any]) -> str:
 
 
 def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
-    """Whether numbers of one type mean the same in the other, but for digits of a float."""
+    """Whether numbers keep their meaning in the other type, but for digits of a float."""
     if wanted.kind == "f":
         return dtype.kind in "iuf"
     return dtype.kind == wanted.kind and np.can_cast(dtype, wanted, "safe")
 
 
 def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | None, str | None]:
-    """The range of the inputs that the estimator was fitted on, and the scale of pixels, as far as
-    the model tells; models of version 0.1.0 tell neither."""
+    """The range of the inputs that the estimator was fitted on, and the scale of pixels; None where
+    the model does not say, as those of version 0.1.0."""
     try:
         seen, pixels = InputRange.from_json(about.get("input_range")), about.get("pixels")
         if pixels not in (None, *PIXELS):
@@ -253,18 +270,21 @@ def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | Non
     return seen, pixels
 
 
-def _meant(
+def _checked_rows(
     rows: np.ndarray, dtype: np.dtype, seen: InputRange | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in a type, and what is wrong in those that cannot be meant: NaN, infinity, or numbers
-    far from those that the estimator was fitted on. In their place stand harmless ones."""
+    """Rows in the model's type, and what is wrong with each.
+
+    Wrong are NaN, infinity and numbers far from the range `seen`, which the estimator was fitted
+    on; these rows become blank ones.
+    """
     problem = np.full(len(rows), "", object)
     if dtype.kind != "f" and seen is None:
         return rows.astype(dtype, copy=False), problem
-    # A number too large for the type becomes infinite, which is looked for next.
+    # A number too large for the type becomes infinite, which is checked next.
     with np.errstate(over="ignore"):
-        taken = rows.astype(dtype)
-    flat = taken.reshape(len(taken), -1)
+        converted = rows.astype(dtype)
+    flat = converted.reshape(len(converted), -1)
     blank = 0.0 if seen is None else seen.low
     bad = ~np.isfinite(flat)
     for row in np.flatnonzero(bad.any(axis=1)):
@@ -278,4 +298,4 @@ def _meant(
         for row in seen.all_flat(flat):
             problem[row] = f"{expected} {flat[row].min():.6g} to {flat[row].max():.6g}"
         flat[problem != ""] = blank
-    return flat.reshape(taken.shape), problem
+    return flat.reshape(converted.shape), problem

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import thresholds
-from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes
+from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.data.input_checks import FLAT, InputRange
 from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.networks import models
@@ -194,6 +194,14 @@ class Intake(NamedTuple):
         """(scale, offset) from pixels to the model's inputs."""
         return PIXELS[self.pixels or "0_255"]
 
+    def with_whole_pixels(self, images: np.ndarray) -> np.ndarray:
+        """The nearest images that files can hold, where the model takes files of float images."""
+        if not self.pixels:
+            return images
+        scale, offset = self.scale
+        whole = np.rint((images - offset) / scale).clip(0, 255).astype(np.uint8)
+        return scaled(whole, self.pixels).astype(images.dtype)
+
 
 def _meant(intake: Intake, images: tf.Tensor) -> tf.Tensor:
     """The same floats; the request fails where they cannot be meant, see `checks`."""
@@ -312,14 +320,20 @@ def signatures(model: keras.Model, intake: Intake) -> dict[str, tuple[tf.TensorS
     return found
 
 
-def write(
-    model: keras.Model,
-    directory: Path,
-    class_names: Sequence[str],
-    threshold: Threshold,
-    about: str,
-    intake: Intake,
-) -> None:
+class Blueprint(NamedTuple):
+    """Everything that the answers of a SavedModel depend on."""
+
+    model: keras.Model
+    class_names: Sequence[str]
+    threshold: Threshold
+    about: str
+    """What the signature `about` answers: JSON."""
+    intake: Intake
+
+
+def write(blueprint: Blueprint, directory: Path) -> None:
+    """Writes a SavedModel, with the signatures of `saved_model.export`."""
+    model, class_names, threshold, about, intake = blueprint
     model = models.with_logit(_on_one_device(model))
     compares = LIMITS if "logit" in model.output else TAU
     value = limits(threshold) if compares == LIMITS else limit_of(threshold)
@@ -330,22 +344,16 @@ def write(
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
-    def endpoint(spec: tf.TensorSpec, prepare: Callable) -> tf.types.experimental.GenericFunction:
-        def answer(value: tf.Tensor) -> dict[str, tf.Tensor]:
-            return _decide(outputs, class_names, limit, prepare(value))
-
+    def add(name: str, spec: tf.TensorSpec, answer: Callable) -> None:
         function = tf.function(answer, input_signature=[spec], autograph=False)
         function.get_concrete_function()
-        return function
+        archive.add_endpoint(name, function)
+
+    def deciding(prepare: Callable) -> Callable:
+        return lambda inputs: _decide(outputs, class_names, limit, prepare(inputs))
 
     for name, (spec, prepare) in signatures(model, intake).items():
-        archive.add_endpoint(name, endpoint(spec, prepare))
-
-    def tell(ask: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"json": tf.fill(tf.shape(ask), text.read_value())}
-
-    spec = tf.TensorSpec((None,), tf.string, name="ask")
-    told = tf.function(tell, input_signature=[spec], autograph=False)
-    told.get_concrete_function()
-    archive.add_endpoint("about", told)
+        add(name, spec, deciding(prepare))
+    ask = tf.TensorSpec((None,), tf.string, name="ask")
+    add("about", ask, lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
     archive.write_out(str(directory), verbose=False)

@@ -2,9 +2,13 @@
 
 import json
 import time
+import urllib.parse
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
+
+from btcp_tf.core import wording
 
 DTYPES = {
     "DT_BFLOAT16": "bfloat16",
@@ -40,7 +44,7 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, info: Any) -> "Spec":
-        """From a `TensorInfo` as JSON; TypeError or ValueError where it is none."""
+        """The one in a `TensorInfo` as JSON; TypeError or ValueError where it is none."""
         dtype = member_of(info, "dtype", str)
         shape = member_of(info, "tensor_shape", dict)
         # A size is a number or its word.
@@ -64,35 +68,55 @@ class Refused(ValueError):
     """The server finds fault with the inputs themselves: HTTP 400, gRPC INVALID_ARGUMENT."""
 
 
+class Server(NamedTuple):
+    """A model on a server, and how to ask it."""
+
+    address: urllib.parse.SplitResult
+    model: str
+    version: int | None
+    label: str | None
+    retries: int
+    headers: Mapping[str, str]
+
+
 class Deadline:
     """The end of a call, retries and batches included."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.trouble = ""
+        """What went wrong last."""
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
+        """Seconds; not above 0 once it is over."""
         return self._end - time.monotonic()
 
-    def missed(self, where: str, reason: str = "") -> NoReturn:
-        reason = f"; last: {reason}" if reason else ""
+    def missed(self, where: str) -> NoReturn:
+        reason = f"; last: {self.trouble}" if self.trouble else ""
         raise TimeoutError(
             f"{where}: expected an answer within {self.seconds:g} s, received none{reason}"
         ) from None
 
 
 class Transport(Protocol):
-    """What differs between REST and gRPC; errors as in `Client`."""
+    """A connection to a server by one protocol; errors as in `Client`."""
 
     where: str
 
     def signatures(self, deadline: Deadline) -> dict[str, Signature] | None:
-        """Signatures of the model; None where the server does not tell."""
+        """Signatures of the model by name; None where the server does not know them."""
 
     def call(
         self, signature: str, name: str, value: Any, deadline: Deadline
     ) -> dict[str, np.ndarray]:
-        """One request with an array or a list of bytes, or no input (None); outputs by name.
+        """Outputs of one request by name.
+
+        Args:
+          signature: Name of the signature.
+          name: Name of its input.
+          value: An array or a list of bytes; None for no input.
+          deadline: When the call ends.
 
         A single output has the name "" where the protocol leaves it out.
         """
@@ -104,47 +128,51 @@ class Transport(Protocol):
 
 
 def unexpected(where: str, wanted: str, received: Any) -> RuntimeError:
-    """An answer that is none of a model server, on one line."""
-    return RuntimeError(f"{where}: expected {wanted}, received {first_line(received)[:80]}")
-
-
-def first_line(value: Any) -> str:
-    return " ".join(str(value).split())
+    """An error about an answer that no model server gives, on one line."""
+    return RuntimeError(f"{where}: expected {wanted}, received {wording.one_line(received)[:80]}")
 
 
 def parse_json(text: Any) -> Any:
-    """ValueError or TypeError where it is no JSON."""
+    """The value of a JSON text; ValueError or TypeError where it is none."""
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError("JSON: expected fewer lists in one another") from None
 
 
-def member_of(found: Any, key: str, kind: type, missing: Any = None) -> Any:
-    """What a JSON object has under a key, which protocol buffers leave out where it is empty.
+def member_of(parent: Any, key: str, kind: type, missing: Any = None) -> Any:
+    """The value under a key of a JSON object; protocol buffers leave out those that are empty.
+
+    Args:
+      parent: The object.
+      key: The key.
+      kind: Type of the value.
+      missing: What stands for a value that is left out; None: an empty one of its kind.
 
     Raises:
-      TypeError: If `found` is no object, or what it has is not of this kind.
+      TypeError: If `parent` is no object, or the value is not of this kind.
     """
-    if not isinstance(found, dict):
-        raise TypeError(f"expected an object, received {type(found).__name__}")
-    value = found.get(key, kind() if missing is None else missing)
+    if not isinstance(parent, dict):
+        raise TypeError(f"expected an object, received {type(parent).__name__}")
+    value = parent.get(key, kind() if missing is None else missing)
     if not isinstance(value, kind):
         raise TypeError(f"{key}: expected {kind.__name__}, received {type(value).__name__}")
     return value
 
 
-def signatures_of(told: Any) -> dict[str, Signature] | None:
-    """From a `SignatureDefMap` as JSON, None if empty; TypeError or ValueError where it is none."""
-    found = member_of(told, "signature_def", dict)
+def signatures_of(content: Any) -> dict[str, Signature] | None:
+    """Signatures in a `SignatureDefMap` as JSON; None if it has none.
+
+    Raises:
+      TypeError, ValueError: If it is no such map.
+    """
+
+    def specs(definition: Any, key: str) -> dict[str, Spec]:
+        return {name: Spec.of(info) for name, info in member_of(definition, key, dict).items()}
+
     return {
-        signature: Signature(
-            *(
-                {name: Spec.of(info) for name, info in member_of(about, key, dict).items()}
-                for key in ("inputs", "outputs")
-            )
-        )
-        for signature, about in found.items()
-        # What Keras and TensorFlow add for themselves.
-        if not signature.startswith("__")
+        name: Signature(specs(definition, "inputs"), specs(definition, "outputs"))
+        for name, definition in member_of(content, "signature_def", dict).items()
+        # Keras and TensorFlow add some for themselves.
+        if not name.startswith("__")
     } or None

@@ -11,6 +11,7 @@ __getattr__, __dir__ = lazy.names(
         "inference": "Inference sample_dropout",
         "one_phase": "fit_phase",
         "phase_model": "Recipe LossSettings PhaseModel",
-        "phases": "Answers Stage Describe fit fit_estimator loss_settings",
+        "phases": "EpochOutputs Stage Describe fit fit_estimator loss_settings",
+        "settings": "TrainingSettings",
     },
 )

@@ -1,7 +1,7 @@
-"""Whether a given classifier can be right about a data set, and if not, what may be the matter.
+"""Whether a classifier from elsewhere can be right about a data set, and if not, why.
 
-It may be fed other pixels than it was trained on, or its classes may be in another order: both
-answer without an error. What it answers then is refused before long work.
+It may expect pixels on another scale, or its classes may be in another order. Neither is an error
+of Keras, so that it is looked for before long work.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,25 @@ _IMAGES = 2000
 """Validation images that are looked at."""
 
 _TRIED = 500
-"""Of them for each way to read pixels."""
+"""Validation images for each trial of another scale."""
 
-_FEW_ERRORS = 0.1
-"""Share of errors below which no other ways to read pixels are tried."""
+_LOW_ERROR_RATE = 0.1
+"""Error rate below which no other scale is tried."""
+
+_SHUFFLED = 19
+"""Networks with the same weights in random order. One whose weights were only drawn knows more than
+all of them with probability 1 / 20."""
+
+_SAME = 1e-3
+"""Share of the entropy by which cross-entropies differ that are equal but for rounding."""
+
+_PLAIN_GAIN = 0.5
+"""Share of the entropy of the class frequencies from which on it does not matter where the weights
+are from: whoever knows so much can be right."""
 
 
-class Reading(NamedTuple):
-    """What a classifier may have been trained on: scale * x + offset of pixels x of 0 to 255."""
+class Scaling(NamedTuple):
+    """The input that a classifier may expect: scale * x + offset of pixels x from 0 to 255."""
 
     scale: float | tuple[float, ...]
     offset: float | tuple[float, ...]
@@ -36,44 +47,47 @@ class Reading(NamedTuple):
     """Whether the channels are in the order blue, green, red."""
 
 
-def readings(images: np.ndarray) -> dict[str, Reading]:
-    """Ways to read pixels that are in use, in words.
+def scalings(images: np.ndarray) -> dict[str, Scaling]:
+    """Scalings that are in use, by a description.
 
     Args:
       images: Training images, uint8 `[n, height, width, channels]`.
+
+    >>> [name for name in scalings(np.zeros((1, 2, 2, 1), np.uint8)) if "255 - x" in name]
+    ['255 - x']
     """
     mean, std = round(float(images.mean()), 1), round(float(images.std()), 1) or 1.0
-    known = {name: Reading(*pair) for name, pair in PIXELS.items()}
-    found = {f"--classifier_pixels={name}": one for name, one in known.items()} | {
-        "255 - x": Reading(-1.0, 255.0),
-        "1 - x / 255": Reading(-1.0 / 255, 1.0),
-        "1 - x / 127.5": Reading(-2.0 / 255, 1.0),
-        f"x - {mean:g}": Reading(1.0, -mean),
-        f"(x - {mean:g}) / 255": Reading(1.0 / 255, -mean / 255),
-        f"(x - {mean:g}) / {std:g}": Reading(1.0 / std, -mean / std),
+    known = {name: Scaling(*pair) for name, pair in PIXELS.items()}
+    ways = {f"--classifier_pixels={name}": one for name, one in known.items()} | {
+        "255 - x": Scaling(-1.0, 255.0),
+        "1 - x / 255": Scaling(-1.0 / 255, 1.0),
+        "1 - x / 127.5": Scaling(-2.0 / 255, 1.0),
+        f"x - {mean:g}": Scaling(1.0, -mean),
+        f"(x - {mean:g}) / 255": Scaling(1.0 / 255, -mean / 255),
+        f"(x - {mean:g}) / {std:g}": Scaling(1.0 / std, -mean / std),
     }
     if images.shape[3] == 3:
-        found |= {
+        ways |= {
             f"{name} in the color order BGR": one._replace(bgr=True) for name, one in known.items()
         }
         # As Keras' applications prepare images in the modes "caffe" and "torch".
-        found["x - (103.939, 116.779, 123.68), in the color order BGR (caffe)"] = Reading(
+        ways["x - (103.939, 116.779, 123.68), in the color order BGR (caffe)"] = Scaling(
             1.0, (-103.939, -116.779, -123.68), True
         )
         center, width = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-        found["(x / 255 - ImageNet's mean) / its standard deviation"] = Reading(
+        ways["(x / 255 - ImageNet's mean) / its standard deviation"] = Scaling(
             tuple(1 / 255 / w for w in width),
             tuple(-c / w for c, w in zip(center, width, strict=True)),
         )
-    return found
+    return ways
 
 
 def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
-    """Why a given classifier cannot be right about the validation images, in words; "": it can be.
+    """Why a classifier from elsewhere cannot be right about the validation images; "": it can be.
 
     Args:
       network: From `networks.adopt`; stays as it is.
-      dataset: Its validation images are answered.
+      dataset: The data set; its validation images are classified.
       batch_size: Images at once.
     """
     images, labels = dataset.validation.images[:_IMAGES], dataset.validation.labels[:_IMAGES]
@@ -82,40 +96,115 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     if not np.isfinite(logits).all():
         return "it answers NaN or infinity"
     found = plausibility.examine(logits, labels, dataset.class_names)
-    right = logits.argmax(axis=1) == labels
-    if not found.words and not (~right).mean() > _FEW_ERRORS:
+    is_error = logits.argmax(axis=1) != labels
+    untrained = ""
+    if not found.words and found.gain < _PLAIN_GAIN * found.entropy:
+        untrained = _outdone(network, images[:_TRIED], labels[:_TRIED], logits[:_TRIED])
+    words = found.words or untrained
+    if not words and not is_error.mean() > _LOW_ERROR_RATE:
         return ""
-    few = slice(0, _TRIED)
-    better = {}
-    for words, answers in _readings_tried(network, images[few], readings(dataset.train.images)):
-        others = answers.argmax(axis=1) == labels[few]
-        if plausibility.clearly_better(others, right[few]):
-            better[words] = others.mean()
-    if better:
-        best = sorted(better, key=lambda words: -better[words])[:3]
-        shown = ", ".join(f"{words} ({better[words]:.1%})" for words in best)
-        suspect = (
-            f"pixels x may have to be read otherwise: of {len(labels[few])} samples it is right on "
-            f"{right[few].mean():.1%}, and with {shown}; what --classifier_pixels cannot say "
-            "belongs into the file as first layers"
-        )
-        return f"{found.words}; {suspect}" if found.words else suspect
+    suspect = _another_reading(network, dataset, logits[:_TRIED].argmax(axis=1), found.order)
+    if suspect:
+        return f"{words}; {suspect}" if words else suspect
     if found.words and not found.order:
         return (
-            f"{found.words}; suspects are the input scale (tried: those of --classifier_pixels, "
+            f"{words}; suspects are the input scale (tried: those of --classifier_pixels, "
             "inverted pixels, the mean subtracted), the color order and the class order (no "
-            "exchange of classes fits), or it is not trained"
+            "exchange of classes fits at any of these scales), or it is not trained"
         )
-    return found.words
+    return words
 
 
-def _readings_tried(
-    network: "keras.Model", images: np.ndarray, ways: dict[str, Reading]
+def _outdone(
+    network: "keras.Model", images: np.ndarray, labels: np.ndarray, logits: np.ndarray
+) -> str:
+    """In words if the network knows less than one with the same weights in random order; else "".
+
+    A network that is not trained, or whose weights were not loaded, sees brightness and rough forms
+    all the same: some tell two classes apart by luck, and their samples alone cannot show that.
+
+    Args:
+      network: As in `why_poor`; has its own weights again afterwards.
+      images: Validation images.
+      labels: Their labels.
+      logits: What the network answers.
+    """
+    own = plausibility.examine(logits, labels)
+    parts = (network.get_layer("encoder"), network.get_layer("classifier"))
+    weights = [weight for part in parts for weight in part.weights]
+    before = [weight.numpy() for weight in weights]
+    infer = Inference(models.outputs_model(network), _TRIED)
+    rng = np.random.default_rng(0)
+    try:
+        for _ in range(_SHUFFLED):
+            for weight, values in zip(weights, before, strict=True):
+                weight.assign(rng.permutation(values.ravel()).reshape(values.shape))
+            answers = infer(images)["logits"]
+            if not np.isfinite(answers).all():
+                continue
+            other = plausibility.examine(answers, labels).gain
+            # A few weights in another order may be the same network.
+            if other > own.gain + _SAME * own.entropy:
+                return (
+                    f"right on {own.accuracy:.1%} of {own.n} samples, its cross-entropy is "
+                    f"{own.gain:.3g} lower than the {own.entropy:.4g} of the class frequencies, "
+                    f"and with its weights in random order {other:.3g} lower: it may not be "
+                    "trained, or its weights not be loaded"
+                )
+    finally:
+        for weight, values in zip(weights, before, strict=True):
+            weight.assign(values)
+    return ""
+
+
+def _another_reading(
+    network: "keras.Model", dataset: Dataset, predicted: np.ndarray, order: tuple[int, ...]
+) -> str:
+    """Which other ways to read pixels make a classifier clearly better, in words; "" if none does.
+
+    At each of them its classes, too, may be in another order: the two faults hide each other.
+
+    Args:
+      network: As in `why_poor`.
+      dataset: As in `why_poor`.
+      predicted: What it answers to the first validation images as it reads them now.
+      order: The class order that fits these answers, see `plausibility.class_order`.
+    """
+    few, classes = slice(0, len(predicted)), len(dataset.class_names)
+    images, labels = dataset.validation.images[few], dataset.validation.labels[few]
+    right = predicted == labels
+    reordered = predicted == np.asarray(order)[labels] if order else right
+    better: dict[str, tuple[float, tuple[int, ...]]] = {}
+    for words, answers in _trials(network, images, scalings(dataset.train.images)):
+        others = answers.argmax(axis=1)
+        if plausibility.clearly_better(others == labels, right):
+            better[words] = float((others == labels).mean()), ()
+        elif other_order := plausibility.class_order(others, labels, classes):
+            fits = others == np.asarray(other_order)[labels]
+            if plausibility.clearly_better(fits, reordered):
+                better[f"{words} and another class order"] = float(fits.mean()), other_order
+    if not better:
+        return ""
+    best = sorted(better, key=lambda words: -better[words][0])[:3]
+    shown = ", ".join(f"{words} ({better[words][0]:.1%})" for words in best)
+    suspect = (
+        f"pixels x may have to be read otherwise: of {len(labels)} samples it is right on "
+        f"{right.mean():.1%}, and with {shown}; what --classifier_pixels cannot say belongs into "
+        "the file as first layers"
+    )
+    best_order = better[best[0]][1]
+    if not best_order:
+        return suspect
+    return f"{suspect}; {plausibility.order_words(best_order, dataset.class_names)}"
+
+
+def _trials(
+    network: "keras.Model", images: np.ndarray, ways: dict[str, Scaling]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(words, logits) of each way to read pixels that the network can be made to read."""
+    """(name, logits) of each scaling that can be set in the network."""
     encoder = network.get_layer("encoder")
     if models.reads_whole_numbers(network):
-        # It takes them as they are, without a layer that could be set.
+        # It takes pixels as they are, without a layer that could be set.
         infer = Inference(models.outputs_model(network), _TRIED)
         yield "255 - x", infer(255 - images)["logits"]
         if images.shape[3] == 3:
@@ -124,10 +213,10 @@ def _readings_tried(
     layer = encoder.get_layer("scale")
     before = layer.scale, layer.offset
     try:
-        for words, (scale, offset, bgr) in ways.items():
+        for name, (scale, offset, bgr) in ways.items():
             layer.scale, layer.offset = np.asarray(scale), np.asarray(offset)
             # Traced anew: the numbers are constants of the graph.
             infer = Inference(models.outputs_model(network), _TRIED)
-            yield words, infer(images[..., ::-1] if bgr else images)["logits"]
+            yield name, infer(images[..., ::-1] if bgr else images)["logits"]
     finally:
         layer.scale, layer.offset = before

@@ -41,7 +41,7 @@ def load_checkpoint(path: Path, model: PhaseModel, bases: Sequence[str]) -> list
     try:
         with np.load(path) as saved:
             about = json.loads(str(saved["about"]))
-            rows, found_basis = about["rows"], about["basis"]
+            rows, saved_basis = about["rows"], about["basis"]
             arrays = [saved[f"variable{n}"] for n in range(len(saved.files) - 1)]
         if not all(row["epoch"] == number for number, row in enumerate(rows, 1)):
             raise ValueError("its epochs are not in order")
@@ -53,17 +53,17 @@ def load_checkpoint(path: Path, model: PhaseModel, bases: Sequence[str]) -> list
             f"expected a checkpoint of the phase {model.name}, received {path}, which cannot be "
             f"used ({error or type(error).__name__}); delete it to train this phase anew"
         ) from error
-    if found_basis not in bases:
+    if saved_basis not in bases:
         raise ValueError(
             f"{path}: expected a checkpoint that started from {bases[0]}, received one that "
-            f"started from {found_basis}: the data or an earlier phase is not the one it was "
+            f"started from {saved_basis}: the data or an earlier phase is not the one it was "
             "trained with; check --data_dir, or delete it to train this phase anew"
         )
-    found = [array.shape for array in arrays]
-    wanted = [tuple(variable.shape) for variable in variables]
-    if found != wanted:
+    received = [array.shape for array in arrays]
+    expected = [tuple(variable.shape) for variable in variables]
+    if received != expected:
         raise ValueError(
-            f"{path}: expected variables of shapes {wanted}, received {found}; it belongs to "
+            f"{path}: expected variables of shapes {expected}, received {received}; it belongs to "
             "another network"
         )
     for variable, array in zip(variables, arrays, strict=True):
@@ -76,7 +76,7 @@ def weights_id(
 ) -> str:
     """12 hexadecimal digits of the SHA-256 of the weights of some sub-models.
 
-    Of the encoder and the classifier it is the classifier's id: rows of one id are of the same
+    For ("encoder", "classifier") it is the classifier's id: rows with one id are of the same
     classifier, and differences between them are paired.
     """
     digest = hashlib.sha256()

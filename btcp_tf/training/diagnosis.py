@@ -6,11 +6,17 @@ from btcp_tf.networks import plausibility
 
 
 def collapse(u: np.ndarray, effective_sample_size: float) -> str:
-    """Says in words whether an estimator stopped telling examples apart; "" if it did not.
+    """Why an estimator does not tell examples apart; "" if it does.
 
     Args:
       u: Estimates `[n]` on held-out data.
-      effective_sample_size: Of its training weights; below 1 only where they are all 0.
+      effective_sample_size: `losses.effective_sample_size` of its training weights; below 1 only
+        where they are all 0.
+
+    >>> collapse(np.array([0.1, 0.7]), effective_sample_size=20.0)
+    ''
+    >>> collapse(np.array([0.5, 0.5]), effective_sample_size=20.0)[:39]
+    'the estimator collapsed to a constant: '
     """
     if effective_sample_size < 0.5:
         return (
@@ -34,7 +40,7 @@ def collapse(u: np.ndarray, effective_sample_size: float) -> str:
 
 
 def constant_class(probs: np.ndarray) -> str:
-    """Says in words if a classifier gives one answer to everything; "" if it does not.
+    """Whether a classifier predicts one class for everything, as a sentence; "" if it does not.
 
     Args:
       probs: `[n, k]` on held-out data.
@@ -49,7 +55,7 @@ def constant_class(probs: np.ndarray) -> str:
 
 
 def unlearned(probs: np.ndarray, labels: np.ndarray) -> str:
-    """Says in words if a classifier that was trained here learned nothing; "" if it did.
+    """Whether a classifier that was trained here learned nothing, as a sentence; "" if it did.
 
     Args:
       probs: `[n, k]` on held-out data.

@@ -1,4 +1,4 @@
-"""Outputs of all sub-models over many samples, in batches."""
+"""Outputs of Keras models over many samples, in batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,15 @@ class Inference:
     """A model in inference mode over arrays of any length, on one device.
 
     One device also under a distribution strategy: no replica is ever left with
-    an empty batch, and the answers do not depend on the number of devices.
+    an empty batch, and the outputs do not depend on the number of devices.
+
+    Args:
+      model: Functional, with one input.
+      batch_size: Samples at once.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Rescaling(10.0)])
+    >>> Inference(model, batch_size=2)(np.ones((3, 2), np.float32)).shape
+    (3, 2)
     """
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
@@ -26,19 +34,19 @@ class Inference:
         ).get_concrete_function()
 
     def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
-        """Answers of the model for all `inputs`, as NumPy; `title` shows a progress bar."""
+        """Outputs for all `inputs`, as NumPy arrays; `title` shows a progress bar."""
         return _in_batches(self._call, inputs, self._batch_size, title)
 
 
 def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
     starts = range(0, len(inputs), batch_size)
     bar = Bar(title, len(starts), shown=bool(title))
-    answers = []
+    outputs = []
     for number, start in enumerate(starts, 1):
         batch = call(tf.constant(inputs[start : start + batch_size]))
-        answers.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
+        outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
         bar.update(number)
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *answers)
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
 
 
 def sample_dropout(
@@ -58,7 +66,7 @@ def sample_dropout(
       network: From `networks.assemble`.
       images: `[n, ...]`.
       passes: Stochastic passes for each image, at least 1.
-      seed: Of the masks.
+      seed: Seed of the masks.
       batch_size: Images at once.
       title: Shows a progress bar under this title.
 

@@ -10,12 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf.core.config import PHASES, Config
+from btcp_tf.core.config import PHASES
 from btcp_tf.core.progress import Bar
 from btcp_tf.data import batching
 from btcp_tf.training import checkpoints
 from btcp_tf.training.checkpoints import Row
 from btcp_tf.training.phase_model import PhaseModel
+from btcp_tf.training.settings import TrainingSettings
 
 
 def fit_phase(
@@ -23,13 +24,13 @@ def fit_phase(
     x: np.ndarray,
     y: np.ndarray,
     *,
-    config: Config,
+    settings: TrainingSettings,
     epochs: int,
     learning_rate: float,
     checkpoint: Path,
     basis: str,
     former_bases: Sequence[str] = (),
-    describe: Callable[[Row], Row],
+    describe: Callable[[Row], Row] = lambda row: row,
     before_epoch: Callable[[], None] | None = None,
     after_epoch: Callable[[list[Row]], None] | None = None,
 ) -> list[Row]:
@@ -39,7 +40,7 @@ def fit_phase(
       model: The phase's model, made in the scope of the strategy.
       x: Images or features `[n, ...]`.
       y: Labels int64 `[n]`, or `u_true` float32 `[n]` in the estimator phase.
-      config: Batch size, optimizer, schedule, seed and verbosity are read.
+      settings: Batch size, optimizer, schedule, seed and verbosity.
       epochs: Epochs of the phase.
       learning_rate: Learning rate of the phase (the peak of a schedule).
       checkpoint: Its `.npz` file, written whole after every epoch.
@@ -58,72 +59,97 @@ def fit_phase(
         another network.
       FloatingPointError: If the loss is no longer finite.
     """
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if config.batch_size % replicas:
-        raise ValueError(
-            f"batch_size: expected a multiple of the {replicas} replicas, received "
-            f"{config.batch_size}"
-        )
-    steps = -(-len(x) // config.batch_size)
+    steps = -(-len(x) // settings.batch_size)
     epoch_variable = batching.epoch_variable()
-    # One order for all methods of a phase: no difference between them comes from the order.
-    seed = config.seed * len(PHASES) + PHASES.index(model.phase)
-    dataset = batching.batches((x, y), config.batch_size, seed=seed, epoch=epoch_variable)
-    if replicas > 1:
-        dataset = _split_evenly(dataset, replicas)
-    # Steps on features are so short that the calls between them would count.
-    steps_per_call = config.steps_per_execution * (1 if "encoder" in model.parts else 5)
-    with model.distribute_strategy.scope():
-        optimizer = _optimizer(config, learning_rate, epochs * steps)
-        optimizer.build(model.trainable_variables)
-        # A new optimizer and a new compile() for every phase: Keras would go on with the old set
-        # of trainable variables. XLA has no kernel for the histogram.
-        model.compile(
-            optimizer=optimizer,
-            weight_decay=config.weight_decay,
-            sam_rho=config.sam_rho if "encoder" in model.parts else 0.0,
-            averaging_rate=_averaging_rate(config, epochs * steps) if model.averages else None,
-            jit_compile=False,
-            steps_per_execution=min(steps_per_call, steps),
-        )
+    batches = _batches(model, x, y, settings, epoch_variable)
+    _compile(model, settings, learning_rate, steps, epochs)
     known = (basis, *former_bases)
     rows = checkpoints.load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
-    if config.verbose:
-        parts = " + ".join(model.phase.trains)
-        done = f", resumed after epoch {len(rows)}" if 0 < len(rows) < epochs else ""
-        done = ", finished already" if len(rows) >= epochs else done
-        print(f"{checkpoint.stem}: {parts}, {epochs} epochs{done}", flush=True)
+
+    def start_epoch(epoch: int) -> None:
+        epoch_variable.assign(epoch)
+        if before_epoch is not None:
+            before_epoch()
+
+    def finish_epoch(row: Row) -> None:
+        with model.with_averages():
+            rows.append(describe(row))
+        checkpoints.save_checkpoint(checkpoint, model, rows, basis)
+        if after_epoch is not None:
+            after_epoch(rows)
+
+    callbacks: list[keras.callbacks.Callback] = [_EveryEpoch(len(x), start_epoch, finish_epoch)]
+    if settings.verbose:
+        _announce(checkpoint.stem, model.phase.trains, len(rows), epochs)
+        callbacks.insert(0, _EpochLine(epochs, steps, live=settings.verbose == 1))
     if len(rows) < epochs:
         model.fit(
-            dataset,
+            batches,
             epochs=epochs,
             initial_epoch=len(rows),
             shuffle=False,  # The data set shuffles itself.
             verbose=0,
-            callbacks=[
-                *([_EpochLine(epochs, steps, live=config.verbose == 1)] if config.verbose else []),
-                _EveryEpoch(
-                    len(x),
-                    epoch_variable,
-                    rows,
-                    lambda: checkpoints.save_checkpoint(checkpoint, model, rows, basis),
-                    describe,
-                    before_epoch,
-                    after_epoch,
-                ),
-            ],
+            callbacks=callbacks,
         )
     model.take_averages()
     return rows
 
 
-def _averaging_rate(config: Config, steps: int) -> Callable[[tf.Tensor], tf.Tensor]:
-    """How far averages move to the weights in step t, from 1, of so many."""
-    if config.weight_averaging == "swa":
+def _batches(
+    model: PhaseModel,
+    x: np.ndarray,
+    y: np.ndarray,
+    settings: TrainingSettings,
+    epoch: tf.Variable,
+) -> tf.data.Dataset:
+    """Shuffled batches of (x, y), split evenly over the model's replicas."""
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if settings.batch_size % replicas:
+        raise ValueError(
+            f"batch_size: expected a multiple of the {replicas} replicas, received "
+            f"{settings.batch_size}"
+        )
+    # One order for all methods of a phase: no difference between them comes from the order.
+    seed = settings.seed * len(PHASES) + PHASES.index(model.phase)
+    dataset = batching.batches((x, y), settings.batch_size, seed=seed, epoch=epoch)
+    return _split_evenly(dataset, replicas) if replicas > 1 else dataset
+
+
+def _compile(
+    model: PhaseModel, settings: TrainingSettings, learning_rate: float, steps: int, epochs: int
+) -> None:
+    """Gives a model its optimizer; `steps` are those of one epoch."""
+    trains_encoder = "encoder" in model.parts
+    # Steps on features are so short that the calls between them would count.
+    steps_per_call = settings.steps_per_execution * (1 if trains_encoder else 5)
+    with model.distribute_strategy.scope():
+        optimizer = _optimizer(settings, learning_rate, epochs * steps)
+        optimizer.build(model.trainable_variables)
+        # A new optimizer and a new compile() for every phase: Keras would go on with the old set
+        # of trainable variables. XLA has no kernel for the histogram.
+        model.compile(
+            optimizer=optimizer,
+            weight_decay=settings.weight_decay,
+            sam_rho=settings.sam_rho if trains_encoder else 0.0,
+            averaging_rate=_averaging_rate(settings, epochs * steps) if model.averages else None,
+            jit_compile=False,
+            steps_per_execution=min(steps_per_call, steps),
+        )
+
+
+def _announce(stage: str, parts: Sequence[str], done: int, epochs: int) -> None:
+    resumed = f", resumed after epoch {done}" if done else ""
+    state = ", finished already" if done >= epochs else resumed
+    print(f"{stage}: {' + '.join(parts)}, {epochs} epochs{state}", flush=True)
+
+
+def _averaging_rate(settings: TrainingSettings, steps: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The share by which averages move to the weights in step t, which counts from 1."""
+    if settings.weight_averaging == "swa":
         before = steps * 3 // 4
         return lambda t: 1.0 / tf.maximum(t - before, 1.0)
     # Early on the average must forget the weights that training started from.
-    return lambda t: 1.0 - tf.minimum(config.ema_momentum, t / (10.0 + t))
+    return lambda t: 1.0 - tf.minimum(settings.ema_momentum, t / (10.0 + t))
 
 
 def _split_evenly(dataset: tf.data.Dataset, replicas: int) -> tf.data.Dataset:
@@ -164,16 +190,16 @@ class _EpochLine(keras.callbacks.Callback):
         if self._bar.due:
             # The last call of the compiled function may count steps that it did not run. The line
             # ends with the epoch, behind what is measured then.
-            self._bar.update(min(batch + 1, self._steps - 1), self._words(logs))
+            self._bar.update(min(batch + 1, self._steps - 1), self._losses(logs))
 
     def on_epoch_end(self, epoch: int, logs: Row | None = None) -> None:
         if self._live:
-            self._bar.update(self._steps, self._words(logs))
+            self._bar.update(self._steps, self._losses(logs))
         else:
             seconds = time.monotonic() - self._started
-            print(f"{self._title}  {seconds:.0f} s  {self._words(logs)}", flush=True)
+            print(f"{self._title}  {seconds:.0f} s  {self._losses(logs)}", flush=True)
 
-    def _words(self, logs: Row | None) -> str:
+    def _losses(self, logs: Row | None) -> str:
         logs = logs or {}
         terms = self.model.phase.objective
         names = [*(terms if len(terms) > 1 else ["loss"]), "accuracy"]
@@ -181,33 +207,29 @@ class _EpochLine(keras.callbacks.Callback):
 
 
 class _EveryEpoch(keras.callbacks.Callback):
-    """Counts the epochs, measures them, and leaves a checkpoint after each."""
+    """Measures each epoch and stops where the loss is not finite.
+
+    Args:
+      examples: Rows of the training data.
+      start_epoch: Receives the number of the epoch, from 0.
+      finish_epoch: Receives the epoch's row.
+    """
 
     def __init__(
         self,
         examples: int,
-        epoch_variable: tf.Variable,
-        rows: list[Row],
-        save: Callable[[], None],
-        describe: Callable[[Row], Row],
-        before_epoch: Callable[[], None] | None,
-        after_epoch: Callable[[list[Row]], None] | None,
+        start_epoch: Callable[[int], None],
+        finish_epoch: Callable[[Row], None],
     ) -> None:
         super().__init__()
         self._examples = examples
-        self._epoch_variable = epoch_variable
-        self._rows = rows
-        self._save = save
-        self._describe = describe
-        self._before_epoch = before_epoch
-        self._after_epoch = after_epoch
+        self._start_epoch = start_epoch
+        self._finish_epoch = finish_epoch
 
     def on_epoch_begin(self, epoch: int, logs: Row | None = None) -> None:
         self._started = time.monotonic()
         self._epoch = epoch
-        self._epoch_variable.assign(epoch)
-        if self._before_epoch is not None:
-            self._before_epoch()
+        self._start_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Row | None = None) -> None:
         # A mean over the epoch so far: once it is not finite it stays so.
@@ -235,16 +257,14 @@ class _EveryEpoch(keras.callbacks.Callback):
                 float(self.model.trackers[name].result()) for name in ("weight", "weight_squared")
             )
             row["effective_sample_size"] = self._examples * mean**2 / square if square else 0.0
-        with self.model.with_averages():
-            self._rows.append(self._describe(row))
-        self._save()
-        if self._after_epoch is not None:
-            self._after_epoch(self._rows)
+        self._finish_epoch(row)
 
 
-def _optimizer(config: Config, learning_rate: float, steps: int) -> keras.optimizers.Optimizer:
+def _optimizer(
+    settings: TrainingSettings, learning_rate: float, steps: int
+) -> keras.optimizers.Optimizer:
     rate: Any = learning_rate
-    if config.schedule == "one_cycle":
+    if settings.schedule == "one_cycle":
         warmup = max(1, steps // 5)
         rate = keras.optimizers.schedules.CosineDecay(
             learning_rate / 25,
@@ -252,9 +272,9 @@ def _optimizer(config: Config, learning_rate: float, steps: int) -> keras.optimi
             warmup_target=learning_rate,
             warmup_steps=warmup,
         )
-    if config.optimizer == "adam":
+    if settings.optimizer == "adam":
         return keras.optimizers.Adam(rate)
-    return _SGD(rate, momentum=config.momentum, name="sgd")
+    return _SGD(rate, momentum=settings.momentum, name="sgd")
 
 
 class _SGD(keras.optimizers.SGD):

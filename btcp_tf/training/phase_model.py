@@ -40,9 +40,9 @@ class LossSettings:
 class PhaseModel(keras.Model):
     """What one phase trains: some of the sub-models, and the loss terms of the phase.
 
-    Reads batches `(x, y)` or `(x, y, weight)`. With the encoder among the trained parts x are
+    Trains on batches `(x, y)` or `(x, y, weight)`. With the encoder among the trained parts x are
     uint8 images and y int64 labels; in the estimator phase x are features and y
-    is `u_true`. `weight` is what a row counts in the means, see `_split_evenly`; 1 if not given.
+    is `u_true`. `weight` is what a row counts in the means, see `one_phase`; 1 by default.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class PhaseModel(keras.Model):
         Args:
           phase: What is trained, and the loss terms.
           network: With the sub-models.
-          settings: Of the estimator's loss, where there is an estimator.
-          term_weights: Of the loss terms; 1 where nothing is said.
+          settings: Settings of the estimator's loss, where there is an estimator.
+          term_weights: Weights of the loss terms by name; 1 by default.
           averaging: Whether averages of the weights are kept, at the rate of `compile`.
         """
         super().__init__(name=phase.name)

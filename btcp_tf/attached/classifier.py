@@ -1,0 +1,161 @@
+"""Anyone's classifier, taken apart, and what it answers to labeled samples."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from btcp_tf import metrics
+from btcp_tf.attached import inference
+from btcp_tf.attached.inference import CheckedInference, Outputs
+from btcp_tf.attached.model import class_names, has_card
+from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.methods.residual_fit import Seen
+from btcp_tf.networks import classifiers, evidence_layers
+from btcp_tf.networks.evidence_layers import View
+
+
+class Samples(NamedTuple):
+    """n labeled samples as an estimator learns from them."""
+
+    seen: Seen
+    """What the evidence is computed from."""
+    labels: np.ndarray
+    """True classes, int64 `[n]`."""
+    hashes: np.ndarray
+    """Hashes of the inputs, uint64 `[n]`."""
+    input_range: InputRange | None
+    """Range of the inputs; None: text."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttachedClassifier:
+    """A classifier in two parts, which share no weights with the one that was given."""
+
+    encoder: keras.Model
+    """Inputs → features `[n, d]`."""
+    ends: keras.Model
+    """Features → [logits, probs]."""
+    class_names: list[str]
+    features: str = ""
+    """Name of the layer that makes the features; "": they are the input of the last `Dense`."""
+    batch_size: int = 256
+    """Inputs at once."""
+    verbose: int = 0
+    """1: progress bars are shown."""
+
+    @classmethod
+    def take_apart(
+        cls,
+        classifier: keras.Model | str | os.PathLike,
+        features: str = "",
+        names: Sequence[str] = (),
+        example: np.ndarray | None = None,
+    ) -> "AttachedClassifier":
+        """Arguments and errors as of `btcp_tf.attach`."""
+        if isinstance(classifier, str | os.PathLike):
+            classifier = classifiers.load(classifier, "classifier")
+        if has_card(getattr(classifier, "model", classifier)):
+            raise ValueError(
+                "classifier: expected a classifier, received a Judge, which has one already; "
+                "btcp_tf.load reads it from a file"
+            )
+        encoder, head = classifiers.take_apart(classifier, features, example=example)
+        names = class_names(names, head.output.shape[1])
+        return cls(encoder, classifiers.both_ends(head), list(names), features)
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...]:
+        """Shape of one input."""
+        return self.encoder.inputs[0].shape[1:]
+
+    @property
+    def dtype(self) -> str:
+        """Type of the inputs."""
+        return self.encoder.inputs[0].dtype
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether the inputs have a `View`."""
+        return self.dtype != "string" and evidence_layers.is_image(self.input_shape)
+
+    def samples(self, x: Any, y: Any, title: str, like: InputRange | None = None) -> Samples:
+        """Features, logits and, of images, views of labeled samples; see `CheckedInference`."""
+        vectors = self.encoder(self.encoder.input)
+        outputs = [vectors, self.ends(vectors)[0]]
+        if self.sees_images:
+            outputs.append(View()(self.encoder.input))
+        found = self._infer(outputs, x, y, title, like=like, hashed=True)
+        assert found.hashes is not None
+        # Half precision overflows in what is computed of them.
+        seen = Seen(*(output.astype(np.float32) for output in found.outputs))
+        labels = inference.check_labels(found.labels, len(seen.logits), len(self.class_names))
+        return Samples(seen, labels, found.hashes, found.input_range)
+
+    def probs(self, x: Any, title: str) -> np.ndarray:
+        """Probabilities `[n, k]`."""
+        _, probs = self.ends(self.encoder(self.encoder.input))
+        return self._infer(probs, x, None, title).outputs[0]
+
+    def _infer(self, outputs: Any, x: Any, y: Any, title: str, **settings: Any) -> Outputs:
+        infer = CheckedInference(keras.Model(self.encoder.input, outputs), self.batch_size)
+        return infer(x, y, title if self.verbose else "", **settings)
+
+    def check_inputs(self, x: Any, name: str = "x") -> np.ndarray:
+        """Inputs in the classifier's shape and type; ValueError for others."""
+        return inference.check_inputs(x, self.input_shape, self.dtype, name)
+
+    def check_sample(
+        self, sample: Any, known: InputRange | None
+    ) -> tuple[np.ndarray, InputRange | None]:
+        """A few inputs to export with, and the range of the inputs; None: text.
+
+        Args:
+          sample: `[n, ...]`.
+          known: The range that the estimator was fitted on; None: that of the sample counts.
+
+        Raises:
+          ValueError: If the sample is not finite or on another scale.
+        """
+        kind = metrics.array("sample", sample).dtype.kind
+        sample = self.check_inputs(sample, "sample")
+        if self.dtype == "string":
+            return sample, None
+        watch = InputWatch(known, "sample")
+        watch.see(sample, kind)
+        watch.end()
+        if known and (flat := known.flat(sample))[0]:
+            # One that the SavedModel takes alone stands first: it is tried out with it.
+            sample = np.concatenate([sample[~flat], sample[flat]])
+        return sample, known or watch.range
+
+    def take_alike_apart(self, classifier: Any, x: Any) -> "AttachedClassifier":
+        """Takes apart a further classifier for the same inputs and classes, at the layer of the
+        same name.
+
+        Args:
+          classifier: A Keras model, or the path of one.
+          x: Inputs, perhaps a dataset of them, some of which are tried.
+
+        Raises:
+          ValueError: If it has other inputs or another number of classes.
+        """
+        if inference.is_dataset(x):
+            first = next(iter(x), ())
+            x = first[0] if isinstance(first, tuple | list) and first else first
+        example = self.check_inputs(inference.rows_of(x)[:4])
+        other = AttachedClassifier.take_apart(classifier, self.features, example=example)
+        if len(other.class_names) != len(self.class_names):
+            raise ValueError(
+                f"classifier: expected one of {len(self.class_names)} classes, received one of "
+                f"{len(other.class_names)}"
+            )
+        if other.sees_images != self.sees_images:
+            raise ValueError(
+                f"classifier: expected one of inputs {self.input_shape}, received one of "
+                f"{other.input_shape}"
+            )
+        return dataclasses.replace(other, batch_size=self.batch_size, verbose=self.verbose)

@@ -1,0 +1,87 @@
+"""The estimates that can be fitted to a classifier: the residual one, and the paper's (BTCP)."""
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from btcp_tf.attached import held_out
+from btcp_tf.attached.classifier import AttachedClassifier
+from btcp_tf.attached.model import Estimate, residual_formula
+from btcp_tf.core.warning import warn
+from btcp_tf.methods import residual_fit
+from btcp_tf.methods.residual_choice import FEW_ERRORS
+from btcp_tf.training import phases
+from btcp_tf.training.settings import TrainingSettings
+
+
+def fit_residual(
+    classifier: AttachedClassifier,
+    samples: Any,
+    *,
+    reference: Any,
+    folds: Sequence[tuple[Any, ...]],
+    copies: Sequence[Any],
+    ensemble: Sequence[Any],
+    evidence: Sequence[str],
+    seed: int,
+) -> Estimate:
+    """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
+    errors are those of `Judge.fit`."""
+    own = held_out.collect(classifier, samples, reference, copies)
+    held_out.warn_if_poor(own.held_out, classifier.class_names)
+    learned, hashes = own.held_out, dict(own.hashes)
+    if ensemble:
+        versions = [samples[0], *copies]
+        mean = held_out.ensemble_probs(classifier, ensemble, own, versions)
+        learned = dataclasses.replace(learned, ensemble=mean)
+    others = held_out.collect_folds(classifier, folds, own)
+    if others:
+        hashes["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
+    fit, readers, weights, _ = residual_fit.fit_residual(
+        learned,
+        [fold.held_out for fold in others],
+        allowed=evidence,
+        seed=seed,
+        batch_size=classifier.batch_size,
+        verbose=classifier.verbose,
+    )
+    _warn_of_few_errors(fit.errors, fit.samples, "held-out")
+    formula = residual_formula(readers, weights)
+    return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
+
+
+def fit_btcp(
+    classifier: AttachedClassifier, x: Any, y: Any, settings: TrainingSettings
+) -> Estimate:
+    """Trains the paper's estimator; arguments and errors are those of `Judge.fit_btcp`."""
+    samples = classifier.samples(x, y, "training samples")
+    probs = special.softmax(samples.seen.logits, axis=1)
+    with tempfile.TemporaryDirectory() as folder:
+        estimator, facts = phases.fit_estimator(
+            samples.seen.features, probs, samples.labels, settings, Path(folder)
+        )
+    n, errors = len(samples.labels), facts["train_errors"]
+    words = f"BTCP: {errors} errors among {n} samples, gamma {facts['gamma']:.4g}"
+    if facts["collapse"]:
+        warn(facts["collapse"])
+        words += f"; {facts['collapse']}"
+    _warn_of_few_errors(errors, n, "training")
+    fit = {"samples": n, "errors": errors, **facts, "words": words}
+
+    def formula(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
+        return estimator(features)
+
+    return Estimate("btcp", formula, fit, {"fit": samples.hashes}, samples.input_range)
+
+
+def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
+    if errors < FEW_ERRORS:
+        warn(
+            f"the classifier is wrong on {errors} of {samples} {kind} samples; an estimator learns "
+            "little from so few errors"
+        )

@@ -1,0 +1,263 @@
+"""What `Judge.fit` learns from: held-out samples, copies, a reference, folds, an ensemble."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from btcp_tf.attached import inference
+from btcp_tf.attached.classifier import AttachedClassifier, Samples
+from btcp_tf.attached.inference import errors_name, is_dataset
+from btcp_tf.core.warning import warn
+from btcp_tf.data import known
+from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data.known import Overlap, Part
+from btcp_tf.methods.residual_fit import HeldOut, Seen
+from btcp_tf.networks import plausibility
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LearnedFrom:
+    """What an estimator learns from, of one classifier."""
+
+    held_out: HeldOut
+    kept: np.ndarray
+    """Rows of the samples that are in it."""
+    hashes: dict[str, np.ndarray]
+    """Hashes of all samples, by part: "fit", "copies", "reference"."""
+    input_range: InputRange | None
+    """Range of all inputs; None: text."""
+
+
+def collect(
+    classifier: AttachedClassifier,
+    samples: Any,
+    reference: Any,
+    copies: Sequence[Any],
+    like: InputRange | None = None,
+) -> LearnedFrom:
+    """What an estimator learns from the answers of one classifier.
+
+    Args:
+      classifier: Answers the samples.
+      samples: Held-out (inputs, labels), or a dataset.
+      reference: (inputs, labels) that the classifier was trained on, or a dataset; None: none.
+        Held-out samples that are among them are left out, with a warning.
+      copies: Other versions of the held-out inputs.
+      like: The range that inputs are compared with; None: that of the held-out ones.
+
+    Raises:
+      ValueError: See `Judge.fit`.
+    """
+    x, y = _pair(samples)
+    if copies and is_dataset(x):
+        # Shuffled anew, it would come in another order.
+        raise ValueError("copies: expected none beside a dataset, received some")
+    own = classifier.samples(x, y, "held-out samples", like)
+    like = like or own.input_range
+    again = [
+        _copy(classifier, copy, own.labels, f"copies[{number}]", like)
+        for number, copy in enumerate(copies)
+    ]
+    hashes = {"fit": own.hashes}
+    if again:
+        hashes["copies"] = np.concatenate([copy.hashes for copy in again])
+    ranges = [own.input_range, *(copy.input_range for copy in again)]
+    around, kept = None, np.arange(len(own.labels))
+    if reference is not None:
+        trained_on = _reference(classifier, reference, like)
+        around = (trained_on.seen, trained_on.labels)
+        hashes["reference"] = trained_on.hashes
+        ranges.append(trained_on.input_range)
+        parts = {"reference": Part.of(trained_on.hashes)}
+        kept = unknown_rows(known.overlap(own.hashes, parts, parts), "learned from")
+    held_out = HeldOut(
+        _seen_rows(own.seen, kept),
+        own.labels[kept],
+        around,
+        tuple(_seen_rows(copy.seen, kept) for copy in again),
+    )
+    present = [one for one in ranges if one is not None]
+    joined = functools.reduce(InputRange.joined, present) if present else None
+    return LearnedFrom(held_out, kept, hashes, joined)
+
+
+def _copy(
+    classifier: AttachedClassifier, x: Any, labels: np.ndarray, name: str, like: InputRange | None
+) -> Samples:
+    with errors_name(name):
+        if is_dataset(x):
+            raise ValueError("expected an array, received a dataset")
+        if (count := len(inference.rows_of(x))) != len(labels):
+            raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
+        return classifier.samples(x, labels, name, like)
+
+
+def _reference(classifier: AttachedClassifier, reference: Any, like: InputRange | None) -> Samples:
+    with errors_name("reference"):
+        found = classifier.samples(*_pair(reference), "reference samples", like)
+        if (count := len(found.labels)) < 2:
+            raise ValueError(f"expected at least 2 samples, received {count}")
+    return found
+
+
+def _pair(samples: Any) -> tuple[Any, Any]:
+    """(inputs, labels), or a dataset of both, as two arguments."""
+    if not isinstance(samples, tuple | list):
+        return samples, None
+    if len(samples) != 2:
+        raise ValueError(f"expected a pair (inputs, labels), received {len(samples)} parts")
+    return samples[0], samples[1]
+
+
+def _seen_rows(seen: Seen, rows: np.ndarray) -> Seen:
+    columns: list[Any] = [None if column is None else column[rows] for column in seen]
+    return Seen(*columns)
+
+
+def overlap(hashes: np.ndarray, parts: Mapping[str, Part], also: Iterable[str] = ()) -> Overlap:
+    """Which samples an estimator, or its classifier, learned from.
+
+    Args:
+      hashes: Hashes of the samples, uint64 `[n]`.
+      parts: Known samples, by name of the part.
+      also: Parts that are counted in the words, but do not make a sample known.
+    """
+    learned = known.overlap(hashes, parts, ("fit", "copies", "folds", "reference"))
+    more = known.overlap(hashes, parts, also)
+    return Overlap(learned.known, "; ".join(filter(None, (learned.words, more.words))))
+
+
+def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:
+    """Rows of the samples that are not known, with a warning that says how many are.
+
+    Args:
+      overlap: Which samples are known.
+      done: What is done with the others, for the warning.
+
+    Raises:
+      ValueError: If none is left.
+    """
+    rest = np.flatnonzero(~overlap.known)
+    if not len(rest):
+        raise ValueError(
+            f"x: expected samples that have not been seen, received: {overlap.words}; on those "
+            "classifier and u look better than they are: give fresh samples"
+        )
+    if overlap.words:
+        left_out = len(overlap.known) - len(rest)
+        warn(f"x: {overlap.words}" + (f"; left out, {len(rest)} are {done}" if left_out else ""))
+    return rest
+
+
+def collect_folds(
+    classifier: AttachedClassifier, folds: Sequence[tuple[Any, ...]], own: LearnedFrom
+) -> list[LearnedFrom]:
+    """What an estimator learns from further classifiers.
+
+    Args:
+      classifier: The one that the estimator is for.
+      folds: See `Judge.fit`.
+      own: What is learned from its own answers; inputs of folds are compared with its range, and
+        samples that stand in both are a warning.
+    """
+    found = []
+    for number, (fold, samples, reference, *copies) in enumerate(folds):
+        with errors_name(f"folds[{number}]"):
+            x = samples[0] if isinstance(samples, tuple | list) and samples else samples
+            other = classifier.take_alike_apart(fold, x)
+            again = copies[0] if copies else ()
+            found.append(collect(other, samples, reference, again, own.input_range))
+    if found:
+        hashes = np.concatenate([fold.hashes["fit"] for fold in found])
+        parts = {"folds": Part.of(hashes)}
+        if words := known.overlap(own.hashes["fit"], parts, parts).words:
+            warn(f"x: {words}")
+    return found
+
+
+def ensemble_probs(
+    classifier: AttachedClassifier,
+    members: Sequence[Any],
+    own: LearnedFrom,
+    versions: Sequence[Any],
+) -> tuple[np.ndarray, ...]:
+    """Mean probabilities `[n, k]` of the classifier and the members, for each version of x.
+
+    Args:
+      classifier: The one that the estimator is for.
+      members: Further classifiers.
+      own: What is learned from the classifier's own answers.
+      versions: x, then its copies.
+    """
+    held_out = own.held_out
+    totals = [special.softmax(seen.logits, axis=1) for seen in (held_out.seen, *held_out.copies)]
+    for number, member in enumerate(members):
+        with errors_name(f"ensemble[{number}]"):
+            other = classifier.take_alike_apart(member, versions[0])
+            for total, x in zip(totals, versions, strict=True):
+                total += other.probs(x, f"ensemble[{number}]")[own.kept]
+    return tuple(total / (1 + len(members)) for total in totals)
+
+
+def warn_if_poor(held_out: HeldOut, class_names: Sequence[str]) -> None:
+    """Warns of a classifier that knows no more than how frequent the classes are, and of labels of
+    one class alone, from which nobody could tell."""
+    present = np.unique(held_out.labels)
+    if len(present) == 1 < len(held_out.labels):
+        warn(
+            f"y: expected labels of several classes, received {len(held_out.labels):,} of "
+            f"{class_names[present[0]]!r} alone: what is learned from them holds for no other class"
+        )
+    found = plausibility.examine(held_out.seen.logits, held_out.labels, class_names)
+    if found.words:
+        warn(
+            f"the classifier is {found.words}; suspects are the scale of x (pixels from 0 to "
+            "1, say, where it was trained on 0 to 255), the order of the color channels, and "
+            "that of the classes in y"
+        )
+
+
+def check_list(name: str, value: Any, of: str) -> None:
+    """ValueError unless an argument is a list."""
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"{name}: expected a list of {of}, received {type(value).__name__}")
+
+
+def check_folds(folds: Any, reference: Any, copies: Any) -> None:
+    """ValueError unless the argument `folds` of `Judge.fit` is well formed."""
+    form = "folds: expected (classifier, held-out samples, reference), perhaps copies, received"
+    if not isinstance(folds, tuple | list):
+        raise ValueError(f"{form} {type(folds).__name__}")
+    for number, fold in enumerate(folds):
+        if not isinstance(fold, tuple | list) or len(fold) not in (3, 4):
+            parts = f" of {len(fold)}" if isinstance(fold, tuple | list) else ""
+            raise ValueError(f"{form} {type(fold).__name__}{parts}")
+        if (fold[2] is None) != (reference is None):
+            wanted, received = ("none", "one") if reference is None else ("one", "none")
+            raise ValueError(
+                f"folds[{number}]: expected {wanted} for a reference, as beside x, received "
+                f"{received}"
+            )
+        again = fold[3] if len(fold) == 4 else ()
+        check_list(f"folds[{number}]: copies", again, "arrays")
+        if len(again) != len(copies):
+            raise ValueError(
+                f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(again)}"
+            )
+
+
+def check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:
+    """ValueError unless the argument `ensemble` of `Judge.fit` goes with the others."""
+    check_list("ensemble", ensemble, "classifiers")
+    if ensemble and folds:
+        raise ValueError(
+            "ensemble: expected none beside folds, whose held-out samples it was trained on, "
+            "received one"
+        )
+    if ensemble and is_dataset(x):
+        # Shuffled anew, it would come in another order.
+        raise ValueError("ensemble: expected none beside a dataset, received one")

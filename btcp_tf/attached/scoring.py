@@ -1,0 +1,79 @@
+"""What a model of `model.join` answers: predictions, u, and u of MCP."""
+
+import functools
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from scipy import special
+
+from btcp_tf.attached.inference import CheckedInference, check_labels
+from btcp_tf.data.input_checks import InputRange
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.networks import models
+
+
+class Scored(NamedTuple):
+    """Answers to n inputs, and what else is known of these."""
+
+    probs: np.ndarray
+    """`[n, k]`."""
+    uncertainty: np.ndarray
+    """u, float64 `[n]` in [0, 1]."""
+    mcp: np.ndarray
+    """u of MCP, float64 `[n]`."""
+    labels: Any
+    """See `inference.Outputs`."""
+    hashes: np.ndarray | None
+    """See `inference.Outputs`."""
+    input_range: InputRange | None
+    """See `inference.Outputs`."""
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The most probable class, int64 `[n]`."""
+        return self.probs.argmax(axis=1)
+
+    def true_classes(self) -> np.ndarray:
+        """The labels, checked, int64 `[n]`."""
+        return check_labels(self.labels, *self.probs.shape)
+
+    def predictions(self, method: str, rows: Any = slice(None)) -> Predictions:
+        """Some of the answers, with u of a method and, beside it, of "mcp"."""
+        columns = {"mcp": self.mcp[rows], method: self.uncertainty[rows]}
+        labels = self.true_classes()[rows]
+        return Predictions(labels, self.probs[rows], self.predicted[rows], columns)
+
+
+class Scoring:
+    """Scores inputs.
+
+    Args:
+      model: From `model.join`.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._inferences: dict[int, CheckedInference] = {}
+
+    def __call__(
+        self, x: Any, y: Any, batch_size: int, *, like: InputRange | None, hashed: bool = False
+    ) -> Scored:
+        """Scores inputs; arguments and errors as of `CheckedInference`."""
+        served = self._served
+        name = "logit" if "logit" in served.output else "uncertainty"
+        if batch_size not in self._inferences:
+            # Traced once: it takes seconds for a large network.
+            ends = [served.output["probs"], served.output[name]]
+            model = keras.Model(served.input, [*ends, served.get_layer("mcp_logit").output])
+            self._inferences[batch_size] = CheckedInference(model, batch_size)
+        found = self._inferences[batch_size](x, y, like=like, hashed=hashed)
+        probs, u, z = found.outputs
+        mcp = special.expit(z[:, 0].astype(np.float64))
+        return Scored(probs, models.uncertainty_of({name: u}), mcp, *found[1:])
+
+    @functools.cached_property
+    def _served(self) -> keras.Model:
+        """The model as it is exported: with logit(u), if u is made of one. Its few weights are
+        copied now and not when the model is made, which may get others before it is used."""
+        return models.with_logit(self._model)

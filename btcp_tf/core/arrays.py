@@ -1,0 +1,176 @@
+"""Arrays in npy and npz files: read whole, or a few rows at a time where memory is too small."""
+
+import contextlib
+import dataclasses
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from btcp_tf.core import wording
+
+
+def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
+    """Reads all arrays of an npz file into memory.
+
+    Args:
+      path: The file.
+      file: How errors begin; "": with the path.
+
+    Returns:
+      Name -> array, of any shape and type but Python objects.
+
+    Raises:
+      OSError: If the file cannot be opened.
+      ValueError: If it is no npz file, is damaged, or holds something else than arrays.
+    """
+    with open(path, "rb") as stream, _readable(file or os.fspath(path), "an npz file"):
+        # numpy.load takes whatever is no zip archive for an npy file or for pickled objects.
+        if not zipfile.is_zipfile(stream):
+            raise ValueError("it is no zip archive, or is cut off")
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        # NumPy returns what is no array as bytes.
+        if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{others[0]!r} is no array")
+    return arrays
+
+
+def array_names(path: str | os.PathLike) -> list[str]:
+    """Names of the arrays in an npz file; errors as of `read_npz`."""
+    with (
+        open(path, "rb") as stream,
+        _readable(os.fspath(path), "an npz file"),
+        zipfile.ZipFile(stream) as archive,
+    ):
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredArray:
+    """An array of numbers in a file, `[n, ...]`, of which a few rows are in memory at a time.
+
+    One way for both kinds of files: `numpy.load(mmap_mode=)` maps no array of an npz file, and the
+    process is killed (SIGBUS) where an npy file is cut off while it is mapped.
+    """
+
+    path: Path
+    key: str
+    """Its name in an npz file; "" for an npy file, which holds one array."""
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+    """Bytes before the first entry."""
+    checksum: str
+    """Differs where the content does: size and check sum, or time of change of an npy file."""
+
+    @property
+    def name(self) -> str:
+        """What the array is called: in its npz file, or as the npy file."""
+        return self.key or self.path.stem
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def batches(self, start: int, size: int) -> Iterator[np.ndarray]:
+        """Rows from `start` on, at most `size` in each array; compressed files are read from 0 on.
+
+        Raises:
+          ValueError: If the file is damaged.
+        """
+        row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        with self._readable(), _opened(self.path, self.key) as stream:
+            stream.seek(self.start + start * row_bytes)
+            for first in range(start, len(self), size):
+                rows = min(size, len(self) - first)
+                content = stream.read(rows * row_bytes)
+                if len(content) < rows * row_bytes:
+                    raise EOFError(f"it ends in row {first + len(content) // row_bytes}")
+                yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
+
+    def verify(self) -> None:
+        """Raises a ValueError unless the content fits the check sum that its npz file has of it."""
+        if self.key:
+            with self._readable(), _opened(self.path, self.key) as stream:
+                while stream.read(2**20):
+                    pass
+
+    def _readable(self) -> contextlib.AbstractContextManager[None]:
+        return _readable(str(self.path), f"the whole array {self.name}")
+
+
+def stored_array(path: Path, key: str = "") -> StoredArray:
+    """Finds an array of numbers in a file, without reading its content.
+
+    Args:
+      path: An npz file, or an npy file where there is no key.
+      key: Name of the array in an npz file.
+
+    Raises:
+      OSError: If the file cannot be opened.
+      ValueError: If the array is damaged, empty, in Fortran order, or not of numbers.
+    """
+    with _readable(str(path), f"the whole array {key or path.stem}"):
+        with _opened(path, key) as stream:
+            shape, fortran, dtype = _header(stream)
+            start = stream.tell()
+        if key:
+            with zipfile.ZipFile(path) as archive:
+                info = archive.getinfo(f"{key}.npy")
+            total, mark = info.file_size, f"{info.CRC:08x}"
+        else:
+            stat = path.stat()
+            total, mark = stat.st_size, f"{stat.st_mtime_ns}"
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if not dtype.hasobject and total - start != size:
+            raise ValueError(f"{total - start:,} bytes in place of {size:,}")
+    where = f"{path}: {key or path.name}: expected"
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{where} numbers, received dtype {dtype}")
+    if not shape or not all(shape):
+        raise ValueError(f"{where} shape [n, ...] with at least one input, received {shape}")
+    if fortran and sum(size > 1 for size in shape) > 1:
+        raise ValueError(
+            f"{where} an array in C order, of which a row can be read alone, received one in "
+            "Fortran order; numpy.ascontiguousarray makes it one"
+        )
+    return StoredArray(path, key, dtype, shape, start, f"{total} {mark}")
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether in Fortran order, and type of the npy data that a stream begins with."""
+    readers: dict[tuple[int, int], Callable[[IO[bytes]], tuple]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    version = np.lib.format.read_magic(stream)
+    if version not in readers:
+        raise ValueError(f"a file of version {version}")
+    return readers[version](stream)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, key: str) -> Iterator[IO[bytes]]:
+    with contextlib.ExitStack() as stack:
+        if key:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            yield stack.enter_context(archive.open(f"{key}.npy"))
+        else:
+            yield stack.enter_context(open(path, "rb"))
+
+
+@contextlib.contextmanager
+def _readable(file: str, expected: str) -> Iterator[None]:
+    """Turns whatever a damaged file raises, which can be nearly anything, into one ValueError."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{file}: expected {expected}, received what cannot be read ({wording.one_line(error)})"
+        ) from error

@@ -1,0 +1,286 @@
+"""Sentences about what `btcp_tf.monitor` finds: verdicts, notes and what to do next."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from btcp_tf.core.wording import p_text, percent_text
+from btcp_tf.decisions.assumptions import MIN_ROWS, Assumption
+from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
+from btcp_tf.decisions.scores import Baseline, Scores
+from btcp_tf.evaluation import tabular
+from btcp_tf.thresholds import Threshold
+
+_PSI_SIZES = ((0.1, "small"), (0.25, "moderate"), (math.inf, "large"))
+"""Customary limits of the population stability index."""
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """The verdict about the data, and what it rests on."""
+    n, m = assumption.rows
+    if assumption.ks is None or assumption.psi is None:
+        return (
+            f"{MIN_ROWS} rows are needed on either side to speak of a change, and there "
+            f"are {n:,} of the calibration set and {m:,} now."
+        )
+    together = (
+        f"{len(assumption.checks)} checks, false alarm at most {assumption.alpha:.4g} for all "
+        f"together (Holm); {n:,} rows then, {m:,} now"
+    )
+    changed = [check.title.split(":")[0] for check in assumption.checks if check.found]
+    if not changed:
+        return (
+            "Nothing speaks against the scores being drawn as the calibration set was "
+            f"({together}). That is no proof: with so many rows, a distance of up to "
+            f"{assumption.ks.high:.2f} between the distributions of u is not ruled out."
+        )
+    size = next(word for limit, word in _PSI_SIZES if assumption.psi.value < limit)
+    return (
+        "The scores are not drawn as the calibration set was: chance does not explain the change "
+        f"in {', '.join(dict.fromkeys(changed))} ({together}). By the customary limits of the PSI "
+        f"the change of u is {size}. The promise about accepted answers is for data like the "
+        "calibration set's."
+    )
+
+
+def promise_text(
+    promise: Promise, threshold: Threshold | None, scores: Scores, delta: float
+) -> str:
+    """The verdict about the promise, and what it rests on."""
+    if not promise.labeled:
+        return "There are no labels."
+    if threshold is None:
+        return "There is no threshold."
+    if threshold.tau is None:
+        return "There is a threshold that accepts nothing."
+    if not promise.accepted or promise.interval is None:
+        return f"None of the {promise.labeled:,} answers with a label was accepted."
+    share = percent_text(promise.errors / promise.accepted, promise.interval)
+    observed = (
+        f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong, "
+        f"{share}"
+    )
+    if promise.limit is None:
+        return f"Nothing was promised. {observed}."
+    if promise.test == FIXED_SAMPLE:
+        return f"{observed}; {_sample_text(promise, delta)}"
+    if promise.verdict == "broken":
+        return f"{_break_text(promise, scores, delta)} Altogether {observed}."
+    return f"{observed}; {_stream_text(promise, delta)}"
+
+
+def _limit_text(promise: Promise) -> str:
+    assert promise.limit is not None
+    return f"{100 * promise.limit:.4g} %"
+
+
+def _sample_text(promise: Promise, delta: float) -> str:
+    """The result of the test for one look."""
+    assert promise.p_value is not None
+    rate = _limit_text(promise)
+    if promise.verdict == "broken":
+        return (
+            f"that at most {rate} are is refuted (exact binomial test, p "
+            f"{p_text(promise.p_value)}, false alarm at most {delta:.4g} for one look)."
+        )
+    level = f"(exact binomial test, level {1 - delta:.4g}, for one look)."
+    if promise.verdict == "kept":
+        return f"that the rate is at most {rate} is shown {level}"
+    return f"so many labels neither refute nor show that at most {rate} are {level}"
+
+
+def _stream_text(promise: Promise, delta: float) -> str:
+    """The result of a test in the order of labels that has not shown the promise broken."""
+    assert promise.limit is not None and promise.interval is not None
+    rate = _limit_text(promise)
+    if promise.verdict == "kept":
+        return (
+            f"that the rate is at most {rate} is shown (at level {1 - delta:.4g}, at whatever time "
+            "one looks)."
+        )
+    text = (
+        f"so many labels neither refute nor show that at most {rate} are, at whatever time one "
+        "looks."
+    )
+    if promise.interval[0] > promise.limit:
+        return (
+            f"{text} A single look at these rows would refute it: the interval is for that. More "
+            "labels will tell."
+        )
+    return f"{text} (The interval is for a single look.)"
+
+
+def _break_text(promise: Promise, scores: Scores, delta: float) -> str:
+    """Where a test in the order of labels has shown the promise broken."""
+    assert promise.broken_at is not None and promise.row is not None
+    assert promise.since is not None and promise.since_row is not None
+    return (
+        f"That at most {_limit_text(promise)} of the accepted answers are wrong is refuted at "
+        f"accepted answer {promise.broken_at:,} with a label, {scores.row_name(promise.row)} "
+        f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). The "
+        f"errors are densest from accepted answer {promise.since:,} on, "
+        f"{scores.row_name(promise.since_row)}: {promise.errors_since:,} wrong of "
+        f"{promise.broken_at - promise.since + 1:,} up to here."
+    )
+
+
+def next_steps(threshold: Threshold | None, promise: Promise, *, changed: bool) -> Iterator[str]:
+    """What to do, a sentence each, the most urgent first; `changed` says whether the data has."""
+    new_threshold = (
+        "label a random sample of recent answers and choose the threshold on it: python -m "
+        "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
+    )
+    again = "To look again as labels come, add them at the end and name --ordered."
+    if promise.test == SEQUENTIAL:
+        again = "Look again with more labels as often as you like."
+    if promise.verdict == "broken":
+        yield "Do not act on accepted answers without a check until there is a new threshold."
+        yield f"Then {new_threshold}."
+    elif threshold is None:
+        yield "Name the threshold with --tau, and the error rate to test with --risk."
+    elif threshold.tau is None or promise.limit is None:
+        what = "accepts nothing" if threshold.tau is None else "promises nothing"
+        yield (
+            f"The threshold {what}: choose one that promises an error rate, with python -m "
+            "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT"
+            + ("." if threshold.tau is None else ", or test a limit of your own with --risk.")
+        )
+    elif promise.verdict == "kept" and changed:
+        yield (
+            "Accepted answers are still right often enough, but what comes in has changed: "
+            f"{new_threshold}."
+        )
+    elif promise.verdict == "kept":
+        yield f"Nothing needs to be done. {again}"
+    elif promise.verdict == "open":
+        yield f"Label more accepted answers, drawn at random. {again}"
+    elif changed:
+        yield f"The promise is for other data: {new_threshold}."
+    else:
+        yield (
+            "Label a random sample of accepted answers, and look again with --labels: without "
+            "labels nobody can tell whether the promise is kept."
+        )
+
+
+def look_notes(promise: Promise, earlier_looks: int, delta: float) -> Iterator[str]:
+    """What follows from earlier looks at other rows or limits in the same output folder."""
+    if promise.test == FIXED_SAMPLE and earlier_looks:
+        alarm = min(1.0, (earlier_looks + 1) * delta)
+        yield (
+            "Looks at other rows or limits before this one, in the same output folder: "
+            f"{earlier_looks:,}. The test of a fixed sample is for one look; that any of "
+            f"{earlier_looks + 1:,} is a false alarm has a probability of up to {alarm:.4g}. With "
+            "--ordered or --time_column one may look as often as one likes."
+        )
+
+
+def order_notes(promise: Promise, sorting: Sorting | None) -> Iterator[str]:
+    """What a test in the order of labels is worth where the rows look sorted."""
+    if promise.test != SEQUENTIAL or sorting is None:
+        return
+    effect = (
+        "It counts each answer on its own, so a block of a difficult class can break the promise "
+        "although all rows together keep it."
+    )
+    if sorting.column == "right and wrong":
+        effect = (
+            "If labels came in this order, the model failed all at once; if somebody sorted the "
+            "rows, the verdict means nothing: look without --ordered or --time_column at all rows "
+            "together."
+        )
+    yield f"In the order that is stated the test sees {sorting}. {effect}"
+
+
+def range_notes(*files: Baseline | Scores) -> Iterator[str]:
+    """Files whose u leaves [0, 1]."""
+    for file in files:
+        u = file.uncertainty
+        outside = (u < 0) | (u > 1)
+        if outside.any():
+            row = int(outside.argmax())
+            yield (
+                f"{file.name}: {int(outside.sum()):,} of {len(u):,} values of {file.column} lie "
+                f"outside of 0 to 1, the first of them {u[row]:.6g}. They are compared as they "
+                "are, as those of an unbounded score; where u was meant, they are wrong."
+            )
+
+
+def score_notes(
+    scores: Scores, threshold: Threshold | None, uncertainty: np.ndarray
+) -> Iterator[str]:
+    """Inputs without an answer, and decisions in the file that differ from u < tau."""
+    if scores.problems:
+        yield (
+            f"{len(scores.problems):,} of {len(scores.problems) + len(uncertainty):,} inputs have "
+            f"no answer and are left out, the first of them {tabular.shown(scores.problems[0])}."
+        )
+    if threshold is None:
+        return
+    tau = threshold.tau
+    if scores.accept is not None:
+        differ = _differing(scores.accept, uncertainty, tau)
+        if differ.any():
+            yield (
+                "The scores' own column accept differs from u < tau (tau "
+                f"{'none' if tau is None else f'{tau:.6g}'}) in {int(differ.sum()):,} of "
+                f"{len(differ):,} rows, the first being {scores.row_name(int(differ.argmax()))}: "
+                "they were made with another threshold or another model. Here u < tau counts."
+            )
+    if tau is None:
+        yield "The threshold accepts nothing: no tau kept the promise on the calibration set."
+
+
+def _differing(accept: np.ndarray, u: np.ndarray, tau: float | None) -> np.ndarray:
+    if tau is None:
+        return accept
+    # u and tau may have been rounded on the way into a file.
+    return (accept != (u < tau)) & (np.abs(u - tau) > 1e-6 * max(1, abs(tau)))
+
+
+def label_notes(
+    scores: Scores,
+    threshold: Threshold | None,
+    answers: LabeledAnswers | None,
+    promise: Promise,
+    accepted: int,
+) -> Iterator[str]:
+    """What labels can show; `accepted` is how many of all answers are accepted."""
+    if answers is None or not promise.labeled:
+        yield (
+            "There are no labels. Where the errors of accepted answers rise and neither u nor the "
+            "predicted classes change, nothing here can tell."
+        )
+        return
+    if threshold is None or threshold.tau is None:
+        return
+    if promise.accepted:
+        yield (
+            f"{promise.accepted:,} of {accepted:,} accepted answers have a label. What they say "
+            "holds for all of them only if it does not depend on the answer which ones got one, as "
+            "in a random sample."
+        )
+    elif accepted:
+        yield f"None of the {accepted:,} accepted answers has a label: nothing tests the promise."
+    else:
+        yield "No answer was accepted: there is nothing that the promise would be about."
+    if scores.inputs is not None:
+        names = [scores.inputs[row] for row in answers.rows[answers.accepted]]
+        if again := len(names) - len(set(names)):
+            yield (
+                f"{again:,} of {len(names):,} accepted answers with a label answer an input once "
+                "more. Each counts, but the test takes answers to be independent: answer each "
+                "input once."
+            )
+    if rest := promise.labeled - promise.accepted:
+        yield (
+            f"{rest:,} labels belong to answers that were not accepted; the promise is not about "
+            "those, and they are left out."
+        )
+    if threshold.target is not None and threshold.delta is not None:
+        yield (
+            "When tau was chosen, a promise that does not hold was allowed with probability "
+            f"{threshold.delta:.4g}: it can be broken without any change of the data."
+        )

@@ -1,0 +1,88 @@
+"""What a reader must know before believing a run's figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from btcp_tf.data.catalog import DATASETS
+from btcp_tf.evaluation.keys import CALIBRATION, CLASSIFIER, TEST, VALIDATION, ImageSet
+from btcp_tf.experiment.values import AllPredictions
+from btcp_tf.methods.registry import METHODS
+from btcp_tf.methods.residual_choice import FEW_ERRORS
+
+if TYPE_CHECKING:
+    from btcp_tf.training.phases import Stage
+
+
+def of_classifier(path: str, predictions: AllPredictions, pixels: str) -> str:
+    """The note on a classifier that was trained elsewhere.
+
+    Args:
+      path: Its file.
+      predictions: Of the validation, calibration and test set.
+      pixels: The note of `prepare.choose_pixels`.
+    """
+    accuracy = [
+        f"{1.0 - predictions[image_set, CLASSIFIER].is_error.mean():.2%} of the {image_set} images"
+        for image_set in (VALIDATION, CALIBRATION, TEST)
+    ]
+    return (
+        f"the classifier is {path}, not trained here: right on {', '.join(accuracy)}{pixels}. "
+        "Validation and calibration images that it was trained on make what is chosen on them "
+        "look better than it is."
+    )
+
+
+def of_others(
+    ood: Sequence[str], others: Mapping[ImageSet, np.ndarray], test_images: np.ndarray
+) -> list[str]:
+    """Notes on OOD sets that are not whole, and on corruptions that change nothing.
+
+    Args:
+      ood: The setting of that name.
+      others: From `prepare.load_others`.
+      test_images: `[n, ...]`.
+    """
+    notes = []
+    for path in ood:
+        count = len(others[ImageSet("ood", Path(path).stem)])
+        whole = DATASETS.get(path)
+        if whole and count != whole.expected_test:
+            notes.append(
+                f"OOD set {path}: part or stand-in: {count:,} of {whole.expected_test:,} images"
+            )
+    same = [name for name, images in others.items() if np.array_equal(images, test_images)]
+    return notes + [f"{name}: leaves every test image as it is, so small are they" for name in same]
+
+
+def of_taus(methods: Iterable[str], taus: Mapping[str, float], tau: float) -> list[str]:
+    """Notes on methods for which `decide.choose_taus` found no tau; theirs is the run's."""
+    return [
+        f"{name}: no threshold could be chosen, as the validation answers are all correct or all "
+        f"wrong; tau stays {tau:g}"
+        for name in methods
+        if METHODS[name].column_of and name not in taus
+    ]
+
+
+def of_training(stages: Iterable["Stage"]) -> list[str]:
+    """Notes on stages that failed, whose gamma was capped, or that saw few errors."""
+    notes = []
+    for stage in stages:
+        facts = stage.facts
+        if stage.collapse:
+            notes.append(f"{stage.name}: {stage.collapse}")
+        uncapped = facts.get("gamma_uncapped", 0.0)
+        if uncapped > facts.get("gamma", 0.0):
+            notes.append(
+                f"{stage.name}: gamma = 1 / (12 var(U)) is {uncapped:.4g}, capped at "
+                f"{facts['gamma']:g} (gamma_max)"
+            )
+        if facts.get("train_errors", FEW_ERRORS) < FEW_ERRORS:
+            notes.append(
+                f"{stage.name}: the classifier is wrong on only {facts['train_errors']} "
+                "training images; an estimator learns little from so few errors"
+            )
+    return notes

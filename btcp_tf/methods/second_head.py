@@ -1,0 +1,95 @@
+"""A second head on the features of a classifier, or on the `View` of its images."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+from btcp_tf.networks import evidence_layers
+from btcp_tf.networks.evidence_layers import HeadEvidence
+
+_SMOOTHING = 0.1
+
+_BATCH = 256
+
+_STEPS = 2400
+
+_MOST_PASSES = 100
+
+
+def train_head(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    seed: int,
+    name: str = "head",
+    faint: float = 0.0,
+) -> HeadEvidence:
+    """Trains a second head on training samples of a classifier.
+
+    Dropout and smoothed labels keep it from knowing the samples by heart.
+
+    Args:
+      vectors: Features `[n, d]`; or views `[n, v + 1]`.
+      labels: True classes, `[n]`.
+      classes: Number of classes, k.
+      seed: Seed of weights, dropout and order.
+      name: Name of the layer: "head", or "image_head" for views.
+      faint: For views, see `evidence_layers.faded`.
+    """
+    points = evidence_layers.as_points(vectors, faint)
+    head = HeadEvidence(points.shape[1], classes, faint=faint, name=name)
+    mean, scale = evidence_layers.standard(points) if name == "image_head" else _standard(points)
+    # Seeds of its own: the caller's random numbers stay what they were.
+    first, second = (keras.initializers.GlorotUniform(seed + n) for n in range(2))
+    model = keras.Sequential(
+        [
+            keras.Input((points.shape[1],)),
+            layers.Dense(head.hidden, "relu", kernel_initializer=first, dtype="float32"),
+            layers.Dropout(0.5, seed=seed, dtype="float32"),
+            layers.Dense(classes, kernel_initializer=second, dtype="float32"),
+        ]
+    )
+    batches = _batches((points - mean) * scale, labels, seed)
+    steps = int(batches.cardinality())
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
+        _smoothed_cross_entropy,
+        jit_compile=False,
+        steps_per_execution=min(50, steps),
+    )
+    model.fit(batches, verbose=0, shuffle=False)
+    head.set_weights([mean, scale, *model.get_weights()])
+    return head
+
+
+def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale `[d]` that standardize features."""
+    mean, spread = points.mean(axis=0), points.std(axis=0)
+    # A column of rounding errors is a constant; elsewhere it may be none.
+    varies = spread > 1e-5 * np.abs(points).max(axis=0)
+    return mean, np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
+
+
+def _batches(points: np.ndarray, labels: np.ndarray, seed: int) -> tf.data.Dataset:
+    """Many passes over the samples, as one epoch: with few samples the pauses between epochs would
+    take longest."""
+    n = len(points)
+    batch = min(_BATCH, n)
+    passes = min(_MOST_PASSES, -(-_STEPS * batch // n))
+    random = np.random.default_rng(seed)
+    order = np.concatenate([random.permutation(n) for _ in range(passes)])
+    x, y = tf.constant(points, tf.float32), tf.constant(labels, tf.int64)
+    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch, drop_remainder=True)
+    batches = batches.map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
+    options = tf.data.Options()
+    options.autotune.enabled = False  # It can stall `fit` for seconds.
+    return batches.with_options(options)
+
+
+def _smoothed_cross_entropy(labels: Any, logits: Any) -> Any:
+    log_probs = ops.log_softmax(logits, axis=1)
+    of_label = ops.take_along_axis(log_probs, ops.cast(labels, "int32")[:, None], axis=1)[:, 0]
+    return -((1.0 - _SMOOTHING) * of_label + _SMOOTHING * ops.mean(log_probs, axis=1))

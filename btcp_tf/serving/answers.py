@@ -1,0 +1,161 @@
+"""The inputs and answers of a model server, checked; pure functions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from btcp_tf.serving import transport
+from btcp_tf.serving.transport import DTYPES, Signature, Spec
+
+ANSWERS = {
+    "predicted": np.dtype(np.int64),
+    "class_name": np.dtype(np.str_),
+    "probs": np.dtype(np.float32),
+    "uncertainty": np.dtype(np.float32),
+    "accept": np.dtype(np.bool_),
+}
+"""Name and type of each part of an answer: `[n]`, `probs` `[n, k]`."""
+
+# How far above 1 rounding may take a probability, as `evaluation` has it.
+_ROUNDING = 1e-3
+
+
+def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarray:
+    """Images in the type of a signature's input.
+
+    Args:
+      images: `[n, ...]`.
+      name: The input's name, for errors.
+      spec: Type and shape of the input; None where the server does not say.
+
+    Raises:
+      ValueError: If they are not finite numbers of that kind and shape.
+    """
+    try:
+        array = np.asarray(images)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected images of one shape, received {error}") from None
+    if array.dtype.kind not in "buif" or not array.ndim:
+        raise ValueError(
+            f"{name}: expected numbers [n, ...], received {array.dtype} {list(array.shape)}"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = int(np.argwhere(~np.isfinite(array))[0][0])
+        raise ValueError(f"{name}: expected finite numbers, received NaN or infinity in row {row}")
+    if spec is None:
+        return array
+    wanted = _spec_text(spec)
+    if spec.dtype not in DTYPES.values():
+        raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
+    if spec.dtype == "string":
+        raise ValueError(f"{name}: expected files ({wanted}), received {array.dtype}")
+    if spec.shape is not None and (
+        len(spec.shape) != array.ndim
+        or any(want not in (None, got) for want, got in zip(spec.shape, array.shape, strict=True))
+    ):
+        raise ValueError(f"{name}: expected {wanted}, received {array.dtype} {list(array.shape)}")
+    if array.dtype == spec.dtype:
+        return array
+    dtype = np.dtype("float32" if spec.dtype == "bfloat16" else spec.dtype)
+    whole = array.dtype.kind in "ui" and dtype.kind in "ui"
+    if not whole and not (array.dtype.kind == dtype.kind == "f"):
+        raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if whole and not (converted == array).all():
+        limits = np.iinfo(dtype)
+        raise ValueError(
+            f"{name}: expected {wanted}, from {limits.min} to {limits.max}, received numbers from "
+            f"{array.min()} to {array.max()}"
+        )
+    if not whole and not np.isfinite(converted).all():
+        raise ValueError(f"{name}: expected {wanted}, received numbers beyond it")
+    return converted
+
+
+def _spec_text(spec: Spec) -> str:
+    if spec.shape is None:
+        return spec.dtype
+    dims = ["n" if size is None else str(size) for size in spec.shape]
+    return f"{spec.dtype} [{', '.join(dims)}]"
+
+
+def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict[str, np.ndarray]:
+    """Outputs of a request as answers.
+
+    Args:
+      outputs: Arrays or lists by name.
+      rows: Their rows in the whole call.
+      where: How errors name the server.
+
+    Returns:
+      `ANSWERS`, in their types.
+
+    Raises:
+      RuntimeError: If one is missing, of another type or shape, or out of range.
+    """
+    if not ANSWERS.keys() <= outputs.keys():
+        received = ", ".join(filter(None, outputs)) or "one without a name"
+        raise transport.unexpected(where, f"the answers {', '.join(ANSWERS)}", received)
+    columns = {key: _column(key, outputs[key], len(rows), where) for key in ANSWERS}
+    limits = {"predicted": columns["probs"].shape[1] - 1, "probs": 1, "uncertainty": 1}
+    for key, most in limits.items():
+        value = columns[key].T  # rows last, as in `accept`
+        good = (value >= 0) & (value <= most + (_ROUNDING if key == "probs" else 0))
+        # A model of floats that overflows has no answer, and must not accept one.
+        good |= np.isnan(value) & ~columns["accept"]
+        if not good.all():
+            place = tuple(np.argwhere(~good)[0])
+            wanted = f"{key} from 0 to {most}"
+            if value.dtype.kind == "f":
+                wanted += ", or NaN where accept is false"
+            raise transport.unexpected(where, wanted, f"{value[place]:g} in row {rows[place[-1]]}")
+    return columns
+
+
+def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
+    """An output in its type and shape."""
+    dtype = ANSWERS[key]
+    try:
+        # Text as it comes: NumPy would make text of other things beside it.
+        found = np.asarray(value, object if dtype.kind == "U" else None)
+    except (OverflowError, ValueError):
+        found = np.empty((), object)
+    if dtype.kind == "U":
+        texts = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in found.flat]
+        if all(isinstance(text, str) for text in texts):
+            found = np.array(texts, np.str_).reshape(found.shape)
+    kinds = {"i": "iu", "U": "U", "f": "fiu", "b": "b"}[dtype.kind]
+    if (
+        found.dtype.kind not in kinds
+        or found.ndim != (2 if key == "probs" else 1)
+        or len(found) != n
+    ):
+        kind = "str" if dtype.kind == "U" else dtype.name
+        shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
+        raise transport.unexpected(
+            where, f"{key} {kind} {shape}", f"{found.dtype} {list(found.shape)}"
+        )
+    with np.errstate(over="ignore"):
+        return found if dtype.kind == "U" else found.astype(dtype)
+
+
+def no_answers(signature: Signature | None) -> dict[str, np.ndarray]:
+    """Answers to no input, `probs` `[0, k]`; k is 0 where the signature does not say."""
+    probs = signature.outputs.get("probs") if signature else None
+    classes = (probs.shape[-1] or 0) if probs and probs.shape else 0
+    shapes = {"probs": (0, classes)}
+    return {name: np.empty(shapes.get(name, 0), dtype) for name, dtype in ANSWERS.items()}
+
+
+def joined_answers(parts: list[dict[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
+    """Answers of all requests of a call; RuntimeError if they differ in the number of classes."""
+    widths = {part["probs"].shape[1] for part in parts}
+    if len(widths) > 1:
+        raise RuntimeError(
+            f"{where}: expected the same classes in each batch, received "
+            f"{' and '.join(map(str, sorted(widths)))}"
+        )
+    return {name: np.concatenate([part[name] for part in parts]) for name in ANSWERS}

@@ -1,0 +1,92 @@
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from btcp_tf.core import arrays
+
+ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+
+
+@pytest.fixture(params=["savez", "savez_compressed", "save"])
+def stored(request, tmp_path):
+    if request.param == "save":
+        np.save(tmp_path / "x.npy", ROWS)
+        return arrays.stored_array(tmp_path / "x.npy")
+    getattr(np, request.param)(tmp_path / "x.npz", other=ROWS[:1], x=ROWS)
+    return arrays.stored_array(tmp_path / "x.npz", "x")
+
+
+def test_all_arrays_of_an_npz_file(tmp_path):
+    wanted = {"x": ROWS, "names": np.array(["a", "ü"]), "scalar": np.array(1.5)}
+    np.savez(tmp_path / "a.npz", **wanted)
+    found = arrays.read_npz(tmp_path / "a.npz")
+    assert list(found) == arrays.array_names(tmp_path / "a.npz") == list(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=ROWS, y=ROWS)
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    np.save(tmp_path / "one.npy", ROWS)
+    np.savez(tmp_path / "objects.npz", x=np.array([{}]))
+    np.savez(tmp_path / "words.npz", x=ROWS)
+    with zipfile.ZipFile(tmp_path / "words.npz", "a") as archive:
+        archive.writestr("words.txt", "words")
+    damaged = {
+        "cut": whole[:middle],
+        "changed": whole[:200] + bytes([whole[200] ^ 0xFF]) + whole[201:],
+        "pickled": b"\x80\x04K\x01.",
+        "empty": b"",
+        "single": (tmp_path / "one.npy").read_bytes(),
+        "objects": (tmp_path / "objects.npz").read_bytes(),
+        "others": (tmp_path / "words.npz").read_bytes(),
+    }
+    for name, content in damaged.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError) as caught:
+            arrays.read_npz(path, "here")
+        told = str(caught.value)
+        assert told.startswith("here: expected an npz file, received "), name
+        assert told.isprintable() and len(told) < 300
+    with pytest.raises(FileNotFoundError):
+        arrays.read_npz(tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize("size", [1, 4, 10, 99])
+def test_stored_arrays_are_read_in_batches(stored, size):
+    assert (len(stored), stored.shape, stored.dtype) == (10, (10, 3), np.float32)
+    for start in (0, 3, 10):
+        found = list(stored.batches(start, size))
+        assert [len(rows) for rows in found[:-1]] == [size] * (len(found) - 1)
+        np.testing.assert_array_equal(np.concatenate([ROWS[:0], *found]), ROWS[start:])
+    stored.verify()
+
+
+def test_a_file_that_is_cut_off_meanwhile_is_an_error_and_no_crash(stored):
+    batches = stored.batches(0, 2)
+    np.testing.assert_array_equal(next(batches), ROWS[:2])
+    # Small files are in buffers by now: their next reader sees the change.
+    os.truncate(stored.path, 100)
+    with pytest.raises(ValueError, match="expected the whole array x, received"):
+        list(stored.batches(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array(["a"]), "numbers, received dtype <U1"),
+        (np.array([{}]), "numbers, received dtype object"),
+        (np.zeros((0, 3)), "at least one input"),
+        (np.array(1.0), r"shape \[n, ...\]"),
+        (np.asfortranarray(ROWS), "numpy.ascontiguousarray"),
+    ],
+)
+def test_arrays_that_cannot_be_read_row_by_row_are_refused(tmp_path, array, reason):
+    np.savez(tmp_path / "a.npz", x=array)
+    with pytest.raises(ValueError, match=reason):
+        arrays.stored_array(tmp_path / "a.npz", "x")
