@@ -78,11 +78,18 @@ _MOVED = {
     "files": ("core.files",),
     "inputs": ("serving.inputs",),
     "pages": ("reporting.pages",),
-    "plots": ("reporting.plots", "reporting.figures", "reporting.drawing"),
+    "plots": ("reporting.plots", "reporting.figures", "reporting.drawing", "reporting.gallery"),
     "runs": ("experiment.run", "experiment.values", "experiment.publish", "experiment.decide"),
     "saved_model": ("serving.saved_model", "serving.signatures"),
     "scores": ("decisions.scores",),
-    "tables": ("reporting.tables", "reporting.cells", "reporting.terminal", "reporting.paper"),
+    "tables": (
+        "reporting.tables",
+        "reporting.class_failures",
+        "reporting.other_images",
+        "reporting.cells",
+        "reporting.terminal",
+        "reporting.paper",
+    ),
     "tabular": ("evaluation.tabular",),
 }
 

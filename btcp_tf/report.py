@@ -20,10 +20,9 @@ from absl import flags
 from btcp_tf import thresholds
 from btcp_tf.core import command, wording
 from btcp_tf.core.command import UsageError
-from btcp_tf.decisions import decision_file
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.predictions import ENDINGS
-from btcp_tf.reporting import cells, page_parts, run_page, scores_page, study_page, terminal
+from btcp_tf.reporting import cells, pictures, run_page, scores_page, study_page, terminal
 
 USAGE = "python -m btcp_tf.report PATH [--SETTING=VALUE ...]"
 
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "whose rows are saved already"
             )
         if folder := flag_values["files_dir"].value:
-            page_parts.folders_(path, os.path.expanduser(folder))
+            pictures.input_folders(path, os.path.expanduser(folder))
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
@@ -135,12 +134,8 @@ def _redraw(folder: Path, output_dir: Path | None) -> tuple[Path, str]:
     """
     try:
         if not _is_study(folder):
-            page, rows = run_page.redraw_run(folder, output_dir)
-            predictions, decision = (
-                page_parts.load_predictions(folder, rows),
-                decision_file.load_decision(folder),
-            )
-            return page, run_page.terminal_answer(rows, predictions, decision)
+            page, run = run_page.redraw_run(folder, output_dir)
+            return page, run_page.terminal_answer(run)
         page = study_page.write_study_report(folder, output_dir=output_dir)
         rows, _ = results.load_rows(folder / "results.json")
         plain = cells.with_answers(row for row in rows if not row["ablation"])

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import beta
 
 from btcp_tf import thresholds
-from btcp_tf.reporting import glance, svg
+from btcp_tf.reporting import charts, glance, pages
 from btcp_tf.thresholds import DEFAULT
 
 
@@ -164,10 +164,10 @@ def test_serving_names_the_model_or_why_there_is_none():
 def test_the_curve_is_described_with_numbers():
     is_error, u = draw(400)
     found = thresholds.outcome(DEFAULT, is_error, u)
-    chart = glance.risk_coverage(is_error, [("ours", "ours", u), ("MCP", "mcp", u[::-1])], found)
+    chart = charts.with_outcome(charts.risk_chart(is_error, {"mcp": u[::-1], "ours": u}), found)
     order = np.argsort(u)[:360]
     assert f"ours {is_error[order].mean():.2%}".replace("%", " %") in chart.alt
     (point,) = chart.points
     assert (point.x, point.y) == (found.coverage, found.risk)
-    markup = svg.chart(chart)
+    markup = pages.markup("chart", chart)
     assert markup.count("<path") == 2 and "ours" in markup and "MCP" in markup

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from btcp_tf import thresholds
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.reporting import cells, figures, monitor_plots, plots
+from btcp_tf.reporting import cells, figures, gallery, monitor_plots, plots
 from btcp_tf.reporting.drawing import Drawing, _render, panels, save_figures
 
 OKABE_ITO = {"#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"}
@@ -146,13 +146,6 @@ def test_lines_differ_in_color_dashes_and_marker_and_keep_them_between_figures()
     other = make_ax()
     plots.plot_risk_coverage(other, is_error, {"btcp": rng.random(30)})
     assert lines(other)["BTCP"].get_color() == drawn["BTCP"].get_color()
-
-
-def test_confident_errors_are_the_wrong_answers_with_the_smallest_u_first():
-    is_error = np.array([True, False, True, True, True])
-    u = np.array([0.4, 0.0, 0.2, 0.4, 0.1])
-    assert list(plots.confident_errors(is_error, u)) == [4, 2, 0, 3]
-    assert list(plots.confident_errors(is_error, u, count=2)) == [4, 2]
 
 
 def test_many_methods_leave_the_papers_in_front_and_one_word_for_the_rest():
@@ -308,42 +301,24 @@ def test_errors_that_every_method_trusts():
         "tcp_oracle": np.array([0.0, 1.0, 0.1, 0.2, 0.3]),
     }
     # Row 0 has energy's highest rank, row 2 mcp's third of 5.
-    assert list(plots.trusted_by_all(is_error, columns)) == [1]
+    assert list(gallery.trusted_by_all(is_error, columns)) == [1]
     longer = {name: np.append(u, [99.0, 99.0]) for name, u in columns.items()}
     is_error = np.append(is_error, [False, False])
-    assert list(plots.trusted_by_all(is_error, longer)) == [1, 2]
-    assert list(plots.trusted_by_all(is_error, longer, count=1)) == [1]
+    assert list(gallery.trusted_by_all(is_error, longer)) == [1, 2]
+    assert list(gallery.trusted_by_all(is_error, longer, count=1)) == [1]
 
 
 def test_a_method_that_moves_tau_alone_has_no_curve_of_its_own():
     u = np.zeros(3)
-    assert list(figures.curves({"tcp": u, "thresholding": u})) == ["tcp"]
-    assert list(figures.curves({"thresholding": u})) == ["thresholding"]
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_error_sheet_shows_image_classes_and_remark(channels):
-    classes = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
-    images = np.arange(2 * 3 * 2 * channels, dtype=np.uint8).reshape(2, 3, 2, channels)
-    figure = plots.error_sheet(
-        images, np.array([3, 1]), np.array([1, 2]), ["u = 0.25", "$"], classes
-    )
-    assert [ax.get_title() for ax in figure.axes] == [
-        "is a class with a v…\nsaid a & b\nu = 0.25",
-        "is a & b\nsaid $x$ \\frac\n$",
-    ]
-    pixels = figure.axes[0].images[0].get_array()
-    np.testing.assert_array_equal(pixels, images[0] if channels == 3 else images[0, ..., 0])
-    figure.canvas.draw()  # The broken formula in a class name must stay text.
-    assert not plots.error_sheet(images[:0], np.array([]), np.array([]), []).axes
+    assert list(cells.distinct_columns({"tcp": u, "thresholding": u})) == ["tcp"]
+    assert list(cells.distinct_columns({"thresholding": u})) == ["thresholding"]
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf"])
 def test_figures_survive_any_words(recwarn, ending):
     strange = "a\x1cb\ufeffc\r\x85\u2028\u2029\ud800人"
-    figure = plots.error_sheet(
-        np.zeros((1, 3, 2, 1), np.uint8), np.array([0]), np.array([1]), [strange], [strange, "b"]
-    )
+    figure, (ax,), _ = panels(1)
+    plots.plot_roc(ax, np.array([False, True]), {strange: np.array([0.1, 0.2])}, title="$x$ \\frac")
     figure.text(0.1, 0.1, strange)
     assert _render(figure, ending)
     assert not recwarn.list

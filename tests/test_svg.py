@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from btcp_tf.reporting import svg
+from btcp_tf.reporting import pages, svg
 from btcp_tf.reporting.svg import HEIGHT, Axis, Chart, Line, Matrix
 
 
@@ -18,7 +18,7 @@ def make_chart(ends=(0.1, 0.1001, 0.2), top=0.25, count=1000):
 
 
 def test_a_chart_is_xml_with_an_alternative_text():
-    tree = ElementTree.fromstring(svg.chart(make_chart()))
+    tree = ElementTree.fromstring(pages.markup("chart", make_chart()))
     assert tree.get("role") == "img" and tree.get("aria-label") == "it <rises> & rises"
     assert {"x <&>", "<0> & more", "0 %", "20 %"} <= {t.text for t in tree.iter("text")}
 
@@ -27,14 +27,14 @@ def test_a_long_name_of_a_line_is_shortened_and_others_are_not():
     x = np.linspace(0, 1, 9)
     names = ("a_column_with_a_long_name", "Mahalanobis")
     lines = [Line(name, x, x) for name in names]
-    tree = ElementTree.fromstring(svg.chart(Chart("", lines, Axis("x"), Axis("y"))))
+    tree = ElementTree.fromstring(pages.markup("chart", Chart("", lines, Axis("x"), Axis("y"))))
     shown = [t for t in tree.iter("text") if t.get("class").startswith("name")]
     assert [text.text for text in shown] == ["a_column_wi…", "Mahalanobis"]
     assert [text.findtext("title") for text in shown] == ["a_column_with_a_long_name", None]
 
 
 def test_lines_go_where_their_numbers_say():
-    tree = ElementTree.fromstring(svg.chart(make_chart(ends=(0.25,))))
+    tree = ElementTree.fromstring(pages.markup("chart", make_chart(ends=(0.25,))))
     (path,) = tree.iter("path")
     points = np.array([list(map(float, p.split(","))) for p in path.get("d")[1:].split(" L")])
     assert len(points) <= 200
@@ -50,7 +50,7 @@ def test_lines_go_where_their_numbers_say():
 
 def test_names_of_lines_do_not_cover_one_another():
     for ends in ((0.1, 0.1001, 0.2), (0.0, 0.0, 0.0, 0.0), (0.25, 0.25, 0.249)):
-        tree = ElementTree.fromstring(svg.chart(make_chart(ends)))
+        tree = ElementTree.fromstring(pages.markup("chart", make_chart(ends)))
         names = [t for t in tree.iter("text") if t.get("class").startswith("name")]
         heights = sorted(float(name.get("y")) for name in names)
         assert (np.diff(heights) >= 20.9).all()
@@ -60,20 +60,20 @@ def test_names_of_lines_do_not_cover_one_another():
 
 
 def test_an_interval_beside_zero():
-    tree = ElementTree.fromstring(svg.forest(0.02, 0.01, 0.04, (-0.01, 0.04)))
+    tree = ElementTree.fromstring(pages.markup("forest", 0.02, 0.01, 0.04, (-0.01, 0.04)))
     zero, line = tree.iter("line")
     (dot,) = tree.iter("circle")
     assert float(zero.get("x1")) < float(line.get("x1")) < float(dot.get("cx"))
     assert float(dot.get("cx")) < float(line.get("x2")) <= 120
     scale = (float(line.get("x2")) - float(zero.get("x1"))) / 0.04
     assert float(dot.get("cx")) == pytest.approx(float(zero.get("x1")) + 0.02 * scale, abs=0.2)
-    assert "nan" not in svg.forest(0.0, 0.0, 0.0, (0.0, 0.0))
+    assert "nan" not in pages.markup("forest", 0.0, 0.0, 0.0, (0.0, 0.0))
 
 
 def test_bars_reach_as_far_as_their_share_and_to_their_side():
     sizes = {}
     for value in (2.0, 1.0, -2.0):
-        (bar,) = ElementTree.fromstring(svg.signed_bar(value, 2.0)).iter("rect")
+        (bar,) = ElementTree.fromstring(pages.markup("bar", value, 2.0)).iter("rect")
         sizes[value] = float(bar.get("x")), float(bar.get("width")), bar.get("class")
     assert sizes[2.0][1] == 2 * sizes[1.0][1] == sizes[-2.0][1]
     assert sizes[2.0][0] == 30 and sizes[-2.0][0] + sizes[-2.0][1] == 30
@@ -83,7 +83,7 @@ def test_bars_reach_as_far_as_their_share_and_to_their_side():
 @pytest.mark.parametrize("high", [1e-4, 0.03, 0.11, 1.0, 37.0, 9_000.0])
 def test_ticks_are_few_round_and_inside(high):
     tree = ElementTree.fromstring(
-        svg.chart(Chart("", [], Axis("x"), Axis("y", 0.0, high, percent=False)))
+        pages.markup("chart", Chart("", [], Axis("x"), Axis("y", 0.0, high, percent=False)))
     )
     ticks = [t.text for t in tree.iter("text") if t.get("text-anchor") == "end"]
     values = [float(t.replace(",", "")) for t in ticks]
@@ -98,7 +98,7 @@ def make_matrix(names=("a", "b <&>", "a very long name of a class"), counts=None
 
 
 def test_a_matrix_has_a_cell_for_each_count_in_its_place():
-    tree = ElementTree.fromstring(svg.matrix(make_matrix()))
+    tree = ElementTree.fromstring(pages.markup("matrix", make_matrix()))
     assert tree.get("aria-label") == "it <is> seen" and tree.get("role") == "img"
     rects = {}
     for rect in tree.iter("rect"):
@@ -120,7 +120,7 @@ def test_a_matrix_has_a_cell_for_each_count_in_its_place():
 
 @pytest.mark.parametrize("names", [("0", "1"), ("cat", "a class of many letters"), ("W" * 40,) * 2])
 def test_a_matrix_holds_its_names_inside_its_frame(names):
-    tree = ElementTree.fromstring(svg.matrix(make_matrix(names, np.eye(2, dtype=int))))
+    tree = ElementTree.fromstring(pages.markup("matrix", make_matrix(names, np.eye(2, dtype=int))))
     _, _, width, height = map(float, tree.get("viewBox").split())
     for rect in tree.iter("rect"):
         assert float(rect.get("x")) + 30 <= width and float(rect.get("y")) + 30 <= height

@@ -10,7 +10,7 @@ from btcp_tf.evaluation import seeds
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
-from btcp_tf.reporting import tables, terminal
+from btcp_tf.reporting import class_failures, other_images, tables, terminal
 from btcp_tf.reporting.cells import (
     Cell,
     difference_cell,
@@ -169,12 +169,12 @@ def test_difference_table_puts_the_best_first_and_leaves_out_mcp():
 
 def test_ood_table_has_the_papers_cells_for_the_papers_pairs():
     row = make_row("btcp", task="ood", ood="mnist", n_ood=90)
-    table = tables.ood_table([row | {"answers": ""}], n_ood=90)
+    table = other_images.ood_table([row | {"answers": ""}], n_ood=90)
     cells = dict(zip(table.columns, table.lines[0], strict=True))
     assert cells["paper_acc"].value == 56.24 and cells["paper_au"].text == "0.4789"
     for name in OOD_METRICS:
         assert cells[name].value == row[name]
-    other = tables.ood_table([row | {"answers": "", "ood": "letters"}], n_ood=90)
+    other = other_images.ood_table([row | {"answers": "", "ood": "letters"}], n_ood=90)
     assert not [name for name in other.columns if "paper" in name]
     assert "letters (90 images)" in other.caption and "200 test images" in other.caption
 
@@ -185,7 +185,7 @@ def test_near_and_far_sets_are_in_order_of_hardness_for_mcp():
         for ood, auroc in (("far", 0.99), ("near", 0.6))
         for method in ("mcp", "btcp")
     ]
-    table = tables.near_far_table(with_answers(rows))
+    table = other_images.near_far_table(with_answers(rows))
     assert list(table.columns) == ["method", "near", "far"]
     assert [[cell.value for cell in line[1:]] for line in table.lines] == [[0.6, 0.99]] * 2
 
@@ -197,7 +197,7 @@ def test_shift_table_has_a_column_for_each_strength_and_the_accuracy():
         for method in ("mcp", "btcp")
     ]
     rows.append(make_row("mc_dropout", accuracy=0.89))
-    table = tables.shift_table(with_answers(rows), "aurc")
+    table = other_images.shift_table(with_answers(rows), "aurc")
     assert list(table.columns.values()) == ["method", "test", "noise1", "noise2"]
     assert len(table.lines) == 3
     for line, expected in zip(
@@ -231,13 +231,13 @@ def test_class_table_counts_the_failures_of_all_seeds():
         predicted=np.array([0, 1, 1, 1]),
         uncertainty={"mcp": np.array([0.3, 0.6, 0.2, 0.2])},
     )
-    table = tables.class_table([first, second], ["zero", "one", "two"], "small")
+    table = class_failures.class_table([first, second], ["zero", "one", "two"], "small")
     assert texts(table) == [
         ["zero", "4", "2", "50.00", "one (2)", "0.200", "0.500"],
         ["one", "4", "1", "25.00", "two (1)", "0.200", "0.900"],
     ]
     # No error of a class: nothing it is taken for.
-    assert texts(tables.class_table([second], None, "small"))[1][3:] == [
+    assert texts(class_failures.class_table([second], None, "small"))[1][3:] == [
         "0.00",
         "–",
         "0.200",

@@ -9,21 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
-from matplotlib import font_manager
-from PIL import Image, ImageDraw, ImageFont
 from tensorboard.plugins.hparams import api as hparams_api
 
-from btcp_tf.core import wording
-from btcp_tf.reporting.drawing import WRONG
+from btcp_tf.reporting.pictures import sheet
 
 HISTOGRAM_BUCKETS = 50
-
-# Of a sheet of images, in pixels. TensorBoard shows a sheet at half its size.
-CELL = 240
-
-FRAME = 8
-
-LINE = 32
 
 
 class Summaries:
@@ -96,7 +86,8 @@ class Summaries:
                 f"received {len(images)} images and {len(captions)} captions"
             )
         with self._writer().as_default(0):
-            tf.summary.image(tag, _sheet(images, captions, marked, columns)[np.newaxis])
+            grid = sheet(images, captions, marked, columns=columns)
+            tf.summary.image(tag, grid[np.newaxis])
         self._writer().flush()
 
     def text(self, tag: str, markdown: str) -> None:
@@ -155,38 +146,3 @@ def _typed(word: str) -> bool | float | str:
     except ValueError:
         return word
     return number if math.isfinite(number) else word
-
-
-def _sheet(
-    images: np.ndarray, captions: Sequence[str], marked: Sequence[bool] | np.ndarray, columns: int
-) -> np.ndarray:
-    """A grid of captioned images as pixels, uint8 `[height, width, 3]`."""
-    columns = min(columns, len(images))
-    lines = [wording.drawable(caption).split("\n") for caption in captions]
-    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), LINE * 3 // 4)
-    shown = CELL - 2 * FRAME
-    # A whole multiple where the image is the smaller one: each of its pixels a sharp square.
-    scale = max(1, shown // images.shape[2]) if images.shape[2] <= shown else None
-    width = images.shape[2] * scale if scale else shown
-    height = images.shape[1] * width // images.shape[2]
-    row = height + 2 * FRAME + LINE * max(map(len, lines)) + LINE // 2
-    sheet = Image.new("RGB", (CELL * columns, row * math.ceil(len(images) / columns)), "white")
-    draw = ImageDraw.Draw(sheet)
-    for place, pixels in enumerate(images):
-        left, top = CELL * (place % columns), row * (place // columns)
-        picture = Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[..., 0])
-        how = Image.Resampling.NEAREST if scale else Image.Resampling.BOX
-        inside = (left + (CELL - width) // 2, top + FRAME)
-        if len(marked) and marked[place]:
-            corners = (inside[0] - FRAME + 1, inside[1] - FRAME + 1)
-            draw.rectangle(
-                (*corners, inside[0] + width + FRAME - 2, inside[1] + height + FRAME - 2),
-                fill=WRONG,
-            )
-        sheet.paste(picture.resize((width, height), how), inside)
-        for number, line in enumerate(lines[place]):
-            while line and font.getlength(line) > CELL:
-                line = line[:-2] + "…" if len(line) > 2 else ""
-            below = top + height + 2 * FRAME + LINE * number
-            draw.text((left + CELL // 2, below), line, fill="black", font=font, anchor="ma")
-    return np.asarray(sheet)

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from btcp_tf.evaluation.keys import FINETUNED, Predictor
-from btcp_tf.evaluation.predictions import REFERENCE
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import METRICS, OOD_METRICS
 
@@ -37,6 +39,8 @@ _UNITS = {
 }
 
 _ALL_METRICS = METRICS | OOD_METRICS
+
+_DIFFERENCE = f"_minus_{REFERENCE}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,20 +104,30 @@ def marked(name: str) -> str:
 
 
 def number(value: Any) -> float:
-    """A float; rows read from foreign JSON may hold None where a metric is not defined."""
-    return math.nan if value is None else float(value)
+    """A float; NaN for None and "", which saved rows hold where a metric is not defined."""
+    return math.nan if value in (None, "") else float(value)
 
 
 def unit(name: str, times: str = "x") -> str:
     """Unit of a printed metric: "%", "x1000" or none."""
-    scale, _ = _UNITS.get(name, _SHARE)
-    return {1: "", 100: "%"}.get(scale, f"{times}{scale}")
+    factor, _ = _UNITS.get(name, _SHARE)
+    return {1: "", 100: "%"}.get(factor, f"{times}{factor}")
+
+
+def scale(name: str) -> float:
+    """What a metric is multiplied with before it is printed: 100 for shares."""
+    return _UNITS.get(name, _SHARE)[0]
+
+
+def title_with_unit(name: str) -> str:
+    """A metric's name for the axis of a figure."""
+    return f"{title_of(name)} {unit(name, '×')}".strip()
 
 
 def printed(value: float, name: str, sign: str = "") -> str:
     """A value of a metric as it is printed, "n/a" for NaN."""
-    scale, decimals = _UNITS.get(name, _SHARE)
-    return "n/a" if math.isnan(value) else f"{scale * value:{sign}.{decimals}f}"
+    factor, decimals = _UNITS.get(name, _SHARE)
+    return "n/a" if math.isnan(value) else f"{factor * value:{sign}.{decimals}f}"
 
 
 def printed_u(u: float, decimals: int = 3) -> str:
@@ -123,13 +137,49 @@ def printed_u(u: float, decimals: int = 3) -> str:
     return f"{u:.{decimals}f}" if 0 <= u <= 1 else f"{u:.4g}"
 
 
+def of_hundred(share: float) -> str:
+    """A share in percent with one decimal; less than all is never printed as 100, nor some as 0.
+
+    Example:
+      >>> of_hundred(0.5), of_hundred(1.0), of_hundred(0.99999)
+      ('50.0', '100', 'over 99.9')
+    """
+    if 0 < share < 1:
+        if share > 0.9995:
+            return "over 99.9"
+        if share < 0.0005:
+            return "under 0.1"
+    text = f"{100 * share:.1f}"
+    return text.removesuffix(".0") if share in (0, 1) else text
+
+
+def percent(share: float) -> str:
+    """A share in percent with two decimals; some is never printed as none.
+
+    Example:
+      >>> percent(0.0), percent(0.0312), percent(1e-6)
+      ('0 %', '3.12 %', 'under 0.01 %')
+    """
+    return "0 %" if share == 0 else f"{100 * share:.2f} %" if share >= 5e-5 else "under 0.01 %"
+
+
 def title_of(name: str) -> str:
     """A metric's column heading without unit and arrow."""
     return _ALL_METRICS[name].title if name in _ALL_METRICS else name
 
 
 def heading(name: str, change: str = "") -> str:
-    """A metric's column heading with its unit and an arrow to where it is better."""
+    """A column's heading with its unit and an arrow to where it is better.
+
+    Args:
+      name: A metric, or a difference such as "auroc_minus_mcp".
+      change: What stands before it.
+
+    Example:
+      >>> heading("auroc"), heading("aurc_minus_mcp")
+      ('AUROC % ↑', 'AURC ×1000 ↓')
+    """
+    name = name.removesuffix(_DIFFERENCE)
     metric = _ALL_METRICS[name]
     arrow = "↑" if metric.higher_is_better else "↓"
     return " ".join(filter(None, (change, metric.title, unit(name, "×"), arrow)))
@@ -161,7 +211,7 @@ def _ends(row: Row, name: str) -> dict[str, float]:
 
 def difference_cell(row: Row, name: str) -> Cell:
     """A difference to MCP with its interval and, in words, what the interval allows to say."""
-    column = f"{name}_minus_{REFERENCE}"
+    column = f"{name}{_DIFFERENCE}"
     value = number(row.get(column))
     low, high = number(row.get(f"{column}_low")), number(row.get(f"{column}_high"))
     if math.isnan(value) or math.isnan(low) or math.isnan(high):
@@ -173,6 +223,19 @@ def difference_cell(row: Row, name: str) -> Cell:
     # A cell of nothing: the reference has no difference to itself.
     text = "–" if math.isnan(value) else printed(value, name, "+")
     return Cell(text, value, interval(row, column, name), _ends(row, column), word)
+
+
+def cell(row: Row, column: str) -> Cell:
+    """A metric of a row, or its difference to MCP where the column ends with "_minus_mcp"."""
+    if column.endswith(_DIFFERENCE):
+        return difference_cell(row, column.removesuffix(_DIFFERENCE))
+    return value_cell(row, column)
+
+
+def rate_cell(rate: float, low: float, high: float) -> Cell:
+    """An error rate with its interval, in percent."""
+    interval_text = f"[{low:.2%}, {high:.2%}]"
+    return Cell(f"{rate:.2%}", rate, interval_text, {"low": low, "high": high})
 
 
 def paper_cell(value: float | None, decimals: int = 2) -> Cell:
@@ -203,6 +266,31 @@ def only(rows: Iterable[Row], task: str = "failure", ood: str = "") -> list[Row]
         and row.get("ood", "") == ood
         and ":" not in row.get("split", "")
     ]
+
+
+def is_candidate(name: str) -> bool:
+    """Whether a method is one to choose, and not a control."""
+    return name not in METHODS or METHODS[name].group != "control"
+
+
+def known_labels(predictions: Predictions) -> np.ndarray:
+    """The true classes `[n]`.
+
+    Raises:
+      ValueError: If there are none, as for the samples of an OOD set.
+    """
+    if predictions.labels is None:
+        raise ValueError("expected predictions with labels, the true classes, received none")
+    return predictions.labels
+
+
+def distinct_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns of u without those of methods that differ from another in tau alone."""
+    return {
+        name: u
+        for name, u in columns.items()
+        if name not in METHODS or METHODS[name].column_of not in columns
+    }
 
 
 def classifiers(rows: Iterable[Row]) -> list[list[Row]]:
@@ -299,6 +387,11 @@ def group_title(row: Row) -> str:
 def class_name(number: int, class_names: Sequence[str] | None) -> str:
     """The name of a class, its number where there are no names."""
     return str(number) if class_names is None else str(class_names[number])
+
+
+def first_paragraph(function: Any) -> str:
+    """The first paragraph of a docstring on one line, as a definition on a page."""
+    return " ".join((function.__doc__ or "").split("\n\n")[0].split()).replace("`", "")
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ import numpy as np
 from btcp_tf.core import files, wording
 from btcp_tf.evaluation.keys import FINETUNED, Predictor
 from btcp_tf.reporting import cells
-from btcp_tf.reporting.cells import Row
 from btcp_tf.reporting.svg import Chart
 
 if TYPE_CHECKING:
@@ -44,9 +43,11 @@ STYLES = tuple(
 
 _CORRECT, WRONG, GRAY = "#56B4E9", "#D55E00", "#595959"
 
-FILLED: dict[str, Any] = dict(facecolor=_CORRECT, edgecolor=_CORRECT)
+FILLED: dict[str, Any] = dict(fill=True, facecolor=_CORRECT, edgecolor=_CORRECT)
 
-HATCHED: dict[str, Any] = dict(facecolor="none", edgecolor=WRONG, hatch="////", linewidth=1.2)
+HATCHED: dict[str, Any] = dict(
+    fill=True, facecolor="none", edgecolor=WRONG, hatch="////", linewidth=1.2
+)
 
 # Of lines that only show where the many are.
 _REST = dict(color="#B0B0B0", linestyle="-", marker="", linewidth=0.8, zorder=1.5)
@@ -74,24 +75,77 @@ class Drawing:
         return _render(self.figure, "png")
 
 
-def optional(row: Row, column: str) -> float:
-    value = row.get(column)
-    return cells.number(None if value == "" else value)
-
-
 def short(name: str, length: int = 17) -> str:
     name = wording.drawable(name)
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def draw_line(
-    ax: Axes, x: np.ndarray, y: np.ndarray, name: str, style: dict, every: float = 0.12
+    ax: Axes, x: np.ndarray, y: np.ndarray, name: str, style: dict, every: float | None = None
 ) -> None:
+    """Draws a method's line with a marker at every point, or at every 12 % of a long line."""
     # Matplotlib leaves names that start with "_" out of a legend.
-    words = style.get("label") or cells.label(name)
-    words = f" {words}" if words.startswith("_") and "label" not in style else words
-    look = dict(linewidth=1.6, markersize=4.5, markevery=every) | style | dict(label=words)
+    title = style.get("label") or cells.label(name)
+    title = f" {title}" if title.startswith("_") and "label" not in style else title
+    every = every or (1 if len(x) <= 20 else 0.12)
+    look = dict(linewidth=1.6, markersize=4.5, markevery=every) | style | dict(label=title)
     ax.plot(x, y, **look)
+
+
+def draw_chart(ax: Axes, chart: Chart, *, title: str = "", legend: str = "best") -> None:
+    """Draws a page's chart with the color, dashes and marker of each method."""
+    known = styles(line.method for line in chart.lines if line.method)
+    for line in chart.lines:
+        if line.method:
+            draw_line(ax, line.x, line.y, line.method, known[line.method])
+        else:
+            ax.plot(line.x, line.y, color=GRAY, linewidth=1.0, label=line.name)
+    for axis, limit in ((chart.x, ax.set_xlim), (chart.y, ax.set_ylim)):
+        span = axis.high - axis.low
+        limit(axis.low - 0.01 * span, axis.high + 0.02 * span)
+    percent(ax.xaxis, decimals=0)
+    percent(ax.yaxis, decimals=0 if chart.y.high > 0.1 else None)
+    label_axes(ax, chart.x.title, chart.y.title, title)
+    draw_legend(ax, loc=legend)
+
+
+def draw_histograms(
+    ax: Axes,
+    samples: Iterable[tuple[str, np.ndarray, dict[str, Any]]],
+    *,
+    bins: int,
+    span: tuple[float, float],
+    shares: bool,
+    baseline: float = 0.0,
+) -> None:
+    """Draws histograms over one another, as counts or as shares of each sample.
+
+    Args:
+      ax: Where to draw.
+      samples: Label, values `[n]` and look of each; the label gets the number of values.
+      bins: Number of equal bins.
+      span: Lowest and highest edge.
+      shares: Whether heights are shares.
+      baseline: Height of the lower edge.
+    """
+    for name, values, style in samples:
+        counts, edges = np.histogram(np.asarray(values, np.float64), bins=bins, range=span)
+        heights = counts / len(values) if shares else counts
+        label = f"{name} ({len(values):,})"
+        ax.stairs(heights, edges, baseline=baseline, label=label, **style)
+    ax.set_xlim(*span)
+
+
+def span_of(*samples: np.ndarray) -> tuple[float, float]:
+    """[0, 1], or the range of raw scores that leave it."""
+    low, high = (float(f(list(map(f, samples)))) for f in (np.min, np.max))
+    return min(0.0, low), max(1.0, high)
+
+
+def mark_tau(ax: Axes, tau: float | None) -> None:
+    """Marks a decision threshold, if there is one."""
+    if tau is not None:
+        ax.axvline(tau, color="black", linestyle=":", linewidth=1.2, label=f"tau = {tau:.4g}")
 
 
 def styles(names: Iterable[str]) -> dict[str, dict]:
@@ -156,8 +210,7 @@ def draw_legend(ax: Axes, **place: Any) -> None:
         text.set_parse_math(False)
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
-    """One legend for all panels, below them: among many lines it would cover some."""
+def _legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     entries: dict[str, Any] = {}
     for ax in axes:
         lines, words = ax.get_legend_handles_labels()
@@ -177,21 +230,65 @@ def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
         text.set_parse_math(False)
 
 
-def say_so(ax: Axes, words: str) -> None:
-    ax.text(
-        0.5,
-        0.5,
-        words,
-        transform=ax.transAxes,
-        ha="center",
-        va="center",
-        fontsize=10,
-        backgroundcolor="white",
-    )
+def draw_message(ax: Axes, message: str, title: str) -> None:
+    """A sentence where a panel has nothing to draw."""
+    ax.text(0.5, 0.5, message, transform=ax.transAxes, ha="center", va="center", fontsize=10)
+    ax.set_title(title, fontsize=11, parse_math=False)
+    ax.set_axis_off()
+
+
+def annotate(
+    ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **look: Any
+) -> None:
+    """A small text beside a point, `offset` in points."""
+    ax.annotate(text, at, offset, textcoords="offset points", **dict(fontsize=8) | look)
 
 
 ROOM_BELOW = dict(height=4.9, bottom=1.25)
-"""Of `panels`, for a legend below them."""
+"""Sizes of `panels` that leave room for a legend below them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One panel of a figure."""
+
+    title: str
+    plot: Callable[..., None]
+    """Called with an ax and `title=`."""
+    alt: str = ""
+    """What the panel shows, in words with numbers."""
+
+
+def compose(
+    name: str,
+    title: str,
+    caption: str,
+    parts: Sequence[Panel],
+    *,
+    legend_below: bool = False,
+    alt: str = "",
+    charts: Sequence[Chart] = (),
+    **size: float,
+) -> Drawing:
+    """A figure of several panels.
+
+    Args:
+      name: Stem of its files.
+      title: Title of the figure.
+      caption: What a reader needs to read it.
+      parts: Its panels.
+      legend_below: One legend below all panels; among many lines a legend would cover some.
+      alt: Text for readers who do not see it; "": that of its panels.
+      charts: The same as SVG, for a page.
+      **size: See `panels`.
+    """
+    figure, axes, columns = panels(len(parts), **(size or (ROOM_BELOW if legend_below else {})))
+    for ax, part in zip(axes, parts, strict=True):
+        part.plot(ax, title=part.title)
+    if legend_below:
+        _legend_below(figure, axes, 3 * columns)
+    told = [": ".join(filter(None, (part.title, part.alt))) for part in parts if part.alt]
+    return Drawing(name, title, caption, figure, columns, alt or "; ".join(told), tuple(charts))
 
 
 def panels(
@@ -229,20 +326,6 @@ def panels(
     for ax in axes.flat[count:]:
         ax.set_axis_off()
     return figure, list(axes.flat[:count]), columns
-
-
-def in_words(parts: Mapping[str, str]) -> str:
-    """What is seen in each panel of a figure."""
-    return "; ".join(f"{title}: {words}" for title, words in parts.items() if words)
-
-
-def halves(is_error: np.ndarray, u: np.ndarray) -> str:
-    told = [
-        f"{np.median(u[rows]):.3g} for {int(rows.sum()):,} {name} answers"
-        for name, rows in (("correct", ~is_error), ("wrong", is_error))
-        if rows.any()
-    ]
-    return f"median u {', '.join(told)}"
 
 
 def save_figures(folder: str | os.PathLike, drawings: Iterable[Drawing]) -> list[Path]:

@@ -1,22 +1,59 @@
-"""The figures of a report: several panels each, with their captions."""
+"""The figures of a report: their panels and captions."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.registry import METHODS
-from btcp_tf.metrics import auroc, reliability_curve, risk_coverage_curve, roc_curve, tie_groups
-from btcp_tf.reporting import cells, drawing, plots
-from btcp_tf.reporting.cells import Row
-from btcp_tf.reporting.drawing import KNOWN, ROOM_BELOW, Drawing
-from btcp_tf.reporting.svg import Axis, Chart, Line
+from btcp_tf.metrics import tie_groups
+from btcp_tf.reporting import cells, charts, plots
+from btcp_tf.reporting.cells import Row, distinct_columns
+from btcp_tf.reporting.drawing import KNOWN, Drawing, Panel, compose
+from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Threshold
+
+_MOST_HISTOGRAMS = 9
+
+_MOST_LINES = 5  # Lines of an SVG chart: among more, names at their ends would not find room.
+
+_MOST_IN_LEGEND = 6  # Lines whose legend fits into a panel.
+
+_THRESHOLDING = " Thresholding moves tau, in each epoch, to where BACC is best."
+
+_CURVES: tuple[tuple[str, str, str, Callable[..., None], Callable[..., Chart | None]], ...] = (
+    (
+        "risk_coverage",
+        "Risk and coverage",
+        "Answers are accepted in order of u, the most trusted first; the curve is the error rate "
+        "among those accepted. Lower is better; the gray oracle knows every error.",
+        plots.plot_risk_coverage,
+        charts.risk_chart,
+    ),
+    (
+        "roc",
+        "ROC: finding errors by their uncertainty",
+        "Share of errors rejected against share of correct answers rejected with them, over "
+        "all thresholds. Closer to the upper left corner is better.",
+        plots.plot_roc,
+        charts.roc_chart,
+    ),
+    (
+        "reliability",
+        "Reliability of 1 - u as the probability of being correct",
+        "Share of correct answers in 15 bins of the confidence 1 - u. On the gray line, confidence "
+        "equals accuracy; below it the method is overconfident.",
+        plots.plot_reliability,
+        charts.reliability_chart,
+    ),
+)
+"""Name, title, caption, plot and chart of each curve of a classifier's methods."""
 
 
 def draw_run(
@@ -25,7 +62,7 @@ def draw_run(
     *,
     tau: float | Mapping[str, float] | None = None,
 ) -> list[Drawing]:
-    """All figures of a run but the sheet of errors, which needs images.
+    """All figures of a run.
 
     Args:
       predictions: Name of a classifier, such as "frozen" and "finetuned" -> its
@@ -34,188 +71,110 @@ def draw_run(
         per epoch.
       tau: Decision threshold to mark in the histograms, or one for each method by name.
     """
-    drawings = []
-    found = {name: (p.is_error, curves(p.uncertainty)) for name, p in predictions.items()}
-    scores = [
-        (f"{cells.label(method)}, {cells.stage_label(name)} classifier", method, is_error, u)
-        for name, (is_error, columns) in found.items()
-        for method, u in columns.items()
-    ]
-    if len(scores) > 9:
-        # One panel for each is no help to anyone.
-        scores = [score for score in scores if score[1] in KNOWN] or scores[:9]
-    figure, axes, columns = drawing.panels(len(scores))
-    for ax, (title, method, is_error, u) in zip(axes, scores, strict=True):
-        mark = tau.get(method) if isinstance(tau, Mapping) else tau
-        plots.plot_uncertainty_histogram(ax, is_error, u, tau=mark, title=title)
-    drawings.append(
-        Drawing(
-            "uncertainty_histogram",
-            "Uncertainty of correct and wrong answers",
-            "Histogram of u in 50 bins, correct answers filled and wrong ones hatched, counts on "
-            "a logarithmic axis. A useful u puts the wrong answers to the right of tau.",
-            figure,
-            columns,
-            drawing.in_words(
-                {title: drawing.halves(is_error, u) for title, _, is_error, u in scores}
-            ),
-        )
-    )
-    for name, title, caption, plot, chart in (
-        (
-            "risk_coverage",
-            "Risk and coverage",
-            "Answers are accepted from the most trusted on; the curve is the error rate among "
-            "those accepted. Lower is better; the gray oracle knows every error.",
-            plots.plot_risk_coverage,
-            risk_chart,
-        ),
-        (
-            "roc",
-            "ROC: finding errors by their uncertainty",
-            "Share of errors rejected against share of correct answers rejected with them, over "
-            "all thresholds. Further to the upper left is better.",
-            plots.plot_roc,
-            roc_chart,
-        ),
-        (
-            "reliability",
-            "Reliability of 1 - u as the probability of being correct",
-            "Share of correct answers in 15 bins of the confidence 1 - u. On the gray line the "
-            "confidence is what it says; below it the method is overconfident.",
-            plots.plot_reliability,
-            reliability_chart,
-        ),
-    ):
-        many = max(len(u) for _, u in found.values()) > 6
-        figure, axes, columns = drawing.panels(len(found), **(ROOM_BELOW if many else {}))
-        for ax, (classifier, scored) in zip(axes, found.items(), strict=True):
-            plot(ax, *scored, title=f"{cells.stage_label(classifier)} classifier")
-        if many:
-            drawing.legend_below(figure, axes, 3 * columns)
-        charts = [
-            dataclasses.replace(made, title=f"{cells.stage_label(classifier)} classifier")
-            for classifier, scored in found.items()
-            if (made := chart(*scored)) is not None
-        ]
-        # Among many lines, names at their ends would not find room.
-        few = max(len(u) for _, u in found.values()) <= _CHART_LINES
-        drawings.append(
-            Drawing(
-                name,
-                title,
-                caption,
-                figure,
-                columns,
-                drawing.in_words({made.title: made.alt for made in charts}),
-                tuple(charts) if few and len(charts) == len(found) else (),
-            )
-        )
+    scored = {
+        f"{cells.stage_label(name)} classifier": (p.is_error, distinct_columns(p.uncertainty))
+        for name, p in predictions.items()
+    }
+    drawings = [_draw_histograms(scored, tau), *(_draw_curves(scored, *row) for row in _CURVES)]
     history = list(history)
     if history:
-        drawings.append(draw_u_per_epoch(history))
-        stages = cells.by(plots.with_thresholding(history), "stage")
-        figure, axes, columns = drawing.panels(len(stages))
-        for ax, (stage, rows) in zip(axes, stages.items(), strict=True):
-            plots.plot_fpr_fnr(ax, rows, title=cells.stage_label(stage))
-        drawings.append(
-            Drawing(
-                "fpr_fnr_per_epoch",
-                "FPR and FNR per epoch",
-                "Validation data"
-                + ("" if tau is None else f", at tau = {tau:g}")
-                + ". FPR: share of errors accepted. FNR: share of correct answers rejected."
-                + _THRESHOLDING * ("thresholding" in stages),
-                figure,
-                columns,
-                drawing.in_words(
-                    {cells.stage_label(stage): _last(rows) for stage, rows in stages.items()}
-                ),
-            )
-        )
+        drawings += [draw_u_per_epoch(history), _draw_stages(history, tau)]
     return drawings
 
 
-_CHART_LINES = 5
+_Scored = Mapping[str, tuple[np.ndarray, Mapping[str, np.ndarray]]]
+"""Title of a classifier -> is_error `[n]` and u `[n]` by method."""
+
+
+def _draw_histograms(scored: _Scored, tau: float | Mapping[str, float] | None) -> Drawing:
+    columns = [
+        (f"{cells.label(method)}, {classifier}", method, is_error, u)
+        for classifier, (is_error, uncertainty) in scored.items()
+        for method, u in uncertainty.items()
+    ]
+    if len(columns) > _MOST_HISTOGRAMS:
+        columns = [column for column in columns if column[1] in KNOWN] or columns[:_MOST_HISTOGRAMS]
+    return compose(
+        "uncertainty_histogram",
+        "Uncertainty of correct and wrong answers",
+        "Histogram of u in 50 bins, correct answers filled and wrong ones hatched, counts on "
+        "a logarithmic axis. A useful u puts the wrong answers to the right of tau.",
+        [
+            _histogram(title, is_error, u, tau.get(method) if isinstance(tau, Mapping) else tau)
+            for title, method, is_error, u in columns
+        ],
+    )
+
+
+def _histogram(title: str, is_error: np.ndarray, u: np.ndarray, tau: float | None) -> Panel:
+    medians = ", ".join(
+        f"{np.median(u[rows]):.3g} for {int(rows.sum()):,} {name} answers"
+        for name, rows in (("correct", ~is_error), ("wrong", is_error))
+        if rows.any()
+    )
+    plot = partial(plots.plot_uncertainty_histogram, is_error=is_error, uncertainty=u, tau=tau)
+    return Panel(title, plot, f"median u {medians}")
+
+
+def _draw_curves(
+    scored: _Scored,
+    name: str,
+    title: str,
+    caption: str,
+    plot: Callable[..., None],
+    chart: Callable[..., Chart | None],
+) -> Drawing:
+    """One of `_CURVES` for each classifier; as SVG too, where all have few lines."""
+    most = max(len(uncertainty) for _, uncertainty in scored.values())
+    parts, made = [], []
+    for classifier, (is_error, uncertainty) in scored.items():
+        content = chart(is_error, uncertainty)
+        draw = partial(plot, is_error=is_error, uncertainty=uncertainty)
+        parts.append(Panel(classifier, draw, content.alt if content else ""))
+        if content and most <= _MOST_LINES:
+            made.append(dataclasses.replace(content, title=classifier))
+    return compose(
+        name,
+        title,
+        caption,
+        parts,
+        legend_below=most > _MOST_IN_LEGEND,
+        charts=made if len(made) == len(parts) else (),
+    )
+
+
+def _draw_stages(history: Sequence[Row], tau: float | Mapping[str, float] | None) -> Drawing:
+    stages = cells.by(plots.with_thresholding(history), "stage")
+    at_tau = f", at tau = {tau:g}" if isinstance(tau, float) else ""
+    return compose(
+        "fpr_fnr_per_epoch",
+        "FPR and FNR per epoch",
+        f"Validation data{at_tau}. FPR: share of errors accepted. FNR: share of correct answers "
+        "rejected." + _THRESHOLDING * ("thresholding" in stages),
+        [
+            Panel(cells.stage_label(stage), partial(plots.plot_fpr_fnr, history=rows), _last(rows))
+            for stage, rows in stages.items()
+        ],
+    )
 
 
 def _last(rows: Sequence[Row], columns: Sequence[str] = ("fpr", "fnr")) -> str:
     """The values of a stage's last epoch, mean of the seeds."""
-    told = []
+    values = []
     for column in columns:
         _, _, mean, _ = plots.over_epochs(rows, column)
         if not math.isnan(mean[-1]):
             name = {"u_mean": "mean of u", "u_std": "deviation"}.get(column, column.upper())
-            told.append(f"{name} {mean[-1]:.3g}")
+            values.append(f"{name} {mean[-1]:.3g}")
     epoch = max(row["epoch"] for row in rows)
-    return f"in epoch {epoch:g} {', '.join(told)}" if told else ""
+    return f"in epoch {epoch:g} {', '.join(values)}" if values else ""
 
 
-def _looks(names: Iterable[str]) -> dict[str, str]:
-    """The look of each method's line; the last one that is not MCP stands out."""
-    others = [name for name in names if name != REFERENCE]
-    looks = ["ours", "third", *["rest"] * len(others)]
-    return {REFERENCE: "mcp"} | dict(zip(reversed(others), looks, strict=False))
-
-
-def risk_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart:
-    """Error rate of the accepted answers against the share accepted, from a tenth on.
-
-    Args:
-      is_error: `[n]` bool.
-      uncertainty: Name of a method -> u `[n]`.
-    """
-    lines, told, looks = [], [], _looks(uncertainty)
-    for name, u in uncertainty.items():
-        curve = risk_coverage_curve(is_error, u)
-        late = curve.coverage >= 0.1
-        lines.append(Line(cells.label(name), curve.coverage[late], curve.risk[late], looks[name]))
-        most = float(curve.risk[int(np.searchsorted(curve.coverage, 0.9))])
-        told.append(f"{cells.label(name)} {most:.2%}")
-    top = max(float(line.y.max()) for line in lines)
-    return Chart(
-        f"wrong among the 90 % accepted first: {', '.join(told)}; among all: {is_error.mean():.2%}",
-        lines,
-        Axis("answers accepted"),
-        Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01),
-    )
-
-
-def roc_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart | None:
-    """Share of errors rejected against that of correct answers; None where one kind is missing."""
-    if not 0 < is_error.sum() < len(is_error):
-        return None
-    lines, told, looks = [], [], _looks(uncertainty)
-    for name, u in uncertainty.items():
-        curve = roc_curve(is_error, u)
-        order = np.argsort(curve.correct_rejected, kind="stable")
-        x, y = curve.correct_rejected[order], np.sort(curve.errors_rejected)
-        lines.append(Line(cells.label(name), x, y, looks[name]))
-        told.append(f"{cells.label(name)} {auroc(is_error, u):.2%}")
-    return Chart(
-        f"area under the curve: {', '.join(told)}",
-        lines,
-        Axis("correct answers rejected"),
-        Axis("errors rejected"),
-    )
-
-
-def reliability_chart(is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray]) -> Chart | None:
-    """Share correct against 1 - u, see `plot_reliability`; None where no u is within [0, 1]."""
-    diagonal = np.array([0.0, 1.0])
-    lines, told, looks = [Line("perfect", diagonal, diagonal, "guide")], [], _looks(uncertainty)
-    for name, u in uncertainty.items():
-        if u.min() >= 0 and u.max() <= 1:
-            curve = reliability_curve(is_error, u, bins=15)
-            lines.append(Line(cells.label(name), curve.confidence, curve.accuracy, looks[name]))
-            told.append(f"{cells.label(name)} {1 - float(np.mean(u)):.1%}")
-    if len(lines) == 1:
-        return None
-    return Chart(
-        f"{1 - is_error.mean():.1%} are correct; mean confidence: {', '.join(told)}",
-        lines,
-        Axis("confidence 1 - u"),
-        Axis("answers that are correct"),
+def _by_stage(rows: Iterable[Row], columns: Sequence[str] = ("fpr", "fnr")) -> str:
+    return "; ".join(
+        f"{cells.stage_label(stage)}: {values}"
+        for stage, group in cells.by(rows, "stage").items()
+        if (values := _last(group, columns))
     )
 
 
@@ -235,58 +194,42 @@ def draw_thresholds(
       chosen: The SavedModel's threshold.
       promises: Rows of `runs.make_promises` for this method.
     """
-    points = {} if chosen.tau is None else {"SavedModel": chosen.tau}
-    points |= {
-        f"promise {row['target']:.0%}": row["tau"] for row in promises if row["tau"] is not None
-    }
+    taus = {"SavedModel": chosen.tau} | {f"promise {r['target']:.0%}": r["tau"] for r in promises}
+    points = {name: float(tau) for name, tau in taus.items() if tau is not None}
     coverage, risk = {}, {}
     for name, rows in (("calibration", calibration), ("test", test)):
         groups = tie_groups(rows.is_error, rows.uncertainty[method])
         # From where the curve stops to jump; tau just above the value accepts it.
         enough = groups.rows[1:] >= min(100, groups.rows[-1])
-        tau = groups.u[enough]
-        coverage[name] = tau, groups.rows[1:][enough] / groups.rows[-1]
-        risk[name] = tau, groups.errors[1:][enough] / groups.rows[1:][enough]
-    figure, axes, columns = drawing.panels(2, **ROOM_BELOW)
-    words = ("coverage: answers accepted", "risk: errors among them")
-    for ax, curves, quantity in zip(axes, (coverage, risk), words, strict=True):
+        tau, accepted = groups.u[enough], groups.rows[1:][enough]
+        coverage[name] = tau, accepted / groups.rows[-1]
+        risk[name] = tau, groups.errors[1:][enough] / accepted
+
+    def panel(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], quantity: str) -> Panel:
         tau, value = curves["test"]
         marked = {
-            name: (at, float(value[max(np.searchsorted(tau, at) - 1, 0)]))
+            name: (at, float(value[max(int(np.searchsorted(tau, at)) - 1, 0)]))
             for name, at in points.items()
         }
-        plots.plot_thresholds(ax, curves, marked, quantity=quantity)
-    drawing.legend_below(figure, axes, 3)
-    return Drawing(
+        plot = partial(plots.plot_thresholds, curves=curves, points=marked, quantity=quantity)
+        return Panel("", plot)
+
+    return compose(
         "thresholds",
         f"Coverage and risk against tau: {cells.label(method)}",
         "From 100 accepted answers on. A promise is kept on the test set if its point in the right "
         "panel is not above the promised rate.",
-        figure,
-        columns,
-        drawing.in_words(
-            {
-                name: f"tau {at:.4g} accepts {np.mean(test.uncertainty[method] < at):.1%} of the "
-                "test answers"
-                for name, at in points.items()
-            }
+        [panel(coverage, "coverage: answers accepted"), panel(risk, "risk: errors among them")],
+        legend_below=True,
+        alt="; ".join(
+            f"{name}: tau {at:.4g} accepts {np.mean(test.uncertainty[method] < at):.1%} of the "
+            "test answers"
+            for name, at in points.items()
         ),
     )
 
 
-_THRESHOLDING = " Thresholding moves tau, in each epoch, to where BACC is best."
-
-
-def curves(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns with a curve of their own: not those that differ from another in tau alone."""
-    return {
-        name: u
-        for name, u in columns.items()
-        if name not in METHODS or METHODS[name].column_of not in columns
-    }
-
-
-def _apart(rows: Iterable[Row]) -> list[Row]:
+def _with_own_ranking(rows: Iterable[Row]) -> list[Row]:
     """Rows without those of methods that differ from another in tau alone."""
     return [
         row for row in rows if row["method"] not in METHODS or not METHODS[row["method"]].column_of
@@ -298,26 +241,23 @@ def draw_u_per_epoch(history: Sequence[Row], about: str = "") -> Drawing:
 
     Args:
       history: Rows of one run or of several seeds, see `plot_epochs`.
-      about: Whose they are, where a report has more than one such figure.
+      about: Name of the data set, where a report has several such figures.
     """
-    figure, axes, columns = drawing.panels(2)
-    plots.plot_epochs(axes[0], history, "u_mean", ylabel="mean of u", title="Mean")
-    plots.plot_epochs(
-        axes[1], history, "u_std", ylabel="standard deviation of u", title="Deviation"
-    )
-    return Drawing(
+
+    def panel(title: str, column: str, ylabel: str) -> Panel:
+        plot = partial(plots.plot_epochs, history=history, column=column, ylabel=ylabel)
+        return Panel(title, plot)
+
+    return compose(
         "_".join(filter(None, ("uncertainty_per_epoch", about))),
         ": ".join(filter(None, ("Mean and standard deviation of u per epoch", about))),
-        "Validation data. Uncertainty that stays low and narrow while errors remain is the "
-        "imbalance that BTCP is made against.",
-        figure,
-        columns,
-        drawing.in_words(
-            {
-                cells.stage_label(stage): _last(rows, ("u_mean", "u_std"))
-                for stage, rows in cells.by(history, "stage").items()
-            }
-        ),
+        "Validation data. If u stays low and narrow while errors remain, it is imbalanced: this is "
+        "what BTCP is designed to prevent.",
+        [
+            panel("Mean", "u_mean", "mean of u"),
+            panel("Deviation", "u_std", "standard deviation of u"),
+        ],
+        alt=_by_stage(history, ("u_mean", "u_std")),
     )
 
 
@@ -333,65 +273,51 @@ def draw_rates_per_epoch(history: Iterable[Row], about: str, tau: float) -> Draw
     rows = [row for row in plots.with_thresholding(history) if row["stage"] in stages]
     if not rows:
         return None
-    figure, axes, columns = drawing.panels(2)
-    plots.plot_rate(axes[0], rows, "fpr", title="FPR: errors accepted")
-    plots.plot_rate(axes[1], rows, "fnr", title="FNR: correct answers rejected")
-    return Drawing(
+    return compose(
         f"rates_per_epoch_{about}",
         f"FPR and FNR per epoch: {about}",
         f"Validation data, at tau = {tau:g}; mean of the seeds, and their range shaded."
         + _THRESHOLDING,
-        figure,
-        columns,
-        drawing.in_words(
-            {cells.label(stage): _last(group) for stage, group in cells.by(rows, "stage").items()}
-        ),
+        [
+            Panel(title, partial(plots.plot_rate, history=rows, column=column))
+            for title, column in (
+                ("FPR: errors accepted", "fpr"),
+                ("FNR: correct answers rejected", "fnr"),
+            )
+        ],
+        alt=_by_stage(rows),
     )
 
 
 def draw_risk_coverage(predictions: Predictions, about: str) -> Drawing:
     """Risk and coverage of all methods of a classifier on one axis, with the oracle."""
-    figure, (ax,), columns = drawing.panels(1, **ROOM_BELOW)
-    plots.plot_risk_coverage(ax, predictions.is_error, curves(predictions.uncertainty))
-    drawing.legend_below(figure, [ax], 3)
-    return Drawing(
+    scored = (predictions.is_error, distinct_columns(predictions.uncertainty))
+    plot = partial(plots.plot_risk_coverage, is_error=scored[0], uncertainty=scored[1])
+    return compose(
         f"risk_coverage_{about}",
         f"Risk and coverage: {about}",
         "All methods on the answers of the first seed's frozen classifier. Lower is better; the "
-        "oracle knows every error. Thin and gray: methods that the paper does not have, but for "
-        "residual, and controls.",
-        figure,
-        columns,
-        risk_chart(predictions.is_error, curves(predictions.uncertainty)).alt,
+        "oracle knows every error. Thin and gray: controls, and methods that the paper does not "
+        "have, except residual.",
+        [Panel("", plot, charts.risk_chart(*scored).alt)],
+        legend_below=True,
     )
 
 
 def draw_histograms(predictions: Predictions, about: str, tau: float) -> Drawing | None:
     """The paper's uncertainty histograms: MCP, TCP and BTCP; None where there are none of them."""
-    found = {
-        name: predictions.uncertainty[name]
+    parts = [
+        _histogram(cells.label(name), predictions.is_error, predictions.uncertainty[name], tau)
         for name in (REFERENCE, "tcp", "btcp")
         if name in predictions.uncertainty
-    }
-    if not found:
+    ]
+    if not parts:
         return None
-    figure, axes, columns = drawing.panels(len(found))
-    for ax, (name, u) in zip(axes, found.items(), strict=True):
-        plots.plot_uncertainty_histogram(
-            ax, predictions.is_error, u, tau=tau, title=cells.label(name)
-        )
-    return Drawing(
+    return compose(
         f"uncertainty_histogram_{about}",
         f"Uncertainty of correct and wrong answers: {about}",
         "First seed, frozen classifier, test images; counts on a logarithmic axis.",
-        figure,
-        columns,
-        drawing.in_words(
-            {
-                cells.label(name): drawing.halves(predictions.is_error, u)
-                for name, u in found.items()
-            }
-        ),
+        parts,
     )
 
 
@@ -405,67 +331,62 @@ def draw_confidence(
       others: Name of an OOD set -> predictions of its images.
       about: Name of the data set.
     """
-    pairs = [
-        (ood, name)
-        for ood, found in others.items()
-        for name in ("btcp", "tcp")
-        if name in test.uncertainty and name in found.uncertainty
-    ]
-    if not pairs:
+    parts = []
+    for ood, predictions in others.items():
+        for name in ("btcp", "tcp"):
+            if name in test.uncertainty and name in predictions.uncertainty:
+                inside, outside = test.uncertainty[name], predictions.uncertainty[name]
+                parts.append(
+                    Panel(
+                        f"{cells.label(name)}: {about} and {ood}",
+                        partial(plots.plot_confidence, inside=inside, outside=outside),
+                        f"median confidence {1 - np.median(inside):.3g} of test images, "
+                        f"{1 - np.median(outside):.3g} of OOD images",
+                    )
+                )
+    if not parts:
         return None
-    figure, axes, columns = drawing.panels(len(pairs))
-    for ax, (ood, name) in zip(axes, pairs, strict=True):
-        plots.plot_confidence(
-            ax,
-            test.uncertainty[name],
-            others[ood].uncertainty[name],
-            title=f"{cells.label(name)}: {about} and {ood}",
-        )
-    return Drawing(
+    return compose(
         f"confidence_{about}",
         f"Confidence of test and OOD images: {about}",
-        "First seed, frozen classifier. The less the two overlap, the better OOD images are told "
-        "from the test images; test images are filled, OOD images hatched.",
-        figure,
-        columns,
-        drawing.in_words(
-            {
-                f"{cells.label(name)}, {ood}": "median confidence "
-                f"{1 - np.median(test.uncertainty[name]):.3g} of test images, "
-                f"{1 - np.median(others[ood].uncertainty[name]):.3g} of OOD images"
-                for ood, name in pairs
-            }
-        ),
+        "First seed, frozen classifier; test images are filled, OOD images hatched. The less the "
+        "two overlap, the better u separates OOD images from test images.",
+        parts,
     )
 
 
 def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
     """AURC under each corruption against its strength; None where there is none."""
-    rows = _apart(rows)
+    rows = _with_own_ranking(rows)
     images = [ImageSet.of_row(row) for row in rows]
     names = dict.fromkeys(one.name for one in images if one.kind == "shift")
     if not names:
         return None
-    figure, axes, columns = drawing.panels(len(names), height=3.9, bottom=1.05)
-    for ax, name in zip(axes, names, strict=True):
-        plots.plot_shift(ax, rows, name, title=name)
-    drawing.legend_below(figure, axes, 3 * len(axes))
-    return Drawing(
+    return compose(
         f"shift_{about}",
         f"Covariate shift: {about}",
         "AURC of the frozen classifier's test answers, mean over seeds, as the images change more; "
         "below each strength, the accuracy there. AURC rises with the error rate itself.",
-        figure,
-        columns,
-        drawing.in_words({name: _most_shifted(rows, name) for name in names}),
+        [
+            Panel(
+                name, partial(plots.plot_shift, rows=rows, corruption=name), _strongest(rows, name)
+            )
+            for name in names
+        ],
+        legend_below=True,
+        height=3.9,
+        bottom=1.05,
     )
 
 
-def _most_shifted(rows: Sequence[Row], name: str) -> str:
+def _strongest(rows: Sequence[Row], name: str) -> str:
     """AURC of each method where a corruption is strongest."""
-    found = [row for row in rows if ImageSet.of_row(row) == ImageSet("shift", name, 3)]
-    told = [f"{cells.label(row['method'])} {1000 * cells.number(row['aurc']):.3g}" for row in found]
-    return f"AURC x 1000 at strength 3: {', '.join(told)}" if told else ""
+    values = [
+        f"{cells.label(row['method'])} {1000 * cells.number(row['aurc']):.3g}"
+        for row in rows
+        if ImageSet.of_row(row) == ImageSet("shift", name, 3)
+    ]
+    return f"AURC x 1000 at strength 3: {', '.join(values)}" if values else ""
 
 
 def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawing:
@@ -476,46 +397,42 @@ def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawi
       base: As `plot_ablation`.
       about: Name of the data set.
     """
-    figure, axes, columns = drawing.panels(
-        3, height=1.3 + 0.26 * (len(rows) + len(base)), left=1.35
-    )
-    for ax, name in zip(axes, ("bacc", "auroc", "aurc"), strict=True):
-        plots.plot_ablation(ax, rows, name, base)
-    return Drawing(
+    return compose(
         f"ablation_{about}",
         f"What the loss does to the threshold and to the ranking: {about}",
         "Frozen BTCP on one classifier, one setting changed at a time, with 95 % intervals. BACC "
         "depends on where u lies around tau; AUROC and AURC only on the order of the answers.",
-        figure,
-        columns,
-        drawing.in_words(
-            {
-                row.get("ablation")
-                or cells.label(row["method"]): f"AUROC {cells.number(row['auroc']):.2%}"
-                for row in (*base, *rows)
-            }
+        [
+            Panel("", partial(plots.plot_ablation, rows=rows, metric=name, base=base))
+            for name in ("bacc", "auroc", "aurc")
+        ],
+        alt="; ".join(
+            f"{row.get('ablation') or cells.label(row['method'])}: AUROC "
+            f"{cells.number(row['auroc']):.2%}"
+            for row in (*base, *rows)
         ),
+        height=1.3 + 0.26 * (len(rows) + len(base)),
+        left=1.35,
     )
 
 
 def draw_ranks(rows: Sequence[Row]) -> Drawing | None:
     """Mean ranks by AURC over data sets and seeds; None where there are too few methods."""
-    rows = _apart(rows)
+    rows = _with_own_ranking(rows)
     names, ranks = plots.mean_ranks(rows)
     if len(names) < 2:
         return None
-    figure, (ax,), columns = drawing.panels(1, height=1.6 + 0.25 * len(names), left=1.8)
-    plots.plot_ranks(ax, rows)
-    return Drawing(
+    means = [
+        f"{cells.label(name)}: {row.mean():.1f}" for name, row in zip(names, ranks, strict=True)
+    ]
+    return compose(
         "mean_ranks",
         "Mean ranks",
         f"Rank by AURC among the frozen methods, mean of {ranks.shape[1]} data sets and seeds; the "
         "gray bar is the range, filled points are the paper's methods. Two methods whose mean "
-        "ranks are closer than the critical difference (Nemenyi, 5 %) are not told apart by it; "
-        "seeds of one data set share their test images, so that it is a rough guide.",
-        figure,
-        columns,
-        drawing.in_words(
-            {cells.label(name): f"{row.mean():.1f}" for name, row in zip(names, ranks, strict=True)}
-        ),
+        "ranks are closer than the critical difference (Nemenyi, 5 %) are not distinguishable by "
+        "it. Seeds of one data set share their test images, so this is a rough guide.",
+        [Panel("", partial(plots.plot_ranks, rows=rows), "; ".join(means))],
+        height=1.6 + 0.25 * len(names),
+        left=1.8,
     )

@@ -1,17 +1,15 @@
 """The answers that a person should look at first, with what is known of each."""
 
-import base64
 import dataclasses
-import io
-import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
-from btcp_tf.reporting import cells, figures, plots, tables
+from btcp_tf.reporting import cells
+from btcp_tf.reporting.cells import Table
+from btcp_tf.reporting.pictures import Pictures, data_uri, sheet
 
 SHOWN = 24
 """Answers of each kind."""
@@ -21,15 +19,6 @@ REASONS = 3
 
 FEWER = 12
 """Answers of each kind in the gallery of a study, which may have one for each of its data sets."""
-
-LARGEST_FILE, MOST_PIXELS = 2**25, 50_000_000
-"""Bytes and pixels of the files that are opened for a picture: 32 MiB, and a large photo."""
-
-_LARGEST = 160  # Pixels of a picture's longer side.
-
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
-
-_GRAY, _COLOR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +36,7 @@ KINDS: Mapping[str, Kind] = {
     "uncertain": Kind(
         "highest u",
         "Highest u: a person should look at these first",
-        "The answers that {method} trusts least, whatever they are.",
+        "The answers that {method} trusts least, correct or not.",
     ),
     "unsuspected": Kind(
         "trusted by all methods",
@@ -99,7 +88,7 @@ class Card:
     kind: str
     """One of `KINDS`."""
     name: str
-    """Of the file or row."""
+    """Name of the file or input; "" without one."""
     link: str
     """Address of the file; "" without one."""
     picture: str
@@ -115,10 +104,14 @@ class Card:
     """What else is known of it."""
 
     @property
+    def title(self) -> str:
+        return self.name or f"{'image' if self.picture else 'row'} {self.row}"
+
+    @property
     def alt(self) -> str:
-        """What the picture is, in words."""
+        """Text for readers who do not see the picture."""
         what = f"labeled {self.true}" if self.wrong else "which is right"
-        return f"{self.name}: predicted {self.predicted}, {what}"
+        return f"{self.title}: predicted {self.predicted}, {what}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,25 +143,26 @@ class Gallery:
 
 
 def pick(
-    is_error: np.ndarray, uncertainty: np.ndarray, count: int = SHOWN
+    is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray], method: str, count: int = SHOWN
 ) -> dict[str, np.ndarray]:
     """The rows to check first, none of them twice.
 
     Args:
       is_error: `[n]` bool.
-      uncertainty: `[n]`.
-      count: How many of each kind at most.
+      uncertainty: Name of a method -> u `[n]`.
+      method: Method whose u orders the rows.
+      count: Most rows of each kind.
 
     Returns:
-      "uncertain": the highest u, from the highest on; "trusted": of the other rows the wrong ones
-      with the lowest u, from the lowest on. Tied rows in their order.
+      "uncertain": the highest u first; then of the other wrong answers "unsuspected", see
+      `trusted_by_all`, and "trusted", the lowest u first. Tied rows in their order.
     """
-    u = np.asarray(uncertainty, np.float64)
+    u = np.asarray(uncertainty[method], np.float64)
     # Where there are few answers, half of them is enough of one kind.
     first = np.argsort(-u, kind="stable")[: min(count, (len(u) + 1) // 2)]
-    rest = np.setdiff1d(np.flatnonzero(is_error), first)
-    trusted = rest[np.argsort(u[rest], kind="stable")[:count]]
-    return {"uncertain": first, "trusted": trusted}
+    wrong = np.setdiff1d(np.flatnonzero(is_error), first)
+    unsuspected, rest = _unsuspected(is_error, uncertainty, wrong, u, count)
+    return {"uncertain": first, "unsuspected": unsuspected, "trusted": rest[:count]}
 
 
 def pick_errors(
@@ -179,26 +173,72 @@ def pick_errors(
     Args:
       is_error: `[n]` bool.
       uncertainty: Name of a method -> u `[n]`.
-      method: Whose u orders them.
-      count: How many of each kind at most.
+      method: Method whose u orders the rows.
+      count: Most rows of each kind.
 
     Returns:
-      "unsuspected": what `plots.trusted_by_all` returns, nothing if there is one method; "trusted":
-      of the other wrong answers those with the lowest u; "caught": of the rest the highest u.
+      "unsuspected": see `trusted_by_all`; then of the other wrong answers "trusted", the lowest u
+      first, and of the rest "caught", the highest u first.
     """
-    columns = figures.curves(uncertainty)
+    u = np.asarray(uncertainty[method], np.float64)
+    unsuspected, rest = _unsuspected(is_error, uncertainty, np.flatnonzero(is_error), u, count)
+    trusted = rest[: min(count, (len(rest) + 1) // 2)]
+    caught = rest[len(trusted) :][::-1][:count]
+    return {"unsuspected": unsuspected, "trusted": trusted, "caught": caught}
+
+
+def _unsuspected(
+    is_error: np.ndarray,
+    uncertainty: Mapping[str, np.ndarray],
+    wrong: np.ndarray,
+    u: np.ndarray,
+    count: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of some wrong rows those that every method trusts, and the others with the lowest u first."""
+    columns = cells.distinct_columns(uncertainty)
     unsuspected = np.empty(0, np.int64)
     if len(columns) > 1:
-        unsuspected = plots.trusted_by_all(is_error, columns, count)
-    u = np.asarray(uncertainty[method], np.float64)
-    rest = np.setdiff1d(np.flatnonzero(is_error), unsuspected)
-    rest = rest[np.argsort(u[rest], kind="stable")]
-    trusted = rest[: min(count, (len(rest) + 1) // 2)]
-    return {
-        "unsuspected": unsuspected,
-        "trusted": trusted,
-        "caught": rest[len(trusted) :][::-1][:count],
-    }
+        trusted = trusted_by_all(is_error, columns, len(is_error))
+        unsuspected = trusted[np.isin(trusted, wrong)][:count]
+    rest = np.setdiff1d(wrong, unsuspected)
+    return unsuspected, rest[np.argsort(u[rest], kind="stable")]
+
+
+def candidate_errors(predictions: Predictions) -> np.ndarray:
+    """Rows of the wrong answers that a study may show, whichever method it recommends."""
+    picked = [
+        rows
+        for method in predictions.uncertainty
+        if cells.is_candidate(method)
+        for rows in pick_errors(predictions.is_error, predictions.uncertainty, method).values()
+    ]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *picked]))
+
+
+def trusted_by_all(
+    is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray], count: int = 24
+) -> np.ndarray:
+    """Rows of the wrong answers that every method trusts: the label itself may be wrong.
+
+    To trust an answer is here to rank it among the more trusted half of all answers. Ordered by the
+    worst rank that any method gives the row among all rows, ties of u sharing the higher rank.
+
+    Args:
+      is_error: `[n]` bool, True where the prediction is wrong.
+      uncertainty: Name of a method -> u `[n]`. Methods that know the labels, and controls that
+        know nothing, do not count.
+      count: How many at most.
+
+    Returns:
+      `[<= count]` int64; tied rows in their order.
+    """
+    wrong = np.flatnonzero(is_error)
+    worst = np.zeros(len(wrong), np.int64)
+    for name, u in uncertainty.items():
+        if cells.is_candidate(name):
+            worst = np.maximum(worst, np.searchsorted(np.sort(u), u[wrong], side="right"))
+    order = np.argsort(worst, kind="stable")[:count]
+    return wrong[order[worst[order] <= len(is_error) / 2]]
 
 
 def build(
@@ -232,7 +272,7 @@ def build(
       remarks: Row -> what else is said of it.
       name: See `Gallery`.
     """
-    labels, u = tables.known_labels(predictions), predictions.uncertainty[method]
+    labels, u = cells.known_labels(predictions), predictions.uncertainty[method]
     if accept is None:
         accept = np.zeros(len(u), bool) if tau is None else u < tau
     mcp = mcp_column(predictions)
@@ -244,9 +284,9 @@ def build(
         Card(
             row=int(row),
             kind=kind,
-            name=(names or {}).get(int(row)) or f"row {row}",
+            name=(names or {}).get(int(row), ""),
             link=(links or {}).get(int(row), ""),
-            picture=picture(pictures[int(row)]) if pictures and int(row) in pictures else "",
+            picture=data_uri(pictures[int(row)]) if pictures and int(row) in pictures else "",
             predicted=cells.class_name(int(predictions.predicted[row]), class_names),
             true=cells.class_name(int(labels[row]), class_names),
             wrong=bool(predictions.is_error[row]),
@@ -256,11 +296,63 @@ def build(
             reasons=() if explanations is None else reasons(explanations, int(row)),
             remark=(remarks or {}).get(int(row), ""),
         )
-        for kind, rows in (picked or pick(predictions.is_error, u)).items()
+        for kind, rows in (
+            picked or pick(predictions.is_error, predictions.uncertainty, method)
+        ).items()
         for row in rows
     ]
     sizes = [abs(reason.value) for card in cards for reason in card.reasons]
     return Gallery(cards, method, max(sizes, default=0.0), name)
+
+
+def error_tables(shown: Gallery, who: str) -> list[Table]:
+    """The wrong answers of a gallery as tables.
+
+    Args:
+      shown: The gallery.
+      who: Whose u it is, as "BTCP, frozen".
+    """
+    columns = {name: name for name in ("image", "true class", "predicted class", f"u ({who})")}
+    return [
+        Table(
+            stem,
+            caption,
+            columns,
+            [[c.name or str(c.row), c.true, c.predicted, cells.printed_u(c.u, 4)] for c in cards],
+        )
+        for stem, (caption, cards) in _errors(shown).items()
+    ]
+
+
+def error_sheets(shown: Gallery, pictures: Pictures) -> dict[str, np.ndarray]:
+    """The wrong answers of a gallery as sheets of pictures, by the stem of their file.
+
+    Args:
+      shown: The gallery.
+      pictures: Pictures of its rows; without them there is no sheet.
+    """
+    sheets = {}
+    for stem, (_, cards) in _errors(shown).items():
+        cards = [card for card in cards if card.row in pictures.images]
+        if cards:
+            captions = [
+                f"is {c.true}\nsaid {c.predicted}\nu = {cells.printed_u(c.u)}" for c in cards
+            ]
+            images = [pictures.images[card.row] for card in cards]
+            sheets[stem] = sheet(images, captions, columns=6)
+    return sheets
+
+
+def _errors(shown: Gallery) -> dict[str, tuple[str, list[Card]]]:
+    """Stem of a file -> caption and cards of two kinds of errors, those that exist."""
+    unsuspected = [card for card in shown.cards if card.kind == "unsuspected"]
+    trusted = [card for card in shown.cards if card.kind == "trusted"]
+    confident = sorted([*unsuspected, *trusted], key=lambda card: card.u)[:SHOWN]
+    errors = {
+        "most_confident_errors": ("Most confident errors", confident),
+        "likely_label_errors": ("Errors that every method trusts", unsuspected),
+    }
+    return {stem: found for stem, found in errors.items() if found[1]}
 
 
 def reasons(explanations: Explanations, row: int) -> list[Reason]:
@@ -280,48 +372,3 @@ def _evidence_words(name: str, value: float) -> str:
     if name in EVIDENCE:
         return EVIDENCE[name][int(value < 0)]
     return name.replace("_", " ")
-
-
-def picture(pixels: np.ndarray) -> str:
-    """An image as the address of a PNG that stands inside a page."""
-    from PIL import Image
-
-    small = thumbnail(pixels)
-    buffer = io.BytesIO()
-    Image.fromarray(small[..., 0] if small.shape[-1] == 1 else small).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """An image, uint8 `[height, width, 1 or 3]`, in the size of a picture; a small one as it is."""
-    from PIL import Image
-
-    if max(pixels.shape[:2]) <= _LARGEST:
-        return pixels
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    image.thumbnail((_LARGEST, _LARGEST), Image.Resampling.BOX)
-    return np.asarray(image).reshape(*image.size[::-1], pixels.shape[-1])
-
-
-def read_picture(file: Path) -> np.ndarray | None:
-    """The thumbnail of an image file, the right way up; None if it is none, or too large."""
-    from PIL import Image, ImageOps
-
-    try:
-        if not file.is_file() or file.stat().st_size > LARGEST_FILE:
-            return None
-        with warnings.catch_warnings():
-            # Pillow warns of sizes that are refused here.
-            warnings.simplefilter("ignore")
-            with Image.open(file, formats=_FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    return None
-                if image.mode not in (*_GRAY, *_COLOR):
-                    return None  # Of 16 bits Pillow would show the darkest alone.
-                # A JPEG is decoded no larger than it must be.
-                image.draft(None, (2 * _LARGEST, 2 * _LARGEST))
-                upright = ImageOps.exif_transpose(image)
-                pixels = np.asarray(upright.convert("L" if image.mode in _GRAY else "RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None
-    return thumbnail(pixels.reshape(*pixels.shape[:2], -1))

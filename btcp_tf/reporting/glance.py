@@ -14,9 +14,8 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.decisions import drift
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
-from btcp_tf.metrics import risk_coverage_curve
-from btcp_tf.reporting.cells import Cell, Words
-from btcp_tf.reporting.svg import Axis, Chart, Line, Point
+from btcp_tf.reporting.cells import Cell, Words, of_hundred, percent
+from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Outcome, Threshold
 
 StateName = Literal["holds", "broken", "open", "none"]
@@ -177,6 +176,21 @@ def figures(judged: Judged) -> list[Figure]:
     ]
 
 
+def about(is_error: np.ndarray, what: str, who: str) -> str:
+    """Number of answers, accuracy and errors in one line.
+
+    Args:
+      is_error: `[n]` bool.
+      what: What was answered, such as "test images".
+      who: Whose u it is.
+    """
+    n, errors = len(is_error), int(np.sum(is_error))
+    return (
+        f"{n:,} {what} · {100 * (1 - errors / n):.2f} % right · {errors:,} "
+        f"error{'s' * (errors != 1)} · u of {who}"
+    )
+
+
 def terminal(state_: State, title: str, words: Sequence[Words], rows: Sequence[Figure]) -> str:
     """The first screen in a few lines of text."""
     width = max(len(figure.value) for figure in rows)
@@ -191,64 +205,6 @@ def terminal(state_: State, title: str, words: Sequence[Words], rows: Sequence[F
 
 def _plain(words: Words) -> str:
     return words if isinstance(words, str) else words.text
-
-
-def of_hundred(share: float) -> str:
-    """A share of 100 with a decimal; what is not all is never printed as all, nor some as none."""
-    if 0 < share < 1:
-        if share > 0.9995:
-            return "over 99.9"
-        if share < 0.0005:
-            return "under 0.1"
-    shown = f"{100 * share:.1f}"
-    return shown.removesuffix(".0") if share in (0, 1) else shown
-
-
-def percent(share: float) -> str:
-    """A share in percent, with two decimals where there is any."""
-    return "0 %" if share == 0 else f"{100 * share:.2f} %" if share >= 5e-5 else "under 0.01 %"
-
-
-def risk_coverage(
-    is_error: np.ndarray,
-    columns: Sequence[tuple[str, str, np.ndarray]],
-    chosen: Outcome | None,
-) -> Chart:
-    """Error rate of the accepted answers against the share accepted, and the chosen point.
-
-    Args:
-      is_error: `[n]` bool.
-      columns: Of each method its label, its look (see `svg.Line`) and u `[n]`; the first is ours.
-      chosen: What the threshold does to these answers.
-    """
-    lines, told = [], []
-    top = 0.0
-    for label, look, u in columns:
-        curve = risk_coverage_curve(is_error, u)
-        # The first few answers make the curve jump; they must not set the scale.
-        late = curve.coverage >= 0.1
-        lines.append(Line(label, curve.coverage[late], curve.risk[late], look))
-        top = max(top, float(curve.risk[late].max()))
-        at = int(np.searchsorted(curve.coverage, 0.9))
-        told.append(f"{label} {percent(float(curve.risk[at]))}")
-    points = []
-    alt = (
-        "Share of wrong answers among the accepted, as more are accepted. Where 90 % are accepted: "
-        f"{', '.join(told)}; where all are: {percent(float(np.mean(is_error)))}."
-    )
-    if chosen is not None and chosen.accepted:
-        share, risk = of_hundred(chosen.coverage), percent(chosen.risk)
-        words = (f"{share} % accepted,", f"{risk} wrong")
-        points.append(Point(chosen.coverage, chosen.risk, words))
-        alt += f" Chosen: {share} % accepted, {risk} of them wrong."
-        top = max(top, chosen.risk)
-    return Chart(
-        alt,
-        lines,
-        Axis("answers accepted"),
-        Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01),
-        points,
-    )
 
 
 def harder(

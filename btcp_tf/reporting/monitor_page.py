@@ -3,6 +3,7 @@
 import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from btcp_tf.decisions import assumptions, drift
 from btcp_tf.decisions.assumptions import MIN_ROWS
 from btcp_tf.decisions.monitoring import Findings, Share
 from btcp_tf.evaluation import tabular
-from btcp_tf.reporting import cells, drawing, glance, monitor_plots, pages, tables
+from btcp_tf.reporting import cells, monitor_plots, pages, tables
 from btcp_tf.reporting.cells import Cell, Table
-from btcp_tf.reporting.drawing import Drawing
+from btcp_tf.reporting.drawing import Drawing, Panel, compose
 from btcp_tf.reporting.glance import Figure, Glance, State, Step
 from btcp_tf.reporting.pages import Block, Definitions, Report
 from btcp_tf.reporting.svg import Axis, Chart, Line
@@ -104,13 +105,13 @@ def _glance_figures(findings: Findings) -> Iterator[Figure]:
     else:
         now, then = (float(np.mean(u < tau)) for u in (findings.now, findings.then))
         yield Figure(
-            f"{glance.of_hundred(now)} %",
-            f"accepted (u < {tau:.4g}); of the calibration answers {glance.of_hundred(then)} %",
+            f"{cells.of_hundred(now)} %",
+            f"accepted (u < {tau:.4g}); of the calibration answers {cells.of_hundred(then)} %",
         )
     promised = "" if promise.limit is None else f"; promised: at most {100 * promise.limit:.4g} %"
     if promise.accepted and promise.interval is not None:
         yield Figure(
-            glance.percent(promise.errors / promise.accepted),
+            cells.percent(promise.errors / promise.accepted),
             f"wrong among the accepted, {wording.interval_text(promise.interval)} with 95 % "
             "certainty: "
             f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
@@ -136,12 +137,12 @@ def _glance_chart(findings: Findings) -> tuple[str, Chart]:
         top = max(float(np.max(curve["high"][late])), 1.5 * (limit or 0.0))
         lines = [Line("so far", rows, risk, "ours")]
         alt = (
-            f"Share of wrong answers among the accepted ones so far: {glance.percent(risk[-1])} "
+            f"Share of wrong answers among the accepted ones so far: {cells.percent(risk[-1])} "
             f"after {int(rows[-1]):,} with a label"
         )
         if limit is not None:
             lines.append(Line("promised", rows[[0, -1]], np.full(2, limit), "mcp"))
-            alt += f"; at most {glance.percent(limit)} was promised"
+            alt += f"; at most {cells.percent(limit)} was promised"
         x = Axis("accepted answers with a label", 0.0, float(rows[-1]), percent=False)
         y = Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01)
         band = rows, np.asarray(curve["low"]), np.asarray(curve["high"])
@@ -235,36 +236,43 @@ def _check_table(findings: Findings) -> Table:
 def _draw_change(findings: Findings) -> list[Drawing]:
     tau = None if findings.threshold is None else findings.threshold.tau
     then, now = findings.then, findings.now
-    figure, (left, right), columns = drawing.panels(2)
-    monitor_plots.plot_two_samples(left, then, now, tau=tau, title="How u is distributed")
-    at = drift.ks(then, now).at
-    monitor_plots.plot_distribution_functions(
-        right, then, now, at=at, tau=tau, title="The same, added up"
+    sample: dict[str, Any] = dict(baseline=then, production=now, tau=tau)
+    added_up = partial(
+        monitor_plots.plot_distribution_functions, at=drift.ks(then, now).at, **sample
     )
-    drawings = [
-        Drawing(
-            "uncertainty",
-            "Uncertainty then and now",
-            "The calibration set and the scores. Left of tau answers are accepted. The thick line "
-            "is the Kolmogorov-Smirnov distance.",
-            figure,
-            columns,
-            f"median {np.median(then):.3g} at calibration, {np.median(now):.3g} now",
-        )
-    ]
-    shares, names, words = _class_shares(findings)
-    figure, (ax,), columns = drawing.panels(1, height=max(3.5, 1.2 + 0.32 * len(names)), left=1.6)
-    monitor_plots.plot_class_shares(ax, shares[0], shares[1], names)
-    alt = "; ".join(
-        f"{name} {before:.1%}, now {after:.1%}"
-        for name, before, after in zip(names, *shares, strict=True)
+    uncertainty = compose(
+        "uncertainty",
+        "Uncertainty then and now",
+        "The calibration set and the scores. Left of tau answers are accepted. The thick line "
+        "is the Kolmogorov-Smirnov distance.",
+        [
+            Panel("Distribution of u", partial(monitor_plots.plot_two_samples, **sample)),
+            Panel("Cumulative distribution", added_up),
+        ],
+        alt=f"median {np.median(then):.3g} at calibration, {np.median(now):.3g} now",
     )
-    drawings.append(
-        Drawing("classes", "Predicted classes then and now", words, figure, columns, alt)
+    shares, names, caption = _class_shares(findings)
+    before, after = shares
+    classes = compose(
+        "classes",
+        "Predicted classes then and now",
+        caption,
+        [
+            Panel(
+                "",
+                partial(
+                    monitor_plots.plot_class_shares, baseline=before, production=after, names=names
+                ),
+            )
+        ],
+        alt="; ".join(
+            f"{name} {share:.1%}, now {now_:.1%}"
+            for name, share, now_ in zip(names, before, after, strict=True)
+        ),
+        height=max(3.5, 1.2 + 0.32 * len(names)),
+        left=1.6,
     )
-    if tau is not None:
-        drawings.append(_draw_abstention(findings, tau))
-    return drawings
+    return [uncertainty, classes, *([] if tau is None else [_draw_abstention(findings, tau)])]
 
 
 def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
@@ -300,24 +308,22 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
     low, high = np.array([drift.clopper_pearson(int(part.sum()), len(part)) for part in parts]).T
     share = float(np.mean(findings.then >= tau))
     interval = drift.clopper_pearson(int(np.sum(findings.then >= tau)), len(findings.then))
-    figure, (ax,), columns = drawing.panels(1)
-    monitor_plots.plot_rate_by_block(
-        ax,
-        ends - np.array([len(part) for part in parts]) / 2,
-        rates,
-        low,
-        high,
+    plot = partial(
+        monitor_plots.plot_rate_by_block,
+        rows=ends - np.array([len(part) for part in parts]) / 2,
+        rates=rates,
+        low=low,
+        high=high,
         baseline=(share, *interval),
         ylabel="abstentions",
     )
-    return Drawing(
+    return compose(
         "abstention",
         "Abstentions along the file" if times is None else "Abstentions over time",
         f"The scores in {order}, in {blocks} blocks, each with its exact 95 % interval; the band "
         "is that of the calibration set.",
-        figure,
-        columns,
-        f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {share:.1%} at calibration",
+        [Panel("", plot)],
+        alt=f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {share:.1%} at calibration",
     )
 
 
@@ -345,38 +351,34 @@ def _promise_table(findings: Findings) -> Table:
 
 
 def _draw_promise(findings: Findings) -> Drawing:
-    promise = findings.promise
-    curve = promise.curve
-    figure, axes, columns = drawing.panels(2 if "evidence" in curve else 1)
-    monitor_plots.plot_risk_over_rows(
-        axes[0],
-        curve["rows"],
-        curve["risk"],
-        curve["low"],
-        curve["high"],
-        limit=promise.limit,
-        broken=promise.broken_at,
-        title="Error rate of accepted answers",
-    )
-    words = (
+    promise, curve = findings.promise, findings.promise.curve
+    caption = (
         f"In the order of the labels. The band covers the rate, if it stays the same, at all times "
         f"together (level {1 - findings.delta:.4g})."
     )
+    band: dict[str, Any] = {name: curve[name] for name in ("rows", "risk", "low", "high")}
+    risk = partial(
+        monitor_plots.plot_risk_over_rows,
+        **band,
+        limit=promise.limit,
+        broken=promise.broken_at,
+    )
+    parts = [Panel("Error rate of accepted answers", risk)]
     if "evidence" in curve:
-        monitor_plots.plot_evidence(
-            axes[1],
-            curve["rows"],
-            curve["evidence"],
+        evidence = partial(
+            monitor_plots.plot_evidence,
+            rows=curve["rows"],
+            evidence=curve["evidence"],
             enough=1 / findings.delta,
             broken=promise.broken_at,
-            title="Evidence that the promise is broken",
         )
-        words += (
-            " The evidence counts from every row on, so that a late rise shows although the rate "
-            "of all rows together is still low."
+        parts.append(Panel("Evidence that the promise is broken", evidence))
+        caption += (
+            " The evidence is computed from every row on, so that a late rise shows although the "
+            "rate of all rows together is still low."
         )
     alt = f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong"
-    return Drawing("promise", "The promise over time", words, figure, columns, alt)
+    return compose("promise", "The promise over time", caption, parts, alt=alt)
 
 
 def terminal_text(findings: Findings) -> str:

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf.reporting import drawing
-from btcp_tf.reporting.drawing import GRAY
-from btcp_tf.reporting.plots import NOW, THEN
+from btcp_tf.reporting.drawing import GRAY, WRONG
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+THEN, NOW = "#0072B2", WRONG
+"""Colors of the calibration set and of the scores."""
+
+_DASHES = (0, (5, 2))
 
 
 def plot_two_samples(
@@ -34,16 +38,12 @@ def plot_two_samples(
       tau: Decision threshold to mark.
       title: Title of the panel.
     """
-    span = _span(baseline, production)
-    for name, u, style in _samples(baseline, production):
-        counts, edges = np.histogram(u, bins=bins, range=span)
-        ax.stairs(counts / len(u), edges, linewidth=1.6, label=name, **style)
-    _mark_tau(ax, tau)
-    ax.set_xlim(*span)
+    span = drawing.span_of(baseline, production)
+    samples = _samples(baseline, production)
+    drawing.draw_histograms(ax, samples, bins=bins, span=span, shares=True)
+    drawing.mark_tau(ax, tau)
     ax.set_ylim(bottom=0)
-    drawing.percent(ax.yaxis)
-    drawing.label_axes(ax, "uncertainty u", "share of the answers", title)
-    drawing.draw_legend(ax)
+    _finish(ax, "uncertainty u", "share of the answers", title)
 
 
 def plot_distribution_functions(
@@ -65,21 +65,19 @@ def plot_distribution_functions(
       tau: Decision threshold to mark.
       title: Title of the panel.
     """
-    span = _span(baseline, production)
+    span = drawing.span_of(baseline, production)
     heights = []
     for name, u, style in _samples(baseline, production):
         values, counts = np.unique(u, return_counts=True)
         shares = np.cumsum(counts) / len(u)
         x, y = np.concatenate([[span[0]], values, [span[1]]]), np.concatenate([[0], shares, [1]])
-        ax.step(x, y, where="post", linewidth=1.6, label=name, **style)
+        ax.step(x, y, where="post", label=f"{name} ({len(u):,})", **style)
         heights.append(float(np.mean(np.asarray(u) <= at)))
     ax.plot([at, at], heights, color="black", linewidth=2.5, label="distance", zorder=3)
-    _mark_tau(ax, tau)
+    drawing.mark_tau(ax, tau)
     ax.set_xlim(*span)
     ax.set_ylim(0, 1.01)
-    drawing.percent(ax.yaxis)
-    drawing.label_axes(ax, "uncertainty u", "answers with at most u", title)
-    drawing.draw_legend(ax, loc="lower right")
+    _finish(ax, "uncertainty u", "answers with at most u", title, loc="lower right")
 
 
 def plot_class_shares(
@@ -138,13 +136,11 @@ def plot_rate_by_block(
     """
     share, bottom, top = baseline
     ax.axhspan(bottom, top, color=THEN, alpha=0.15, linewidth=0)
-    ax.axhline(share, color=THEN, linestyle=(0, (5, 2)), linewidth=1.6, label="calibration")
+    ax.axhline(share, color=THEN, linestyle=_DASHES, linewidth=1.6, label="calibration")
     ax.vlines(rows, low, high, color=NOW, linewidth=1.2)
     ax.plot(rows, rates, "o", color=NOW, markersize=4.5, label="now, in blocks")
     ax.set_ylim(0, min(1.0, 1.1 * max(float(np.max(high)), top)))
-    drawing.percent(ax.yaxis)
-    drawing.label_axes(ax, "row of the scores", ylabel, title)
-    drawing.draw_legend(ax)
+    _finish(ax, "row of the scores", ylabel, title)
 
 
 def plot_risk_over_rows(
@@ -179,9 +175,7 @@ def plot_risk_over_rows(
     late = rows >= rows[-1] / 10
     top = max(float(np.max(high[late])), float(np.max(risk[late])), 1.5 * (limit or 0))
     ax.set_ylim(0, min(1.0, 1.1 * top))
-    drawing.percent(ax.yaxis)
-    drawing.label_axes(ax, "accepted answers with a label", "wrong among them", title)
-    drawing.draw_legend(ax, loc="upper right")
+    _finish(ax, "accepted answers with a label", "wrong among them", title, loc="upper right")
 
 
 def plot_evidence(
@@ -215,22 +209,18 @@ def plot_evidence(
 def _samples(
     baseline: np.ndarray, production: np.ndarray
 ) -> tuple[tuple[str, np.ndarray, dict[str, Any]], ...]:
+    """Label, values and look of both samples."""
     return (
-        (f"calibration ({len(baseline):,})", baseline, dict(color=THEN, linestyle=(0, (5, 2)))),
-        (f"now ({len(production):,})", production, dict(color=NOW)),
+        ("calibration", baseline, dict(color=THEN, linewidth=1.6, linestyle=_DASHES)),
+        ("now", production, dict(color=NOW, linewidth=1.6)),
     )
 
 
-def _span(*samples: np.ndarray) -> tuple[float, float]:
-    return (
-        min(0.0, *(float(np.min(u)) for u in samples)),
-        max(1.0, *(float(np.max(u)) for u in samples)),
-    )
-
-
-def _mark_tau(ax: Axes, tau: float | None) -> None:
-    if tau is not None:
-        ax.axvline(tau, color="black", linestyle=":", linewidth=1.2, label=f"tau = {tau:.4g}")
+def _finish(ax: Axes, x: str, y: str, title: str, **legend: Any) -> None:
+    """Labels and legend of a panel whose y axis is a share."""
+    drawing.percent(ax.yaxis)
+    drawing.label_axes(ax, x, y, title)
+    drawing.draw_legend(ax, **legend)
 
 
 def _mark_break(ax: Axes, broken: int | None) -> None:

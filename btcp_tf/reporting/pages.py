@@ -12,9 +12,9 @@ import functools
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core.files import atomic_path
 from btcp_tf.evaluation.keys import Predictor
@@ -28,7 +28,6 @@ from btcp_tf.reporting.svg import Matrix
 
 if TYPE_CHECKING:
     import jinja2
-    import markupsafe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,159 +174,62 @@ def is_technical(note: str) -> bool:
 
 @functools.cache
 def _environment() -> "jinja2.Environment":
-    """The templates and what they call."""
     # Late: it takes a tenth of a second, which `--help` need not wait for.
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(["html"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., Any]] = {
         "anchor": _anchor,
-        "heading": _html_heading,
         "kind": lambda block: type(block).__name__,
         "exact": repr,
-        "chart": lambda chart: _safe(svg.chart(chart)),
-        "matrix": lambda matrix: _safe(svg.matrix(matrix)),
         "png": lambda content: base64.b64encode(content).decode(),
-        "forests": _forests,
+        "px": "{:.1f}".format,
         "u": printed_u,
         "label": label,
-        "bar": lambda value, largest: _safe(svg.signed_bar(value, largest)),
+        "spans": _spans,
+        "md": _escape_markdown,
     }
+    environment.filters |= filters
+    environment.globals["svg"] = svg
     return environment
 
 
-def _safe(markup: str) -> "markupsafe.Markup":
-    """What `svg` made and escaped itself."""
-    import markupsafe
-
-    return markupsafe.Markup(markup)
+def markup(macro: str, *arguments: Any) -> str:
+    """The SVG of a chart, matrix, interval or bar, by a macro of `templates/svg.html`."""
+    return str(getattr(_environment().get_template("svg.html").module, macro)(*arguments))
 
 
-def _html_heading(heading: str) -> "markupsafe.Markup":
-    """A column's heading whose arrow has a name, and whose unit stays with it."""
-    import markupsafe
-
-    better = {"↑": "higher", "↓": "lower"}.get(heading[-1:])
-    words = heading.removesuffix(f" {heading[-1:]}") if better else heading
-    shown = markupsafe.escape(words).replace(" %", "\N{NO-BREAK SPACE}%")
-    if better:
-        mark = markupsafe.Markup(
-            '\N{NO-BREAK SPACE}<span role="img" title="{0}" aria-label="{0}">{1}</span>'
-        )
-        shown += mark.format(f"{better} is better", heading[-1])
-    return shown
-
-
-def _forests(table: Table) -> list[list["markupsafe.Markup | str"]]:
-    """For each entry of a table the picture of its interval, "" where there is none.
-
-    Differences have one, that is, what has an interval and a verdict; those of a column share their
-    scale.
-    """
-    spans: dict[int, tuple[float, float]] = {}
-    for line in table.lines:
-        for place, cell in enumerate(line):
-            if _is_difference(cell):
-                low, high = spans.get(place, (0.0, 0.0))
-                spans[place] = min(low, cell.exact["low"]), max(high, cell.exact["high"])
-    return [
-        [
-            _safe(svg.forest(cell.value, cell.exact["low"], cell.exact["high"], spans[place]))
-            if _is_difference(cell)
-            else ""
-            for place, cell in enumerate(line)
+def _spans(table: Table) -> list[tuple[float, float] | None]:
+    """For each column the range, zero included, of the intervals that have a verdict."""
+    spans: list[tuple[float, float] | None] = []
+    for column in zip(*table.lines, strict=True):
+        ends = [
+            end
+            for cell in column
+            if isinstance(cell, Cell) and cell.word and "low" in cell.exact
+            for end in (cell.exact["low"], cell.exact["high"])
         ]
-        for line in table.lines
-    ]
-
-
-def _is_difference(cell: Words) -> TypeGuard[Any]:
-    return isinstance(cell, Cell) and bool(cell.word) and "low" in cell.exact
+        spans.append((min(0.0, *ends), max(0.0, *ends)) if ends else None)
+    return spans
 
 
 def to_markdown(report: Report) -> str:
     """The report as Markdown with tables of GitHub's kind; figures are those in `figures/`."""
-    parts = [f"# {_plain(report.title)}"]
-    if report.glance:
-        parts += _markdown_glance(report.glance)
-    if report.notes:
-        parts.append(_markdown_notes(report.notes))
-    for heading, blocks in report.sections:
-        if blocks:
-            parts += [f"## {_plain(heading)}", *map(_markdown, blocks)]
-    return "\n\n".join(parts) + "\n"
+    page = _environment().get_template("report.md").render(report=report)
+    # Templates leave more empty lines than one between two blocks.
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
-def _markdown_glance(glance: Glance) -> list[str]:
-    shown = [f"- **{_plain(figure.value)}** {_plain(figure.words)}" for figure in glance.figures]
-    return [_markdown(Text([*glance.sentence, f" ({glance.state.word})"])), "\n".join(shown)]
-
-
-def _markdown_notes(notes: Sequence[str]) -> str:
-    return "\n".join(f"- {_plain(note)}" for note in notes)
-
-
-def _plain(text: object) -> str:
-    """Text whose signs mean themselves in Markdown."""
+def _escape_markdown(text: object) -> str:
+    """Text on one line in which no character is Markdown."""
     return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", str(text)).replace("\n", " ")
-
-
-def _markdown(block: Block) -> str:
-    if isinstance(block, Text):
-        return "".join(
-            _plain(words)
-            if isinstance(words, str)
-            else " ".join(filter(None, (f"**{words.text}**", _plain(_beside(words)))))
-            for words in block.words
-        )
-    if isinstance(block, Notes):
-        return _markdown_notes(block.texts)
-    if isinstance(block, Heading):
-        return f"### {_plain(block.text)}"
-    if isinstance(block, Definitions):
-        return "\n".join(
-            f"- **{_plain(term)}** `{name}`: {_plain(words)}" for term, name, words in block.entries
-        )
-    if isinstance(block, Details):
-        return "\n\n".join([f"### {_plain(block.summary)}", *map(_markdown, block.blocks)])
-    if isinstance(block, Gallery):
-        return "\n".join(f"- {_plain(card.alt)}, u {printed_u(card.u)}" for card in block.cards)
-    if isinstance(block, Table):
-        return _markdown_table(block)
-    if isinstance(block, Matrix):
-        return f"### {_plain(block.title)}\n\n{_markdown_matrix(block)}"
-    return (
-        f"### {_plain(block.title)}\n\n![{_plain(block.title)}](figures/{block.name}.png)\n\n"
-        f"{_plain(block.caption)}"
-    )
-
-
-def _beside(cell: Cell) -> str:
-    return " ".join(filter(None, (cell.spread, cell.word)))
-
-
-def _markdown_matrix(matrix: Matrix) -> str:
-    """A matrix as a table under its caption."""
-    lines: list[list[Words]] = [
-        [name, *map(str, counts)]
-        for name, counts in zip(matrix.names, matrix.counts.tolist(), strict=True)
-    ]
-    columns = {"": "", **{str(place): name for place, name in enumerate(matrix.names)}}
-    return _markdown_table(Table("", matrix.caption, columns, lines))
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [[*map(_plain, table.columns.values())], ["---"] * len(table.columns)]
-    lines += [[_plain(cell) for cell in line] for line in table.lines]
-    shown = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{_plain(table.caption)}\n\n{shown}"
 
 
 def to_csv(table: Table) -> str:

@@ -10,19 +10,31 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
-from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
+from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, Predictor
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.evaluation.results import load_rows
-from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages, tables, terminal
+from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables, terminal
 from btcp_tf.reporting.cells import Cell, Row, Table
+from btcp_tf.reporting.class_failures import per_class
 from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance, Judged, Step
-from btcp_tf.reporting.page_parts import KEPT, Kept
+from btcp_tf.reporting.glossary import appendix
+from btcp_tf.reporting.headline import (
+    CHART_TITLE,
+    answers_to_check,
+    headline,
+    look_step,
+    main_method,
+    outcome_text,
+    risk_chart,
+)
+from btcp_tf.reporting.notes import error_count_notes, merge_notes, paper_blocks, uses_all_data
+from btcp_tf.reporting.other_images import other_images
 from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.reporting.paper import PAPER
+from btcp_tf.reporting.pictures import KEPT, Pictures, save_sheet
+from btcp_tf.reporting.saved_run import SavedRun, load_history
 from btcp_tf.thresholds import Outcome, Threshold, outcome
 
 
@@ -52,8 +64,8 @@ def write_run_report(
     Args:
       folder: The run's folder.
       rows: Result rows of `btcp_tf.evaluation`, of every task and split.
-      predictions: Predictions of the test set. The last fine-tuned predictor, else the first,
-        chooses the errors that are shown.
+      predictions: Predictions of the test set. Without a decision, the gallery shows answers of
+        the last fine-tuned predictor, or else of the first one.
       history: Rows per epoch on validation data, see `btcp_tf.plots`.
       images: `[n, height, width, channels]` uint8 in the order of the
         predictions. None: those of an earlier report of the folder.
@@ -73,49 +85,39 @@ def write_run_report(
       Path of `report.html`.
     """
     folder = Path(folder)
-    test = cells.only(rows)
-    whole = page_parts.whole_number(settings or {})
-    source = Path(pixels or folder / "figures")
+    settings, test = settings or {}, cells.only(rows)
+    first, dataset = next(iter(predictions.values())), str(test[0]["dataset"])
+    whole = uses_all_data(settings)
     shown = exported_answers(predictions, decision, test)
-    drawings = figures.draw_run(
-        {str(who): p for who, p in predictions.items()}, history, tau=test[0]["tau"]
-    )
-    results = [block for group in cells.classifiers(test) for block in page_parts.headline(group)]
-    seen = cells.with_answers(rows)
-    paper = (
-        page_parts.paper_blocks(test, whole) if any(row["dataset"] in PAPER for row in test) else []
-    )
-    picked = gallery.pick(shown.predictions.is_error, shown.predictions.uncertainty[shown.method])
-    kept = Kept.of(np.concatenate([*picked.values()]), source, images, files)
-    errors = Kept.of(
-        page_parts.errors_kept(next(iter(predictions.values()))), source, images, files
-    )
+    by_name = {str(predictor): p for predictor, p in predictions.items()}
+    kept = _pictures(shown, first, images, files, Path(pixels or folder / "figures"))
+    to_check = _gallery(shown, kept["gallery"], class_names, explanations)
     report = Report(
         run_title(test),
-        [*page_parts.remarks_of(test), *page_parts.merge_notes(notes)],
+        [*error_count_notes(test), *merge_notes(notes)],
         [
-            ("Check these first", [_run_gallery(shown, kept, class_names, explanations)]),
+            ("Check these first", answers_to_check(to_check, shown.predictor)),
             ("Threshold and promise", _thresholds(promises, decision, predictions)),
-            ("How well u finds the errors", results),
-            ("Figures", drawings),
-            ("Failures per class", page_parts.class_blocks(predictions, class_names, test)),
             (
-                "Errors to look at",
-                page_parts.error_blocks(source, predictions, class_names, images=images),
+                "How well u finds the errors",
+                [block for group in cells.classifiers(test) for block in headline(group)],
             ),
+            ("Figures", figures.draw_run(by_name, history, tau=test[0]["tau"])),
+            ("Failures per class", per_class([first], class_names, dataset)),
             ("All metrics", [tables.metric_table(group) for group in cells.classifiers(test)]),
-            ("The paper's columns", paper),
+            ("The paper's columns", paper_blocks(test, whole) if dataset in PAPER else []),
             (
                 "OOD detection, joint task, covariate shift",
-                page_parts.other_images(seen, rows, whole),
+                other_images(cells.with_answers(rows), rows, whole),
             ),
-            *page_parts.appendix(rows, settings or {}, environment or {}),
+            *appendix(rows, settings, environment or {}),
         ],
         run_glance(shown, decision, promises, saved_model),
     )
-    page_parts.save_pixels(folder / "figures", predictions, images, pixels)
-    for name, pictures in zip(KEPT, (kept, errors), strict=True):
+    for name, pictures in kept.items():
         pictures.save(folder / "figures" / f"{name}.npz")
+    for stem, sheet in gallery.error_sheets(to_check, kept["gallery"]).items():
+        save_sheet(folder / "figures" / stem, sheet)
     return pages.write_report(folder, report, files=False)
 
 
@@ -139,21 +141,27 @@ class Shown:
 def exported_answers(
     predictions: Mapping[Predictor, Predictions], decision: Decision | None, test: Sequence[Row]
 ) -> Shown:
-    """The answers that the SavedModel gives; without a decision those of the last fine-tuned
-    classifier, else the first one, at the tau of the rows."""
+    """The answers of the SavedModel.
+
+    Without a decision, those of the last fine-tuned classifier, or else of the first one, at the
+    tau of the rows.
+    """
     if decision and decision.predictor in predictions:
-        found = predictions[decision.predictor]
-        if decision.method in found.uncertainty:
-            return Shown(found, decision.predictor, decision.method, decision.threshold)
-    main = page_parts.main_predictor(predictions)
+        answers = predictions[decision.predictor]
+        if decision.method in answers.uncertainty:
+            return Shown(answers, decision.predictor, decision.method, decision.threshold)
+    first, *_ = predictions
+    main = next((who for who in reversed([*predictions]) if who.stage == FINETUNED), first)
     threshold = dataclasses.replace(thresholds.DEFAULT, tau=float(test[0]["tau"]))
-    return Shown(predictions[main], main, page_parts.main_method(predictions[main]), threshold)
+    return Shown(predictions[main], main, main_method(predictions[main]), threshold)
 
 
 def run_title(test: Sequence[Row]) -> str:
-    """What a run's report is called."""
-    dataset, seed = (page_parts.names_of(test, key) for key in ("dataset", "seed"))
-    return f"Which answers are wrong? {dataset}, seed {seed}"
+    """Title of a run's report."""
+    datasets, seeds = (
+        ", ".join(dict.fromkeys(str(row[key]) for row in test)) for key in ("dataset", "seed")
+    )
+    return f"Which answers are wrong? {datasets}, seed {seeds}"
 
 
 def run_glance(
@@ -161,35 +169,42 @@ def run_glance(
 ) -> Glance:
     """The first screen of a run."""
     judged, p = shown.judged, shown.predictions
-    gallery_ = gallery.pick(p.is_error, p.uncertainty[shown.method])
-    steps: list[Step | None] = [page_parts.look_step(gallery_)]
-    exported = bool(saved_model) and not saved_model.startswith(NOT_EXPORTED)
-    model = saved_model if exported else "MODEL"
-    if decision:
-        calibration = decision.calibration
-        test_counts = judged.errors, judged.outcome.n
-        held_out = int(calibration.is_error.sum()), len(calibration.is_error)
-        steps.append(glance.harder(test_counts, held_out, model))
-        steps.append(
-            glance.labels(
-                decision.threshold,
-                calibration.is_error,
-                calibration.uncertainty[decision.method],
-                wanted=sorted({row["target"] for row in promises}),
-                model=model,
-            )
-        )
-    words = decision.of(saved_model) if decision else saved_model
-    steps.append(glance.serve(saved_model, words))
+    picked = gallery.pick(p.is_error, p.uncertainty, shown.method)
+    steps = [
+        look_step(picked),
+        *(_decision_steps(decision, judged, promises, saved_model) if decision else []),
+        glance.serve(saved_model, decision.of(saved_model) if decision else saved_model),
+    ]
     return Glance(
         glance.state(judged),
         _about(shown),
         glance.sentence(judged),
         glance.figures(judged),
         [step for step in steps if step],
-        "Wrong among the accepted, by how many are accepted",
-        page_parts.curve_of(p, shown.method, judged.outcome),
+        CHART_TITLE,
+        risk_chart(p, shown.method, judged.outcome),
     )
+
+
+def _decision_steps(
+    decision: Decision, judged: Judged, promises: Sequence[Row], saved_model: str
+) -> list[Step | None]:
+    """What to do about the threshold."""
+    exported = bool(saved_model) and not saved_model.startswith(NOT_EXPORTED)
+    model = saved_model if exported else "MODEL"
+    is_error = decision.calibration.is_error
+    return [
+        glance.harder(
+            (judged.errors, judged.outcome.n), (int(is_error.sum()), len(is_error)), model
+        ),
+        glance.labels(
+            decision.threshold,
+            is_error,
+            decision.calibration.uncertainty[decision.method],
+            wanted=sorted({row["target"] for row in promises}),
+            model=model,
+        ),
+    ]
 
 
 def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
@@ -207,39 +222,33 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
       OSError: If one is not there.
     """
     folder = Path(folder)
-    rows, extra = load_rows(folder / "results.json")
-    predictions, decision = (
-        page_parts.load_predictions(folder, rows),
-        decision_file.load_decision(folder),
-    )
-    if not predictions:
-        raise ValueError(f"expected {folder / 'predictions.npz'}, received no such file")
-    notes = [*page_parts.remarks_of(cells.only(rows)), *page_parts.merge_notes(extra["notes"])]
+    run = SavedRun.load(folder)
+    notes = [*error_count_notes(cells.only(run.rows)), *merge_notes(run.extra["notes"])]
     plain = [note for note in notes if not pages.is_technical(note)]
-    parts = [
-        terminal_answer(rows, predictions, decision),
-        "\n".join(f"note: {note}" for note in plain),
-    ]
-    files = [f"report      {folder / 'report.html'}"]
+    decision, report = run.decision, f"{folder / 'report.html'}"
+    model = decision.of(saved_model) if decision else saved_model
     if more := len(notes) - len(plain):
-        files[0] += f" (and {more} note{'s' * (more > 1)} about training)"
-    files.append(f"TensorBoard tensorboard --logdir {folder / 'tensorboard'}")
-    files.append(f"SavedModel  {decision.of(saved_model) if decision else saved_model}")
+        report += f" (and {more} note{'s' * (more > 1)} about training)"
     if decision and decision.reason and not saved_model.startswith(NOT_EXPORTED):
-        files[-1] += f": {decision.reason}"
-    return "\n\n".join(filter(None, [*parts, "\n".join(files)]))
+        model += f": {decision.reason}"
+    parts = [
+        terminal_answer(run),
+        "\n".join(f"note: {note}" for note in plain),
+        f"report      {report}\n"
+        f"TensorBoard tensorboard --logdir {folder / 'tensorboard'}\n"
+        f"SavedModel  {model}",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
-def terminal_answer(
-    rows: Sequence[Row], predictions: Mapping[Predictor, Predictions], decision: Decision | None
-) -> str:
+def terminal_answer(run: SavedRun) -> str:
     """Every method's figures, and the sentence and figures of the first screen."""
-    test = cells.only(rows)
-    judged = exported_answers(predictions, decision, test).judged
+    test = cells.only(run.rows)
+    judged = exported_answers(run.predictions, run.decision, test).judged
     answer = glance.terminal(
         glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
     )
-    return f"{terminal.terminal_table(rows)}\n\n{answer}"
+    return f"{terminal.terminal_table(run.rows)}\n\n{answer}"
 
 
 def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
@@ -252,30 +261,37 @@ def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
     Returns:
       Whether the page has a place for it; one of an earlier version has none.
     """
-    folder = Path(folder)
-    rows, extra = load_rows(folder / "results.json")
-    predictions, decision = (
-        page_parts.load_predictions(folder, rows),
-        decision_file.load_decision(folder),
-    )
-    shown = exported_answers(predictions, decision, cells.only(rows))
-    found = run_glance(shown, decision, extra.get("promises", ()), saved_model)
-    return pages.replace_steps(folder / "report.html", found.steps)
+    run = SavedRun.load(Path(folder))
+    shown = exported_answers(run.predictions, run.decision, cells.only(run.rows))
+    first = run_glance(shown, run.decision, run.extra.get("promises", ()), saved_model)
+    return pages.replace_steps(run.folder / "report.html", first.steps)
 
 
 def _about(shown: Shown) -> str:
-    p = shown.predictions
-    errors = int(p.is_error.sum())
-    return (
-        f"{len(p.is_error):,} test images · {100 * (1 - errors / len(p.is_error)):.2f} % right · "
-        f"{errors:,} error{'s' * (errors != 1)} · u of {cells.label(shown.method)}, "
-        f"{cells.stage_label(shown.predictor)} classifier"
-    )
+    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.predictor)} classifier"
+    return glance.about(shown.predictions.is_error, "test images", who)
 
 
-def _run_gallery(
+def _pictures(
     shown: Shown,
-    kept: Kept,
+    first: Predictions,
+    images: np.ndarray | None,
+    files: Sequence[str] | np.ndarray | None,
+    earlier: Path,
+) -> dict[str, Pictures]:
+    """Pictures of a run's gallery and of the errors of its frozen classifier, see `KEPT`."""
+    p = shown.predictions
+    picked = gallery.pick(p.is_error, p.uncertainty, shown.method)
+    rows = np.concatenate([*picked.values()]), gallery.candidate_errors(first)
+    return {
+        name: Pictures.of_rows(row, images, files, earlier)
+        for name, row in zip(KEPT, rows, strict=True)
+    }
+
+
+def _gallery(
+    shown: Shown,
+    pictures: Pictures,
     class_names: Sequence[str] | None,
     explanations: Explanations | None,
 ) -> Gallery:
@@ -284,10 +300,10 @@ def _run_gallery(
         shown.method,
         shown.threshold.tau,
         class_names=class_names,
-        pictures=kept.pictures,
-        names=kept.names(len(shown.predictions.predicted)),
-        links=kept.links,
-        # Those of the frozen classifier say nothing of another one's answers.
+        pictures=pictures.images,
+        names=pictures.names,
+        links=pictures.links,
+        # Explanations of the frozen classifier do not hold for another one's answers.
         explanations=explanations if shown.predictor == CLASSIFIER else None,
     )
 
@@ -297,35 +313,29 @@ def _thresholds(
 ) -> list[Block]:
     blocks: list[Block] = []
     if decision and decision.reason:
-        whose = (
-            f"{cells.label(decision.method)}, {cells.stage_label(decision.predictor)} classifier"
-        )
-        blocks.append(pages.text(f"Why u of {whose}, is exported: {decision.reason}."))
-    if decision and decision.predictor in predictions:
-        test, chosen = predictions[decision.predictor], decision.threshold
-        u = test.uncertainty.get(decision.method)
-        if u is not None:
-            blocks.append(_decision_words(chosen, outcome(chosen, test.is_error, u)))
-            mine = [
-                row
-                for row in promises
-                if (row["method"], row["stage"]) == (decision.method, decision.predictor.stage)
-            ]
-            blocks.append(
-                figures.draw_thresholds(decision.calibration, test, decision.method, chosen, mine)
-            )
-            blocks.append(_review_table(decision, test))
+        who = f"{cells.label(decision.method)}, {cells.stage_label(decision.predictor)} classifier"
+        blocks.append(pages.text(f"Why u of {who}, is exported: {decision.reason}."))
+    test = predictions.get(decision.predictor) if decision else None
+    if decision and test and decision.method in test.uncertainty:
+        chosen, u = decision.threshold, test.uncertainty[decision.method]
+        mine = [
+            row
+            for row in promises
+            if (row["method"], row["stage"]) == (decision.method, decision.predictor.stage)
+        ]
+        blocks += [
+            _decision_text(chosen, outcome(chosen, test.is_error, u)),
+            figures.draw_thresholds(decision.calibration, test, decision.method, chosen, mine),
+            _review_table(decision, test),
+        ]
     if promises:
-        blocks.append(
-            tables.promise_table(
-                [row for row in promises if page_parts.is_candidate(row["method"])]
-            )
-        )
+        shown = [row for row in promises if cells.is_candidate(row["method"])]
+        blocks.append(tables.promise_table(shown))
     return blocks
 
 
 def _review_table(decision: Decision, test: Predictions) -> Table:
-    """What checking the least trusted test answers was expected to bring, and what it brings."""
+    """How many errors checking the least trusted test answers finds, expected and in fact."""
     calibration, u = decision.calibration, test.uncertainty[decision.method]
     lines: list[list[str | Cell]] = []
     for share in (0.01, 0.05, 0.1, 0.2):
@@ -333,20 +343,20 @@ def _review_table(decision: Decision, test: Predictions) -> Table:
         queue = thresholds.review_queue(
             u, k, calibration=(calibration.is_error, calibration.uncertainty[decision.method])
         )
-        found, expected = int(test.is_error[queue.rows].sum()), queue.expected_errors
+        errors, expected = int(test.is_error[queue.rows].sum()), queue.expected_errors
         lines.append(
             [
                 Cell(f"{k:,}", k),
                 Cell("n/a" if expected is None else f"{expected:.0f}", expected),
                 f"{queue.low:,} to {queue.high:,}",
-                Cell(f"{found:,}", found),
-                Cell(f"{found / max(test.is_error.sum(), 1):.0%}"),
+                Cell(f"{errors:,}", errors),
+                Cell(f"{errors / max(test.is_error.sum(), 1):.0%}"),
             ]
         )
     return Table(
         "review",
-        "If a person checks the test answers of highest u: wrong ones among them as the "
-        "calibration images let expect (with a 90 % interval), and as they are.",
+        "If a person checks the test answers with the highest u: wrong ones among them, as "
+        "expected from the calibration images (with a 90 % interval), and in fact.",
         {
             "checked": "checked",
             "expected": "wrong, expected",
@@ -358,21 +368,21 @@ def _review_table(decision: Decision, test: Predictions) -> Table:
     )
 
 
-def _decision_words(chosen: Threshold, test: Outcome) -> Text:
+def _decision_text(chosen: Threshold, test: Outcome) -> Text:
     if chosen.tau is None:
         return pages.text(f"The SavedModel accepts nothing: {chosen.rule} is not achievable.")
     return pages.text(
         f"The SavedModel accepts answers with u < {cells.printed_u(chosen.tau, 4)} "
         f"({chosen.rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test "
         "images ",
-        *page_parts.outcome_words(test),
+        *outcome_text(test),
     )
 
 
 def redraw_run(
     folder: Path, output_dir: Path | None = None, *, saved_model: str = "", **pictures: Any
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Draws a run's report from its files; returns the page's path and the rows.
+) -> tuple[Path, SavedRun]:
+    """Draws a run's report from its files; returns the page's path and the run.
 
     Args:
       folder: The run's folder.
@@ -380,29 +390,26 @@ def redraw_run(
       saved_model: See `write_run_report`, for a run that is not finished.
       **pictures: `images` and `files` as in `write_run_report`, for the first report of a run.
     """
-    rows, extra = load_rows(folder / "results.json")
-    predictions = page_parts.load_predictions(folder, rows)
-    if not predictions:
-        raise ValueError(f"{folder}: expected predictions.npz of a run, received none")
+    run = SavedRun.load(folder)
     finished = folder / "finished.json"
     if finished.exists():
         saved_model = str(json.loads(finished.read_text(encoding="utf-8")).get("saved_model", ""))
     page = write_run_report(
         output_dir or folder,
-        rows,
-        predictions,
-        page_parts.load_history(folder / "history.csv"),
-        class_names=extra.get("data", {}).get("class_names"),
-        settings=extra.get("settings"),
-        environment=extra.get("environment"),
-        notes=extra.get("notes", ()),
+        run.rows,
+        run.predictions,
+        load_history(folder / "history.csv"),
+        class_names=run.extra.get("data", {}).get("class_names"),
+        settings=run.extra.get("settings"),
+        environment=run.extra.get("environment"),
+        notes=run.extra.get("notes", ()),
         saved_model=saved_model,
-        promises=extra.get("promises", ()),
-        decision=decision_file.load_decision(folder),
+        promises=run.extra.get("promises", ()),
+        decision=run.decision,
         pixels=folder / "figures",
         explanations=load_explanations(
-            folder / EXPLANATIONS_FILE, len(predictions[CLASSIFIER].predicted)
+            folder / EXPLANATIONS_FILE, len(run.predictions[CLASSIFIER].predicted)
         ),
         **pictures,
     )
-    return page, rows
+    return page, run

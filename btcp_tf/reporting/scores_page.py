@@ -12,15 +12,30 @@ import numpy as np
 
 from btcp_tf import thresholds
 from btcp_tf.core.files import check_folder
-from btcp_tf.evaluation import results
-from btcp_tf.evaluation.keys import Predictor
+from btcp_tf.evaluation import results, tabular
 from btcp_tf.evaluation.predictions import Answers, load_answers
-from btcp_tf.reporting import cells, figures, gallery, glance, page_parts, pages, tables
+from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
 from btcp_tf.reporting.cells import GIVEN
+from btcp_tf.reporting.class_failures import per_class
 from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance
+from btcp_tf.reporting.glossary import appendix
+from btcp_tf.reporting.headline import (
+    CHART_TITLE,
+    answers_to_check,
+    headline,
+    look_step,
+    main_method,
+    outcome_text,
+    risk_chart,
+)
+from btcp_tf.reporting.notes import error_count_notes
 from btcp_tf.reporting.pages import Block, Report, Text
+from btcp_tf.reporting.pictures import find_file, input_folders, read_picture
 from btcp_tf.thresholds import Outcome, Threshold, outcome
+
+DEFAULT_TAU = 0.5
+"""Of files that do not decide themselves."""
 
 
 def write_predictions_report(
@@ -81,31 +96,14 @@ def write_scores_page(
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
-    folders = page_parts.folders_(path, files_dir)
+    folders = input_folders(path, files_dir)
     answers = load_answers(path, reverse=reverse)
     predictions = answers.predictions
     if predictions.labels is None:
         raise ValueError(f"{path}: expected labels, the true classes, received none")
-    given = _taus(answers)
-    usual = thresholds.DEFAULT.tau if tau is None else tau
-    assert usual is not None
-    taus = given if tau is None else {}
-    with warnings.catch_warnings():
-        # What is not defined is among the notes.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        rows = results.rows(
-            predictions,
-            dataset=path.stem,
-            seed=seed,
-            stage=GIVEN,
-            classifier_id=path.stem,
-            split="given",
-            tau=usual,
-            taus=taus,
-            bootstrap_draws=bootstrap_draws,
-            bootstrap_seed=seed,
-        )
-    folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
+    own_taus = _taus(answers)
+    usual = DEFAULT_TAU if tau is None else tau
+    rows = _rows(answers, path, usual, own_taus if tau is None else {}, bootstrap_draws, seed)
     settings = {
         "file": str(path),
         "tau": rows[0]["tau"],
@@ -113,47 +111,65 @@ def write_scores_page(
         "reverse": ",".join(reverse),
         "seed": seed,
     }
+    folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
     check_folder("output_dir", folder)
-    decision, judged = _judge(answers, given, usual)
-    notes = [*_left_out(answers), *_contradiction(answers, given), *page_parts.remarks_of(rows)]
-    marks = {row["method"]: row["tau"] for row in rows}
-    method = next(iter(given), page_parts.main_method(predictions))
-    threshold = _threshold_of(predictions.uncertainty[method], marks[method], chosen=tau)
+    taus = {row["method"]: row["tau"] for row in rows}
+    method = next(iter(own_taus), main_method(predictions))
+    threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
+    notes = [
+        *_left_out_notes(answers),
+        *_contradiction_notes(answers, own_taus),
+        *error_count_notes(rows),
+    ]
+    decision, own = _judge(answers, own_taus, usual)
     first = _scores_glance(answers, method, threshold, path)
-    cards = _scores_gallery(answers, method, threshold, folders)
-    report = Report(
-        f"Which answers are wrong? {path.name}",
-        notes,
-        [
-            ("Check these first", [cards]),
-            ("How well u finds the errors", page_parts.headline(rows)),
-            ("What the file accepts", decision),
-            ("Figures", figures.draw_run({path.stem: predictions}, tau=marks)),
-            ("All metrics", [tables.metric_table(rows)]),
-            ("Failures per class", page_parts.per_class([predictions], None, path.stem, "")),
-            (
-                "Errors to look at",
-                page_parts.error_blocks(
-                    folder / "figures",
-                    {Predictor(path.stem): predictions},
-                    None,
-                    names=answers.inputs,
-                ),
-            ),
-            *page_parts.appendix(rows, settings, {}),
-        ],
-        first,
-    )
+    to_check = _scores_gallery(answers, method, threshold, folders)
+    sections: list[tuple[str, Sequence[Block]]] = [
+        ("Check these first", answers_to_check(to_check)),
+        ("How well u finds the errors", headline(rows)),
+        ("What the file accepts", decision),
+        ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
+        ("All metrics", [tables.metric_table(rows)]),
+        ("Failures per class", per_class([predictions], None, path.stem, "")),
+        *appendix(rows, settings, {}),
+    ]
+    report = Report(f"Which answers are wrong? {path.name}", notes, sections, first)
     page = pages.write_report(folder, report, files=True)
     extra: dict[str, Any] = {"settings": settings, "notes": notes}
     extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
-    if judged:
-        extra["decision"] = judged._asdict() | {"taus": given}
+    if own:
+        extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
     results.save_rows(folder / "results.json", rows, extra)
-    told = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
+    sentences = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
-    return page, rows, [shown, *told, *notes]
+    return page, rows, [shown, *sentences, *notes]
+
+
+def _rows(
+    answers: Answers,
+    path: Path,
+    tau: float,
+    taus: Mapping[str, float],
+    bootstrap_draws: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Result rows of the file's columns."""
+    with warnings.catch_warnings():
+        # What is not defined is among the notes.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return results.rows(
+            answers.predictions,
+            dataset=path.stem,
+            seed=seed,
+            stage=GIVEN,
+            classifier_id=path.stem,
+            split="given",
+            tau=tau,
+            taus=taus,
+            bootstrap_draws=bootstrap_draws,
+            bootstrap_seed=seed,
+        )
 
 
 def _scores_gallery(
@@ -161,20 +177,21 @@ def _scores_gallery(
 ) -> Gallery:
     """The answers of a file to check first, with the pictures that its rows name."""
     p, inputs = answers.predictions, answers.inputs or ()
-    picked = gallery.pick(p.is_error, p.uncertainty[method])
-    files = {}
-    for row in np.concatenate([*picked.values()]).tolist() if inputs else ():
-        if (file := page_parts.file_of(inputs[row], folders)) is not None:
-            files[row] = file
-    pictures = {row: gallery.read_picture(file) for row, file in files.items()}
+    picked = gallery.pick(p.is_error, p.uncertainty, method)
+    files = {
+        row: file
+        for row in (np.concatenate([*picked.values()]).tolist() if inputs else ())
+        if (file := find_file(inputs[row], folders)) is not None
+    }
+    pictures = {row: read_picture(file) for row, file in files.items()}
     return gallery.build(
         p,
         method,
         threshold.tau,
         accept=answers.accept,
-        names={row: page_parts.one_line(name) for row, name in enumerate(inputs)},
+        names={row: " ".join(tabular.shown(name).split()) for row, name in enumerate(inputs)},
         links={row: file.as_uri() for row, file in files.items()},
-        pictures={row: found for row, found in pictures.items() if found is not None},
+        pictures={row: image for row, image in pictures.items() if image is not None},
         picked=picked,
     )
 
@@ -192,54 +209,59 @@ def _scores_glance(answers: Answers, method: str, threshold: Threshold, path: Pa
     p, u = answers.predictions, answers.predictions.uncertainty[method]
     judged = glance.judge(threshold, p.is_error, u)
     if answers.accept is not None:
-        # A decision is an uncertainty of two values.
-        found = outcome(thresholds.DEFAULT, p.is_error, (~answers.accept).astype(np.float64))
-        judged = dataclasses.replace(judged, outcome=found, accepts="as the file decides")
-    right = 100 * (1 - judged.errors / judged.outcome.n)
+        own = _own_outcome(answers.accept, p.is_error)
+        judged = dataclasses.replace(judged, outcome=own, accepts="as the file decides")
     steps = [
-        page_parts.look_step(gallery.pick(p.is_error, u)),
+        look_step(gallery.pick(p.is_error, p.uncertainty, method)),
         glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path)),
     ]
     return Glance(
         glance.state(judged),
-        f"{judged.outcome.n:,} answers with a label · {right:.2f} % right · {judged.errors:,} "
-        f"error{'s' * (judged.errors != 1)} · u of {cells.label(method)}",
+        glance.about(p.is_error, "answers with a label", cells.label(method)),
         glance.sentence(judged),
         glance.figures(judged),
         [step for step in steps if step],
-        "Wrong among the accepted, by how many are accepted",
-        page_parts.curve_of(p, method, judged.outcome),
+        CHART_TITLE,
+        risk_chart(p, method, judged.outcome),
     )
+
+
+def _own_outcome(accept: np.ndarray, is_error: np.ndarray) -> Outcome:
+    """What the file's own decisions do: a decision is an uncertainty of two values."""
+    return outcome(thresholds.DEFAULT, is_error, (~accept).astype(np.float64))
 
 
 def _taus(answers: Answers) -> dict[str, float]:
     """For each column by which the file may have decided, a tau that decides alike."""
     if answers.accept is None:
         return {}
-    found = {
+    taus = {
         name: _tau_of(answers.accept, u, answers.tau)
         for name, u in answers.predictions.uncertainty.items()
     }
-    return {name: tau for name, tau in found.items() if tau is not None}
+    return {name: tau for name, tau in taus.items() if tau is not None}
 
 
-def _tau_of(accept: np.ndarray, u: np.ndarray, told: float | None) -> float | None:
-    """A tau of which `accept` is u < tau: the one that is told, if it is one, else one of few
-    digits; None: of no tau."""
+def _tau_of(accept: np.ndarray, u: np.ndarray, stated: float | None) -> float | None:
+    """A tau for which `accept` is u < tau, or None.
+
+    Args:
+      accept: `[n]` bool.
+      u: `[n]`.
+      stated: The tau that the file beside the scores states; it is taken if it decides alike,
+        otherwise one with few digits.
+    """
     low, high = _gap(accept, u)
     if not low < high:
         return None
-    if told is not None and low < told <= high:
-        return told
+    if stated is not None and low < stated <= high:
+        return stated
     if low == -math.inf:
         return min(high, 0.0)
     if high == math.inf:
         return max(1.0, math.nextafter(low, high))
-    for digits in range(1, 17):
-        tau = float(f"{low / 2 + high / 2:.{digits}g}")
-        if low < tau <= high:
-            return tau
-    return high
+    rounded = (float(f"{low / 2 + high / 2:.{digits}g}") for digits in range(1, 17))
+    return next((tau for tau in rounded if low < tau <= high), high)
 
 
 def _gap(accept: np.ndarray, u: np.ndarray) -> tuple[float, float]:
@@ -249,50 +271,47 @@ def _gap(accept: np.ndarray, u: np.ndarray) -> tuple[float, float]:
 
 
 def _judge(
-    answers: Answers, given: Mapping[str, float], tau: float
+    answers: Answers, own_taus: Mapping[str, float], tau: float
 ) -> tuple[list[Block], Outcome | None]:
-    """What the file's decisions do, in words and beside those of `tau`; nothing without any."""
+    """What the file's decisions do, beside the decisions by `tau`; nothing without any."""
     p, accept = answers.predictions, answers.accept
     if accept is None:
         return [], None
-    # A decision is an uncertainty of two values.
-    found = outcome(thresholds.DEFAULT, p.is_error, (~accept).astype(np.float64))
-    errors = int(p.is_error.sum())
-    by_tau = " or ".join(f"{cells.label(name)} < {at:.6g}" for name, at in given.items())
-    rejected = found.n - found.accepted
-    words = pages.text(
-        f"The file's column accept{f' (as {by_tau})' * bool(by_tau)} accepts {found.accepted:,} of "
-        f"{found.n:,} answers, ",
-        *page_parts.outcome_words(found),
-        f" Let through: {found.errors:,} of {errors:,} wrong answers. Rejected: {rejected:,} "
-        f"answers, {errors - found.errors:,} of them wrong.",
+    own, errors = _own_outcome(accept, p.is_error), int(p.is_error.sum())
+    by_tau = " or ".join(f"{cells.label(name)} < {at:.6g}" for name, at in own_taus.items())
+    rejected = own.n - own.accepted
+    sentence = pages.text(
+        f"The file's column accept{f' (as {by_tau})' * bool(by_tau)} accepts {own.accepted:,} of "
+        f"{own.n:,} answers, ",
+        *outcome_text(own),
+        f" Let through: {own.errors:,} of {errors:,} wrong answers. Rejected: {rejected:,} "
+        f"answers, {errors - own.errors:,} of them wrong.",
     )
     other = dataclasses.replace(thresholds.DEFAULT, tau=tau)
     others = {
         f"{cells.label(name)} < {tau:.6g}": outcome(other, p.is_error, u)
         for name, u in p.uncertainty.items()
     }
-    table = tables.decision_table({"accept, as in the file": found, **others}, errors)
-    return [words, table], found
+    return [sentence, tables.decision_table({"accept, as in the file": own, **others}, errors)], own
 
 
-def _left_out(answers: Answers) -> list[str]:
+def _left_out_notes(answers: Answers) -> list[str]:
     counts = {"without an answer": answers.unanswered, "without a label": answers.unlabeled}
-    told = [f"{count:,} {words}" for words, count in counts.items() if count]
+    parts = [f"{count:,} {kind}" for kind, count in counts.items() if count]
     total = sum(counts.values())
-    return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(told)}."] if told else []
+    return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(parts)}."] if parts else []
 
 
-def _contradiction(answers: Answers, given: Mapping[str, float]) -> list[str]:
+def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> list[str]:
     """Says so where no tau of any column decides as the file does."""
-    if answers.accept is None or given:
+    if answers.accept is None or own_taus:
         return []
     gaps = {name: _gap(answers.accept, u) for name, u in answers.predictions.uncertainty.items()}
-    told = [
+    parts = [
         f"{cells.label(name)} {low:.6g} is accepted and {high:.6g} is not"
         for name, (low, high) in gaps.items()
     ]
     return [
-        "The file's column accept is not u < tau, whatever tau is: "
-        f"{'; '.join(told)}. It is judged as it stands; the metrics are those of another decision."
+        f"The file's column accept is not u < tau for any tau: {'; '.join(parts)}. Its decisions "
+        "are reported as they are; the metrics are those of another decision."
     ]

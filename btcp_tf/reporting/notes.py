@@ -1,0 +1,83 @@
+"""Notes: what a reader has to know beside the numbers."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from btcp_tf.metrics import METRICS
+from btcp_tf.reporting import cells, pages, tables
+from btcp_tf.reporting.cells import FEW_ERRORS, Row
+from btcp_tf.reporting.pages import Block
+
+PAPER_NOTE = (
+    "Beside the paper's table, in percent; the paper's BTCP is the fine-tuned one. Its FPR column "
+    "cannot be matched. By the paper's formula (FPR: accepted errors ÷ errors), MCP on "
+    "Fashion-MNIST would have to reject most correct answers; as the authors' prototype computes "
+    "it (FP / n: accepted errors ÷ all answers), the MNIST classifier would have to be wrong on "
+    "more than 13 %. Both are shown, and no match is claimed. Our AUROC is the paper's AUC; "
+    "several cells of it equal those of an earlier publication."
+)
+
+PART_NOTE = (
+    "The paper's cells are left out: this is a part of the data (max_train_images, "
+    "max_test_images), which cannot be compared with them."
+)
+
+
+def paper_blocks(rows: Sequence[Row], whole: bool) -> list[Block]:
+    """The paper's cells beside a run's, or why there are none."""
+    if not whole:
+        return [pages.text(PART_NOTE)]
+    return [pages.text(PAPER_NOTE), *tables.paper_tables(rows)]
+
+
+def merge_notes(notes: Iterable[str]) -> list[str]:
+    """Notes in their order; the same sentence about several stages becomes one.
+
+    Example:
+      >>> merge_notes(["tcp: few errors", "One seed.", "btcp: few errors"])
+      ['tcp, btcp: few errors', 'One seed.']
+    """
+    stages: dict[str, list[str]] = {}
+    for note in notes:
+        stage, colon, rest = note.partition(": ")
+        has_stage = colon and " " not in stage
+        stages.setdefault(rest if has_stage else note, []).extend([stage] if has_stage else [])
+    return [
+        f"{', '.join(dict.fromkeys(names))}: {sentence}" if names else sentence
+        for sentence, names in stages.items()
+    ]
+
+
+def uses_all_data(settings: Mapping[str, Any]) -> bool:
+    """Whether a run used all images of its data set."""
+    limits = ("max_train_images", "max_test_images")
+    return all(str(settings.get(name, 0)) == "0" for name in limits)
+
+
+def error_count_notes(rows: Iterable[Row]) -> list[str]:
+    """Notes about classifiers with no error, few errors or errors alone."""
+    notes = []
+    for group in cells.classifiers(rows):
+        errors, who = group[0]["errors"], f"The {cells.stage_label(group[0]['stage'])} classifier"
+        if errors == 0:
+            notes.append(f"{who} has no wrong answers: {_undefined(group)}.")
+        elif errors == group[0]["n"]:
+            notes.append(f"{who} has no right answers: {_undefined(group)}.")
+        elif errors < FEW_ERRORS:
+            notes.append(
+                f"{who} makes only {errors} error{'s' * (errors > 1)}: every figure about finding "
+                "errors rests on these few."
+            )
+    return list(dict.fromkeys(notes))
+
+
+def _undefined(group: Sequence[Row]) -> str:
+    """The metrics that are not defined where all answers are right, or all are wrong."""
+    titles = [
+        metric.title
+        for name, metric in METRICS.items()
+        if metric.kind != "calibration"
+        and all(math.isnan(cells.number(row[name])) for row in group)
+    ]
+    return f"{', '.join(titles)} are not defined (n/a)"
