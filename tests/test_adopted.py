@@ -210,7 +210,7 @@ def test_main_refuses_before_any_training_unless_told(
     words += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
     assert main(words) == 1
     message = capsys.readouterr().err
-    assert f"right about the images of digits, received {path}; it reads pixels as 0_1" in message
+    assert f"right about the images of digits, received {path}; its input scaling is 0_1" in message
     assert "shifted by -1: its answer 9 is 0" in message and "--allow_poor_classifier" in message
     assert message.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == [path.name]

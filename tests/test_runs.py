@@ -563,7 +563,7 @@ def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
     first = tmp_path / "models" / "digits-trial" / "1"
     found = Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
     with monkeypatch.context() as patch:
-        patch.setattr(publishing, "compare_with", lambda *arguments: found)
+        patch.setattr(publishing, "compare_with", lambda *arguments, **named: found)
         for _ in range(2):
             assert main(words(tmp_path, "--verbose=0")) == 1
             [line] = capsys.readouterr().err.strip().splitlines()
