@@ -4,7 +4,7 @@
 
 draws the report and the figures of a run's or a study's folder again; for a predictions file it
 computes the same tables and writes a report beside it. No TensorFlow here. What tables hold is in
-`btcp_tf.tables`, figures are in `btcp_tf.plots`, and `btcp_tf.pages` writes them.
+`reporting.tables`, figures are in `reporting.figures`, and `reporting.pages` writes them.
 """
 
 import os

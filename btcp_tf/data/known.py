@@ -104,7 +104,7 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Of `known`."""
+        """Share of the samples that were seen, in [0, 1]."""
         return float(self.known.mean()) if len(self.known) else 0.0
 
 

@@ -359,7 +359,7 @@ class Blocks(NamedTuple):
     expected: float
     """Mean of `changes` over all orders of the rows."""
     p_value: float
-    """Of `changes` being as small as it is if all orders are equally likely."""
+    """Probability of so few `changes` if all orders of the rows are equally likely."""
 
 
 def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:

@@ -1,6 +1,6 @@
 """What an exported SavedModel says of itself, read without TensorFlow.
 
-`btcp_tf.saved_model` writes it.
+`btcp_tf.serving.saved_model` writes it.
 """
 
 import json

@@ -31,7 +31,7 @@ def across_seeds(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     metric can have, or a difference of two, end.
 
     Args:
-      rows: Of `rows` and `ood_rows`. Further columns `ablation` and `answers`, if there are any,
+      rows: From `rows` and `ood_rows`. Further columns `ablation` and `answers`, if there are any,
         tell apart what is not the same method or not the same classifier.
 
     Returns:

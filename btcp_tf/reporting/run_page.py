@@ -66,7 +66,7 @@ def write_run_report(
       rows: Result rows of `btcp_tf.evaluation`, of every task and split.
       predictions: Predictions of the test set. Without a decision, the gallery shows answers of
         the last fine-tuned predictor, or else of the first one.
-      history: Rows per epoch on validation data, see `btcp_tf.plots`.
+      history: Rows per epoch on validation data, see `btcp_tf.reporting.plots`.
       images: `[n, height, width, channels]` uint8 in the order of the
         predictions. None: those of an earlier report of the folder.
       class_names: Names by class number.

@@ -165,8 +165,9 @@ def score(
         log = RowLog(folder / _LOG, settings)
         if log.damaged:
             print(
-                f"{log.path}: expected the progress of this command, received damaged rows; the "
-                f"first {log.done:,} are valid and kept, the others are scored again",
+                f"{log.path}: expected the progress of this command, received rows that are "
+                f"damaged or of another version; the first {log.done:,} are valid and kept, the "
+                "others are scored again",
                 file=sys.stderr,
             )
         if log.done < inputs.count:
