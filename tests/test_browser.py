@@ -204,9 +204,15 @@ def test_the_gallery_of_a_study_is_filtered_by_itself(visit):
     assert all("wrong" in card.inner_text() for card in cards.all())
 
 
+@pytest.mark.parametrize("errors", [None, 4])  # Of few errors the axis has labels like 0.75 %.
 @pytest.mark.parametrize("width", [1280, 390])
-def test_words_stay_inside_their_figures(browser, tmp_path, width):
+def test_words_stay_inside_their_figures(browser, tmp_path, width, errors):
     p = make_answers(400, 0)
+    if errors is not None:
+        labels = p.predicted.copy()
+        last = np.argsort(p.uncertainty["residual"])[-errors:]
+        labels[last] = (labels[last] + 1) % 4
+        p = dataclasses.replace(p, labels=labels)
     columns = {"uncertainty": p.uncertainty["residual"], "a_column_of_theirs": p.uncertainty["mcp"]}
     predictions.save_predictions(tmp_path / "s.npz", dataclasses.replace(p, uncertainty=columns))
     path, _ = scores_page.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
@@ -220,6 +226,8 @@ def test_words_stay_inside_their_figures(browser, tmp_path, width):
         }).map((text) => text.textContent)"""
     )
     assert outside == []
+    if errors is not None:
+        assert page.locator("svg.chart text", has_text="0.75 %").count()
     assert page.locator("svg.chart").count() and page.locator("svg.matrix").count() == 1
     page.close()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 WIDTH, HEIGHT = 520, 304
 
-LEFT, RIGHT, TOP, BOTTOM = 68, 374, 50, 250
+LEFT, RIGHT, TOP, BOTTOM = 84, 374, 50, 250
 """The plot area of a chart."""
 
 LONGEST = 12
