@@ -95,7 +95,7 @@ OLD_NAMES = {
     "runs": "run End Decision",
     "saved_model": "export with_threshold",
     "scores": "load_scores load_baseline",
-    "tables": "headline_tables Cell PAPER terminal_table",
+    "tables": "headline_tables Cell PAPER terminal_table FEW_ERRORS",
     "tabular": "read Columns",
     "thresholds": "target_risk",
     "training": "fit fit_phase make_strategy LossSettings",

@@ -22,8 +22,11 @@ HEADLINE = ("auroc", "aupr_error", "aurc")
 RANKING = ("auroc", "aupr_error", "fpr95", "aurc", "e_aurc", "augrc")
 """Metrics that no monotone map of u can move."""
 
-FEW_ERRORS = 30
-"""Below this many errors a report says that its figures rest on little."""
+MIN_ERRORS_TO_COMPARE = 30
+"""Errors that a comparison of methods needs; below, a report says that it rests on little."""
+
+FEW_ERRORS = MIN_ERRORS_TO_COMPARE
+"""The same under its name in version 0.1.0."""
 
 # Printed value = value x scale, with so many decimals. What is not listed is a share, in percent.
 _SHARE = (100, 2)
@@ -352,11 +355,15 @@ def sort_key(row: Row) -> str:
     return f"{row['method']}:own" if row["answers"] else row["method"]
 
 
+def count_of(count: int, noun: str) -> str:
+    """A number of things, such as "1 seed" or "2 seeds"."""
+    return f"{count} {noun}{'s' * (count > 1)}"
+
+
 def about_row(row: Row) -> str:
-    if "seeds" not in row:
-        return f"{row['dataset']}, seed {row['seed']}"
-    seeds = int(row["seeds"])
-    return f"{row['dataset']}, {seeds} seed{'s' * (seeds > 1)}"
+    """Data set and seed of a row, or how many seeds it is about."""
+    seeds = count_of(int(row["seeds"]), "seed") if "seeds" in row else f"seed {row['seed']}"
+    return f"{row['dataset']}, {seeds}"
 
 
 def file_name(*words: str) -> str:

@@ -1,12 +1,13 @@
 """Notes: what a reader has to know beside the numbers."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from btcp_tf.metrics import METRICS
 from btcp_tf.reporting import cells, pages, tables
-from btcp_tf.reporting.cells import FEW_ERRORS, Row
+from btcp_tf.reporting.cells import MIN_ERRORS_TO_COMPARE, Row
 from btcp_tf.reporting.pages import Block
 
 PAPER_NOTE = (
@@ -49,6 +50,41 @@ def merge_notes(notes: Iterable[str]) -> list[str]:
     ]
 
 
+def of_runs(runs: set[str], notes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Notes of runs; those that differ in their numbers alone are one with ranges.
+
+    Args:
+      runs: Names of all runs.
+      notes: Note -> names of the runs that have it.
+    """
+    alike: dict[str, list[str]] = {}
+    for note in notes:
+        alike.setdefault(_NUMBER.sub("#", note), []).append(note)
+    merged = []
+    for group in alike.values():
+        having = dict.fromkeys(name for note in group for name in notes[note])
+        suffix = "" if runs <= set(having) else f" ({', '.join(having)})"
+        merged.append(_with_ranges(group) + suffix)
+    return merged
+
+
+_NUMBER = re.compile(r"\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+def _with_ranges(notes: Sequence[str]) -> str:
+    """One sentence for several that differ in their numbers.
+
+    Example:
+      >>> _with_ranges(["12 errors of 100", "15 errors of 100"])
+      '12 to 15 errors of 100'
+    """
+    ranges = []
+    for numbers in zip(*map(_NUMBER.findall, notes), strict=True):
+        ordered = sorted(set(numbers), key=lambda text: float(text.replace(",", "")))
+        ranges.append(" to ".join(dict.fromkeys((ordered[0], ordered[-1]))))
+    return _NUMBER.sub(lambda _: ranges.pop(0), notes[0])
+
+
 def uses_all_data(settings: Mapping[str, Any]) -> bool:
     """Whether a run used all images of its data set."""
     limits = ("max_train_images", "max_test_images")
@@ -64,7 +100,7 @@ def error_count_notes(rows: Iterable[Row]) -> list[str]:
             notes.append(f"{who} has no wrong answers: {_undefined(group)}.")
         elif errors == group[0]["n"]:
             notes.append(f"{who} has no right answers: {_undefined(group)}.")
-        elif errors < FEW_ERRORS:
+        elif errors < MIN_ERRORS_TO_COMPARE:
             notes.append(
                 f"{who} makes only {errors} error{'s' * (errors > 1)}: every figure about finding "
                 "errors rests on these few."
