@@ -178,7 +178,7 @@ def _promise_line(row: Row) -> list[Words]:
         least = number(row["least_risk"])
         lowest = "" if math.isnan(least) else f"least: {least:.1%}"
         return [method, "not achievable", target, "", lowest, "", ""]
-    test = Outcome(*(number(row.get(f"test_{name}")) for name in Outcome._fields))
+    test = Outcome._make(number(row.get(f"test_{name}")) for name in Outcome._fields)
     side = "above" if test.risk > row["target"] else "below"
     perhaps = f"{side} it, perhaps by chance" if test.accepted else "cannot tell: none accepted"
     state = state_of(test, row["target"])
