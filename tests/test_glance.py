@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import beta
 
 from btcp_tf import thresholds
-from btcp_tf.reporting import charts, glance, pages
+from btcp_tf.reporting import charts, glance, pages, tables
 from btcp_tf.thresholds import DEFAULT
 
 
@@ -60,7 +60,7 @@ def test_the_sentence_and_the_figures_say_the_same():
     values = [figure.value for figure in glance.figures(judged)]
     assert values == ["90.0 %", "2.22 %", "75 %"]
     low, high = interval(20, 900)
-    words = " ".join(figure.words for figure in glance.figures(judged))
+    words = " ".join(figure.text for figure in glance.figures(judged))
     assert f"[{100 * low:.2f}, {100 * high:.2f}]" in words and "at most 3 %" in words
     assert "60 of 80, in 100 answers" in words and "20 of 900" in words
     shown = glance.terminal(
@@ -86,9 +86,48 @@ def test_nothing_is_rounded_to_all_or_none(rows, pieces):
     assert len(glance.figures(judged)) == 3
 
 
+def test_every_figure_of_a_promise_names_its_delta():
+    judged = glance.judge(promise(0.03), *make_rows(1000, 80, 20, 900))
+    [figure] = [figure for figure in glance.figures(judged) if "promised" in figure.text]
+    assert "at most 3 % (delta 0.1)" in figure.text
+    is_error, u = draw(400)
+    for chosen in (
+        thresholds.target_risk(is_error, u, risk=0.05, delta=0.1),
+        thresholds.target_risk(is_error[:60], u[:60], risk=0.02, delta=0.1),
+        dataclasses.replace(promise(0.001), tau=None),
+    ):
+        assert "(delta 0.1)" in glance.labels(chosen, is_error, u, delta=0.3).text
+    for rows in (400, 60):
+        step = glance.labels(DEFAULT, is_error[:rows], u[:rows], wanted=[0.05], delta=0.07)
+        assert "(delta 0.07)" in step.text and ("--delta=0.07" in step.command or rows == 60)
+
+
+def test_few_errors_are_said_where_their_share_is_said():
+    few, many = (
+        glance.judge(DEFAULT, *make_rows(1000, errors, errors // 2, 900)) for errors in (29, 30)
+    )
+    assert "hold 52 % of all errors, which are only 29" in told(few)
+    assert "only" not in told(many)
+    low, high = interval(15, 29)
+    assert f"[{100 * low:.2f}, {100 * high:.2f}]" in glance.figures(few)[2].text
+
+
+@pytest.mark.parametrize(
+    ("accepted", "wrong"), [(500, 1), (500, 12), (500, 14), (500, 20), (500, 60), (0, 0)]
+)
+def test_the_badge_and_the_table_of_promises_say_the_same(accepted, wrong):
+    is_error, u = make_rows(1000, 420, wrong, accepted)
+    judged = glance.judge(promise(0.03), is_error, u)
+    row = dict(method="mcp", stage="frozen", target=0.03, tau=0.5, n=9, accepted=9, errors=0)
+    row |= {f"test_{name}": value for name, value in judged.outcome._asdict().items()}
+    [line] = tables.promise_table([row | {"least_risk": None}]).lines
+    words = {"holds": "kept", "broken": "broken"}.get(glance.state(judged).name, "perhaps")
+    assert words in str(line[1]) or (not accepted and "cannot tell" in str(line[1]))
+
+
 def test_harder_test_answers_are_named_where_chance_does_not_explain_them():
     step = glance.harder((120, 1000), (60, 1000), "models/1")
-    assert "12.0 % wrong against 6.0 %" in step.words and "models/1" in step.command
+    assert "12.0 % wrong against 6.0 %" in step.text and "models/1" in step.command
     assert glance.harder((63, 1000), (60, 1000)) is None
     assert glance.harder((60, 1000), (120, 1000)) is None
 
@@ -103,7 +142,7 @@ def test_a_promise_says_what_more_labels_would_buy():
     is_error, u = draw(400)
     chosen = thresholds.target_risk(is_error, u, risk=0.05, delta=0.1)
     step = glance.labels(chosen, is_error, u)
-    more = float(re.search(r"about (\d+\.\d) more of 100", step.words)[1]) / 100
+    more = float(re.search(r"about (\d+\.\d) more of 100", step.text)[1]) / 100
     now, then = (
         thresholds.expected_coverage(is_error, u, rows=rows, risk=0.05, delta=0.1)
         for rows in (400, 900)
@@ -115,21 +154,21 @@ def test_an_impossible_promise_says_how_many_labels_it_takes():
     is_error, u = draw(60)
     chosen = thresholds.target_risk(is_error, u, risk=0.02, delta=0.1)
     assert chosen.tau is None
-    words = glance.labels(chosen, is_error, u).words
+    words = glance.labels(chosen, is_error, u).text
     size, _ = thresholds.labels_for_promise(is_error, u, risk=0.02, delta=0.1)
     assert f"about {size:,} labeled" in words and "there are 60" in words
     hopeless = dataclasses.replace(chosen, target=0.001)
-    assert "No number of labels" in glance.labels(hopeless, np.ones(60, bool), u).words
+    assert "No number of labels" in glance.labels(hopeless, np.ones(60, bool), u).text
 
 
 def test_without_a_promise_the_strictest_possible_one_is_offered():
     is_error, u = draw(3000)
     step = glance.labels(DEFAULT, is_error, u, wanted=(0.05, 0.0001, 0.02), model="m/1")
-    assert "at most 2 %" in step.words
+    assert "at most 2 %" in step.text
     assert step.command.startswith("python -m btcp_tf.set_threshold m/1 --threshold=target_risk")
     assert "--risk=0.02" in step.command
     few = glance.labels(DEFAULT, is_error[:20], u[:20], wanted=(0.01,))
-    assert few is None or "takes about" in few.words
+    assert few is None or "takes about" in few.text
 
 
 def test_expected_coverage_is_the_best_cut_that_passes_alone():
@@ -157,7 +196,7 @@ def test_labels_for_a_promise_are_those_of_the_best_share():
 def test_serving_names_the_model_or_why_there_is_none():
     assert "models/1" in glance.serve("models/1").command
     step = glance.serve("not exported: the estimator collapsed")
-    assert "the estimator collapsed" in step.words and not step.command
+    assert "the estimator collapsed" in step.text and not step.command
     assert glance.serve("") is None
 
 

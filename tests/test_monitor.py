@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -542,6 +543,55 @@ def test_a_state_and_what_to_do_next(rule, harder, labeled, state, step):
     assert f"state {state}." in words and found.next_steps[0] in words
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_where_all_accepted_answers_have_a_label_no_more_of_them_are_asked_for(ordered):
+    p = answers(900, 3, harder=0.03)
+    base = baseline_of(answers(400, 0), RULE)
+    order = "rows" if ordered else ""
+    some = np.where(np.arange(900) % 2, p.labels, -1)
+    found = monitoring.monitor(base, scores_of(p, labels=some), order=order)
+    assert found.state == "cannot tell" and "Label more accepted answers" in found.next_steps[0]
+    found = monitoring.monitor(base, scores_of(p, labels=p.labels), order=order)
+    assert found.state == "cannot tell" and "have a label already" in found.next_steps[0]
+    assert "Label more accepted answers" not in " ".join(found.next_steps)
+
+
+def test_where_nothing_is_accepted_no_label_is_asked_for():
+    p = answers(900, 3)
+    base = baseline_of(answers(400, 0), promising(-1.0))
+    for labels in (None, p.labels):
+        steps = " ".join(monitoring.monitor(base, scores_of(p, labels=labels)).next_steps)
+        assert "Label a random sample of accepted answers" not in steps
+        assert "no answer is accepted" in steps.lower()
+
+
+@pytest.mark.parametrize(
+    ("rule", "labeled", "harder", "change"),
+    [
+        (RULE, True, 0.0, False),
+        (RULE, True, 0.0, True),
+        (RULE, True, 0.02, True),
+        (RULE, True, 0.2, True),
+        (RULE, False, 0.0, False),
+        (RULE, False, 0.0, True),
+        (promising(TAU, None, None), True, 0.0, False),
+        (None, False, 0.0, True),
+    ],
+)
+def test_badge_sentence_and_file_tell_one_state(rule, labeled, harder, change):
+    p = answers(900, 3, harder=harder)
+    p = moved(p) if change else p
+    scores = scores_of(p, labels=p.labels if labeled else None)
+    found = monitoring.monitor(baseline_of(answers(400, 0), rule), scores)
+    glance = monitor_page.to_report(found, {}).glance
+    assert found.state in glance.state.word
+    assert {"holds": "holds", "broken": "broken"}.get(found.state, "open") == glance.state.name
+    assert ("data have changed" in glance.state.word) == (found.assumption.verdict == "changed")
+    assert monitoring.to_json(found, {})["state"] == found.state
+    others = {"holds", "broken", "cannot tell"} - {found.state}
+    assert not [other for other in others if other in glance.state.word]
+
+
 # The command -----------------------------------------------------------------------------------
 
 
@@ -615,6 +665,45 @@ def test_drift_without_labels_has_a_status_of_its_own(run, tmp_path):
     p = dataclasses.replace(p, probs=np.full((500, 3), 1 / 3, np.float32))
     path = write_csv(tmp_path / "s.csv", rows_of(p))
     assert monitor.main([f"--baseline={run}", f"--scores={path}"]) == 3
+
+
+def test_what_earlier_looks_said_is_kept(run, tmp_path, capsys):
+    out = [f"--output_dir={tmp_path}/o"]
+    before = []
+    for name, harder in (("monday", 0.0), ("tuesday", 0.2), ("tuesday", 0.2), ("friday", 0.02)):
+        rows = rows_of(answers(900, 3, harder=harder), labels=True)
+        path = write_csv(tmp_path / f"{name}.csv", rows)
+        monitor.main([f"--baseline={run}", f"--scores={path}", *out])
+        content = json.loads((tmp_path / "o" / "monitor.json").read_text(encoding="utf-8"))
+        looks = content["history"]["looks"]
+        last = looks[-1]
+        assert last["scores"] == str(path) and last["state"] == content["state"]
+        assert last["errors"] == content["promise"]["errors"] and last["rows"] == 900
+        assert looks[: len(before)] == before
+        before = looks
+    # The same look twice is one.
+    assert [len(looks), looks[1]["state"]] == [3, "broken"]
+    html = (tmp_path / "o" / "monitor.html").read_text(encoding="utf-8")
+    assert html.count("tuesday.csv") and html.count("monday.csv")
+    assert "tuesday.csv: broken" in " ".join(capsys.readouterr().out.split())
+    # Files of earlier versions keep no looks.
+    del content["history"]["looks"]
+    (tmp_path / "o" / "monitor.json").write_text(json.dumps(content))
+    assert monitor.main([f"--baseline={run}", f"--scores={path}", *out]) == 0
+
+
+def test_names_are_readable_in_the_file(tmp_path):
+    names = ("Größe", "猫", "cow")
+    run = write_run(tmp_path / "run", answers(400, 0), names=names)
+    folder = os.fsencode(tmp_path) + "/naïve 猫 ".encode() + b"\xff"
+    os.mkdir(folder)
+    path = write_csv(f"{os.fsdecode(folder)}/s.csv", rows_of(answers(500, 1), names=names))
+    out = tmp_path / "o"
+    assert monitor.main([f"--baseline={run}", f"--scores={path}", f"--output_dir={out}"]) == 0
+    text = (out / "monitor.json").read_text(encoding="utf-8")
+    # Of what is no UTF-8 the bytes are shown; the rest as it is.
+    assert "naïve 猫 \\\\udcff" in text and "\\u" not in text.replace("\\\\udcff", "")
+    assert json.loads(text)["scores"]["path"].endswith("naïve 猫 \\udcff/s.csv")
 
 
 def test_labels_from_a_file_of_their_own(run, tmp_path, capsys):

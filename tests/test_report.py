@@ -1237,6 +1237,78 @@ def test_the_method_of_least_aurc_is_what_the_first_sentence_is_about(undrawn, t
     assert "answers that good trusts least" in shown and "that bad trusts" not in shown
 
 
+def decided(model, *, settings=None, problem="", rule=None, test=None):
+    """Steps of the first screen of a run that exports MCP, as text with their commands."""
+    rng = np.random.default_rng(0)
+    u = rng.random(2000)
+    wrong = rng.random(2000) < u**2
+    p = Predictions(wrong.astype(np.int64), None, np.zeros(2000, np.int64), {"mcp": u})
+    rule = rule or thresholds.best_bacc(p.is_error, u)
+    decision = Decision(rule, CLASSIFIER, "mcp", p)
+    shown = run_page.Shown(test or p, CLASSIFIER, "mcp", rule)
+    promises = [{"target": 0.05}, {"target": 0.01}]
+    settings = SETTINGS | {"dataset": "digits"} | (settings or {})
+    glance = run_page.run_glance(shown, decision, promises, model, settings, problem)
+    return " | ".join(f"{step.text} {step.command} {step.link}" for step in glance.steps)
+
+
+def test_what_to_do_next_has_the_delta_of_the_run():
+    steps = decided("models/1", settings={"delta": "0.2"})
+    assert "(delta 0.2)" in steps and "--delta=0.2" in steps and "Serve models/1" in steps
+    assert "--delta=0.05" in decided("models/1")
+    assert "delta 0.1" not in decided("models/1")
+
+
+def test_the_page_names_the_delta_beside_each_promise(undrawn, tmp_path):
+    p = make_predictions(("mcp",))
+    rule = thresholds.target_risk(p.is_error, p.uncertainty["mcp"], risk=0.3, delta=0.2)
+    row = dict(method="mcp", stage="frozen", target=0.3, tau=0.5, n=60, accepted=9, errors=1)
+    outcome = thresholds.outcome(rule, p.is_error, p.uncertainty["mcp"])
+    row |= {f"test_{name}": value for name, value in outcome._asdict().items()}
+    page = run_page.write_run_report(
+        tmp_path,
+        make_rows(p),
+        {CLASSIFIER: p},
+        settings=SETTINGS | {"delta": "0.2"},
+        promises=[row | {"least_risk": None}],
+        decision=Decision(rule, CLASSIFIER, "mcp", p),
+    )
+    tree = parse(page.read_text(encoding="utf-8"))
+    [caption] = [caption for caption in tables(tree) if "learn then test" in caption]
+    assert "delta (delta 0.2)" in caption and "0.05" not in words(tree.find(".//header"))
+
+
+def test_a_trial_is_trained_in_full_and_not_served():
+    steps = decided("models/1", settings={"max_train_images": "600"})
+    assert "Serve" not in steps and "models/1" not in steps and "set_threshold" not in steps
+    assert "max_train_images=600" in steps and "btcp_tf.main --dataset=digits" in steps
+    own = {"max_train_images": "600", "dataset": "folder", "data_dir": "a b"}
+    assert "--dataset=folder --data_dir='a b'" in decided("models/1", settings=own)
+
+
+def test_what_failed_or_was_not_exported_is_not_served():
+    steps = decided("models/1", problem="the estimator collapsed to a constant")
+    assert "Do not serve models/1: the estimator collapsed" in steps and "#notes" in steps
+    assert "btcp_tf.predict" not in steps
+    steps = decided("not exported: no room")
+    assert "not exported: no room" in steps
+    assert "btcp_tf.predict" not in steps and "set_threshold" not in steps
+    nothing = dataclasses.replace(thresholds.DEFAULT, tau=None, target=0.01, delta=0.1)
+    assert "it accepts nothing" in decided("models/1", rule=nothing)
+    wrong = Predictions(np.ones(900, int), None, np.zeros(900, int), {"mcp": np.zeros(900)})
+    promised = dataclasses.replace(thresholds.DEFAULT, target=0.05, delta=0.1)
+    steps = decided("models/1", rule=promised, test=wrong)
+    assert "its promise is broken" in steps and "btcp_tf.predict" not in steps
+
+
+def test_notes_on_few_errors_are_about_their_classifier():
+    rows = make_rows(make_predictions(errors=12)) + make_rows(
+        make_predictions(("mcp", "btcp"), errors=31), "finetuned"
+    )
+    [note] = notes.error_count_notes(rows)
+    assert "The frozen classifier makes only 12 errors" in note and "its errors" in note
+
+
 def test_review_table_checks_what_was_expected_of_the_test_set():
     rng = np.random.default_rng(0)
     rows = []

@@ -29,6 +29,24 @@ class Stream:
 
 
 @dataclasses.dataclass(frozen=True)
+class Look:
+    """What a report said."""
+
+    scores: str
+    """The file."""
+    state: str
+    """See `Findings.state`."""
+    data: str
+    """The verdict about the data, see `Assumption.verdict`."""
+    rows: int
+    """Answers."""
+    accepted: int
+    """Accepted answers with a label."""
+    errors: int
+    """Wrong ones among `accepted`."""
+
+
+@dataclasses.dataclass(frozen=True)
 class History:
     """Earlier looks of one output folder."""
 
@@ -36,11 +54,19 @@ class History:
     """The fixed samples that were tested, each once, as `sample_digest`."""
     stream: Stream | None = None
     """None: no test in the order of rows."""
+    looks: tuple[Look, ...] = ()
+    """What each report in the folder said, the last one last."""
 
     @property
     def earlier_looks(self) -> int:
         """Tests of other rows or limits before a test of a fixed sample, which is the last one."""
         return len(self.samples) - 1 + (self.stream is not None)
+
+    def with_look(self, look: Look) -> "History":
+        """With one more report, unless it says what the last one said."""
+        if self.looks[-1:] == (look,):
+            return self
+        return dataclasses.replace(self, looks=(*self.looks, look))
 
     def with_sample(self, digest: str) -> "History":
         """With one more look at a fixed sample, unless it is one of those."""
@@ -83,11 +109,6 @@ class History:
                 )
         return dataclasses.replace(self, stream=now)
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON knows values; `from_json` is the way back."""
-        stream = None if self.stream is None else dataclasses.asdict(self.stream)
-        return {"samples": list(self.samples), "stream": stream}
-
 
 NONE = History()
 
@@ -109,7 +130,7 @@ def load(file: Path) -> History:
         content = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__}")
-        # Version 0.1.0 kept none.
+        # Version 0.1.0 kept no history, and others no looks.
         return _from_json(content["history"]) if "history" in content else NONE
     except (FileNotFoundError, NotADirectoryError):
         return NONE
@@ -125,10 +146,11 @@ def _from_json(content: Mapping[str, Any]) -> History:
     samples, stream = content["samples"], content["stream"]
     if not isinstance(samples, list) or not all(isinstance(one, str) for one in samples):
         raise ValueError("history: samples")
+    looks = tuple(Look(**look) for look in content.get("looks", ()))
     if stream is None:
-        return History(tuple(samples))
+        return History(tuple(samples), None, looks)
     last = Stream(**stream)
     metrics.whole_number("history: rows", last.rows, "a whole number >= 1", 1)
     for name in ("tau", "limit"):
         metrics.number(f"history: {name}", getattr(last, name), "a finite number", math.isfinite)
-    return History(tuple(samples), last)
+    return History(tuple(samples), last, looks)

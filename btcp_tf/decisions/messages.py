@@ -126,8 +126,17 @@ def _break_text(promise: Promise, scores: Scores, delta: float) -> str:
     )
 
 
-def next_steps(threshold: Threshold | None, promise: Promise, *, changed: bool) -> Iterator[str]:
-    """What to do, a sentence each, the most urgent first; `changed` says whether the data has."""
+def next_steps(
+    threshold: Threshold | None, promise: Promise, accepted: int, *, changed: bool
+) -> Iterator[str]:
+    """What to do, a sentence each, the most urgent first.
+
+    Args:
+      threshold: None: there is none.
+      promise: The verdict about it.
+      accepted: Accepted answers, with a label or without.
+      changed: Whether the data have changed.
+    """
     new_threshold = (
         "label a random sample of recent answers and choose the threshold on it: python -m "
         "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
@@ -154,10 +163,20 @@ def next_steps(threshold: Threshold | None, promise: Promise, *, changed: bool) 
         )
     elif promise.verdict == "kept":
         yield f"Nothing needs to be done. {again}"
+    elif promise.verdict == "open" and promise.accepted == accepted:
+        yield (
+            f"All {accepted:,} accepted answers have a label already. Label more of what comes in "
+            f"next, and score it. {again}"
+        )
     elif promise.verdict == "open":
         yield f"Label more accepted answers, drawn at random. {again}"
     elif changed:
         yield f"The promise is for other data: {new_threshold}."
+    elif not accepted:
+        yield (
+            "No answer is accepted, so there is none whose label could test the promise: score "
+            "more, or choose a threshold that accepts some, with python -m btcp_tf.set_threshold."
+        )
     else:
         yield (
             "Label a random sample of accepted answers, and look again with --labels: without "
@@ -202,9 +221,10 @@ def range_notes(*files: Baseline | Scores) -> Iterator[str]:
         if outside.any():
             row = int(outside.argmax())
             yield (
-                f"{file.name}: {int(outside.sum()):,} of {len(u):,} values of {file.column} lie "
-                f"outside of 0 to 1, the first of them {u[row]:.6g}. They are compared as they "
-                "are, as those of an unbounded score; where u was meant, they are wrong."
+                f"{tabular.shown(file.name)}: {int(outside.sum()):,} of {len(u):,} values of "
+                f"{file.column} lie outside of 0 to 1, the first of them {u[row]:.6g}. They are "
+                "compared as they are, as those of an unbounded score; where u was meant, they are "
+                "wrong."
             )
 
 

@@ -12,7 +12,7 @@ from btcp_tf import metrics, thresholds
 from btcp_tf.core import json_files
 from btcp_tf.decisions import assumptions, drift, labeled, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
-from btcp_tf.decisions.history import NONE, History, sample_digest
+from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers
 from btcp_tf.decisions.promises import SEQUENTIAL, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
@@ -102,8 +102,21 @@ class Findings:
     @property
     def next_steps(self) -> tuple[str, ...]:
         """What to do now, a sentence each, the most urgent first."""
+        accepted = 0 if self.figures.accepted is None else self.figures.accepted.count
         changed = self.assumption.verdict == "changed"
-        return tuple(messages.next_steps(self.threshold, self.promise, changed=changed))
+        return tuple(messages.next_steps(self.threshold, self.promise, accepted, changed=changed))
+
+    @property
+    def look(self) -> Look:
+        """What later reports in the same folder say of this one."""
+        return Look(
+            tabular.shown(self.scores.name),
+            self.state,
+            self.assumption.verdict,
+            len(self.now),
+            self.promise.accepted,
+            self.promise.errors,
+        )
 
 
 def monitor(
@@ -168,7 +181,7 @@ def monitor(
         *messages.score_notes(scores, threshold, now),
         *messages.label_notes(scores, threshold, answers, promise, int(accepted.sum())),
     ]
-    return Findings(
+    findings = Findings(
         baseline,
         scores,
         threshold,
@@ -183,6 +196,7 @@ def monitor(
         before,
         now,
     )
+    return dataclasses.replace(findings, history=history.with_look(findings.look))
 
 
 def _check_arguments(baseline: Any, scores: Any, order: Any) -> None:
@@ -301,9 +315,13 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "abstention": assumption.abstention,
         },
         "promise": promised,
-        "baseline": {"path": baseline.name, "column": baseline.column, "n": len(findings.then)},
+        "baseline": {
+            "path": tabular.shown(baseline.name),
+            "column": baseline.column,
+            "n": len(findings.then),
+        },
         "scores": {
-            "path": scores.name,
+            "path": tabular.shown(scores.name),
             "column": scores.column,
             "n": len(findings.now),
             "problems": len(scores.problems),
@@ -311,7 +329,7 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
         "threshold": threshold,
         "settings": dict(settings),
         "notes": list(findings.notes),
-        "history": findings.history.to_json(),
+        "history": findings.history,
         "versions": {"btcp_tf": btcp_tf.__version__, "numpy": np.__version__},
     }
     return json_files.plain(content)

@@ -2,16 +2,38 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from btcp_tf.decisions import drift, sequential
 from btcp_tf.decisions.labeled import LabeledAnswers
+from btcp_tf.thresholds import Outcome
+
+State = Literal["holds", "broken", "open", "none"]
+"""Whether a promise holds: "open" where the answers cannot tell, "none" without a promise."""
 
 FIXED_SAMPLE, SEQUENTIAL = "fixed sample", "sequential"
 """Tests of the promise: for one look, of rows in any order; for any number of looks, in order."""
 
 _CURVE = 400  # Points of a curve over rows.
+
+
+def state_of(outcome: Outcome, limit: float | None) -> State:
+    """Whether a promise holds, by the exact interval of the error rate of accepted answers.
+
+    It holds where the whole interval is at most the promised rate, and is broken where the whole of
+    it is above; between the two, and where nothing is accepted, these answers cannot tell.
+
+    Args:
+      outcome: What a threshold does to labeled answers.
+      limit: The promised rate; None: nothing was promised.
+    """
+    if limit is None:
+        return "none"
+    if not outcome.accepted or outcome.low <= limit < outcome.high:
+        return "open"
+    return "holds" if outcome.high <= limit else "broken"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -266,8 +266,10 @@ def _report(
             scored.predictions, delta=config.delta, min_coverage=config.min_coverage
         )
     settings = config.settings(results_only=True)
+    decision = decided.export.decision
     about = {
         "settings": settings,
+        "problem": prepared.problem or scorer.collapse(decision.predictor, decision.method),
         "data": prepare.about_data(dataset),
         "stages": {name: stage.facts for name, stage in trained.stages.items() if stage.facts},
         "taus": taus,
@@ -277,10 +279,10 @@ def _report(
     }
     results.save_rows(folder / "results.json", rows, about)
     journal.finish(rows, scored.predictions, dataset.validation, settings)
-    decision_file.save_decision(folder, decided.export.decision, EXPORT_OPEN)
+    decision_file.save_decision(folder, decision, EXPORT_OPEN)
     explained = None
-    if decided.export.decision.predictor == CLASSIFIER:
-        explained = scorer.explain(decided.export.decision.method, dataset.test.images)
+    if decision.predictor == CLASSIFIER:
+        explained = scorer.explain(decision.method, dataset.test.images)
     if explained is not None:
         save_explanations(folder / EXPLANATIONS_FILE, explained)
     # Before the export, which may fail.

@@ -192,9 +192,12 @@ def draw_thresholds(
       test: Other rows.
       method: Column of both.
       chosen: The SavedModel's threshold.
-      promises: Rows of `runs.make_promises` for this method.
+      promises: Rows of `decide.make_promises` for this method, perhaps with their `delta`.
     """
-    taus = {"SavedModel": chosen.tau} | {f"promise {r['target']:.0%}": r["tau"] for r in promises}
+    taus = {"SavedModel": chosen.tau}
+    for row in promises:
+        delta = f", delta {row['delta']:g}" if "delta" in row else ""
+        taus[f"promise {row['target']:.0%}{delta}"] = row["tau"]
     points = {name: float(tau) for name, tau in taus.items() if tau is not None}
     coverage, risk = {}, {}
     for name, rows in (("calibration", calibration), ("test", test)):
@@ -217,8 +220,8 @@ def draw_thresholds(
     return compose(
         "thresholds",
         f"Coverage and risk against tau: {cells.label(method)}",
-        "From 100 accepted answers on. A promise is kept on the test set if its point in the right "
-        "panel is not above the promised rate.",
+        "From 100 accepted answers on. In the right panel a promise's point stands at the test "
+        "set's rate; whether it is above the promised one by chance, the table of promises says.",
         [panel(coverage, "coverage: answers accepted"), panel(risk, "risk: errors among them")],
         legend_below=True,
         alt="; ".join(

@@ -7,20 +7,19 @@ import dataclasses
 import shlex
 import textwrap
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from btcp_tf import thresholds
 from btcp_tf.decisions import drift
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
-from btcp_tf.reporting.cells import Cell, Words, of_hundred, percent
+from btcp_tf.decisions.promises import State as StateName
+from btcp_tf.decisions.promises import state_of
+from btcp_tf.reporting.cells import FEW_ERRORS, Cell, Words, of_hundred, percent
 from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Outcome, Threshold
 
-StateName = Literal["holds", "broken", "open", "none"]
-
-WORDS: dict[StateName, str] = {
+TITLES: dict[StateName, str] = {
     "holds": "promise holds",
     "broken": "promise broken",
     "open": "cannot tell yet",
@@ -30,6 +29,9 @@ WORDS: dict[StateName, str] = {
 
 MORE = 500
 """Further labels whose worth a report tells."""
+
+DELTA = 0.05
+"""Probability that a promise may be broken, where none is stated: that of the commands."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +47,14 @@ class Figure:
     """One of the figures that stand out, and what it is."""
 
     value: str
-    words: str
+    text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What to do next; `command` is what to type or where to look, `link` an anchor of the page."""
+    """What to do next; `command` is what to type, `link` an anchor of the page."""
 
-    words: str
+    text: str
     command: str = ""
     link: str = ""
 
@@ -82,6 +84,8 @@ class Judged:
     """Which answers are accepted, as "u < 0.306"."""
     target: float | None = None
     """Promised limit of the error rate of accepted answers; None: nothing was promised."""
+    delta: float | None = None
+    """Probability that the promise may be broken."""
     achievable: bool = True
     """False: a promise was asked for, and no threshold keeps it."""
 
@@ -93,87 +97,88 @@ class Judged:
 
 def judge(threshold: Threshold, is_error: np.ndarray, uncertainty: np.ndarray) -> Judged:
     """What a threshold does to labeled answers `[n]`."""
-    found = thresholds.outcome(threshold, is_error, uncertainty)
-    accepts = "nothing" if threshold.tau is None else f"u < {threshold.tau:.4g}"
     return Judged(
-        found, int(np.sum(is_error)), accepts, threshold.target, threshold.tau is not None
+        thresholds.outcome(threshold, is_error, uncertainty),
+        int(np.sum(is_error)),
+        "nothing" if threshold.tau is None else f"u < {threshold.tau:.4g}",
+        threshold.target,
+        threshold.delta,
+        threshold.tau is not None,
     )
 
 
 def state(judged: Judged) -> State:
-    """Whether a promise holds, by the exact interval of the error rate of accepted answers.
-
-    It holds where the whole interval is at most the promised rate, and is broken where the whole of
-    it is above; between the two these answers cannot tell.
-    """
-    if judged.target is None:
-        return State("none", WORDS["none"])
-    if not judged.achievable:
+    """Whether a promise holds, see `state_of`."""
+    if judged.target is not None and not judged.achievable:
         return State("none", "no promise possible")
-    found = judged.outcome
-    if not found.accepted:
-        return State("open", WORDS["open"])
-    name: StateName = "open"
-    if found.high <= judged.target:
-        name = "holds"
-    elif found.low > judged.target:
-        name = "broken"
-    return State(name, WORDS[name])
+    name = state_of(judged.outcome, judged.target)
+    return State(name, TITLES[name])
+
+
+def promised(risk: float, delta: float | None) -> str:
+    """A promise in a few words.
+
+    Example:
+      >>> promised(0.05, 0.1)
+      'at most 5 % (delta 0.1)'
+    """
+    return f"at most {100 * risk:.4g} %" + ("" if delta is None else f" (delta {delta:g})")
 
 
 def sentence(judged: Judged) -> list[Words]:
     """The answer in one sentence: accepted of 100, wrong among these, errors handed over."""
-    found = judged.outcome
-    if not found.accepted:
+    outcome, errors = judged.outcome, judged.errors
+    if not outcome.accepted:
         return ["It accepts ", Cell("nothing", 0.0), ": all answers are handed over."]
-    words: list[Words] = [
+    accepted: list[Words] = [
         "Of 100 answers it accepts ",
-        Cell(of_hundred(found.coverage), found.coverage),
+        Cell(of_hundred(outcome.coverage), outcome.coverage),
         ", and ",
-        Cell(percent(found.risk), found.risk),
+        Cell(percent(outcome.risk), outcome.risk),
         " of those are wrong. ",
     ]
-    handed = found.n - found.accepted
-    if not judged.errors:
-        return [*words, "No answer here is wrong."]
-    if not handed:
-        return [*words, "It hands over none."]
-    share = judged.caught / judged.errors
+    if not errors:
+        return [*accepted, "No answer here is wrong."]
+    if outcome.accepted == outcome.n:
+        return [*accepted, "It hands over none."]
+    share = judged.caught / errors
     return [
-        *words,
-        f"The {of_hundred(handed / found.n)} it hands over hold ",
+        *accepted,
+        f"The {of_hundred(1 - outcome.coverage)} it hands over hold ",
         Cell(f"{100 * share:.0f} %", share),
-        " of all errors.",
+        " of all errors" + (f", which are only {errors}." if errors < FEW_ERRORS else "."),
     ]
 
 
 def figures(judged: Judged) -> list[Figure]:
-    """The three figures of the sentence, with the counts and the interval behind them."""
-    found = judged.outcome
-    handed = found.n - found.accepted
-    promised = "" if judged.target is None else f"; promised: at most {100 * judged.target:.4g} %"
+    """The three figures of the sentence, with the counts and the intervals behind them."""
+    outcome, errors, caught = judged.outcome, judged.errors, judged.caught
+    handed = outcome.n - outcome.accepted
     wrong = Figure("n/a", "wrong among the accepted: there are none")
-    if found.accepted:
+    if outcome.accepted:
+        limit = "" if judged.target is None else promised(judged.target, judged.delta)
         wrong = Figure(
-            percent(found.risk),
-            f"wrong among the accepted, [{100 * found.low:.2f}, {100 * found.high:.2f}] with 95 % "
-            f"certainty: {found.errors:,} of {found.accepted:,}{promised}",
+            percent(outcome.risk),
+            f"wrong among the accepted, {_certain(outcome.low, outcome.high)}: {outcome.errors:,} "
+            f"of {outcome.accepted:,}" + (limit and f"; promised: {limit}"),
         )
-    caught = Figure("n/a", "of the errors handed over: no answer is wrong")
-    if judged.errors:
-        caught = Figure(
-            f"{100 * judged.caught / judged.errors:.0f} %",
-            f"of the errors handed over: {judged.caught:,} of {judged.errors:,}"
+    found = Figure("n/a", "of the errors handed over: no answer is wrong")
+    if errors:
+        found = Figure(
+            f"{100 * caught / errors:.0f} %",
+            f"of the errors handed over, {_certain(*drift.clopper_pearson(caught, errors))}: "
+            f"{caught:,} of {errors:,}"
             + (f", in {handed:,} answers" if handed else ", as nothing is"),
         )
-    return [
-        Figure(
-            f"{of_hundred(found.coverage)} %",
-            f"accepted ({judged.accepts}): {found.accepted:,} of {found.n:,}",
-        ),
-        wrong,
-        caught,
-    ]
+    accepted = Figure(
+        f"{of_hundred(outcome.coverage)} %",
+        f"accepted ({judged.accepts}): {outcome.accepted:,} of {outcome.n:,}",
+    )
+    return [accepted, wrong, found]
+
+
+def _certain(low: float, high: float) -> str:
+    return f"[{100 * low:.2f}, {100 * high:.2f}] with 95 % certainty"
 
 
 def about(is_error: np.ndarray, what: str, who: str) -> str:
@@ -191,20 +196,16 @@ def about(is_error: np.ndarray, what: str, who: str) -> str:
     )
 
 
-def terminal(state_: State, title: str, words: Sequence[Words], rows: Sequence[Figure]) -> str:
+def terminal(state: State, title: str, answer: Sequence[Words], rows: Sequence[Figure]) -> str:
     """The first screen in a few lines of text."""
     width = max(len(figure.value) for figure in rows)
-    told = textwrap.wrap("".join(map(_plain, words)), 78)
-    lines = [f"{title}: {state_.word}", "", *told, ""]
+    plain = "".join(piece if isinstance(piece, str) else piece.text for piece in answer)
+    lines = [f"{title}: {state.word}", "", *textwrap.wrap(plain, 78), ""]
     for figure in rows:
         head = f"  {figure.value:>{width}}  "
         after = " " * len(head)
-        lines += textwrap.wrap(figure.words, 78, initial_indent=head, subsequent_indent=after)
+        lines += textwrap.wrap(figure.text, 78, initial_indent=head, subsequent_indent=after)
     return "\n".join(lines)
-
-
-def _plain(words: Words) -> str:
-    return words if isinstance(words, str) else words.text
 
 
 def harder(
@@ -235,7 +236,7 @@ def labels(
     uncertainty: np.ndarray,
     *,
     wanted: Sequence[float] = (),
-    delta: float = 0.1,
+    delta: float = DELTA,
     model: str = "MODEL",
     scores: str = "",
 ) -> Step | None:
@@ -250,36 +251,32 @@ def labels(
       model: The SavedModel's path.
       scores: File of the answers, where they are not those that the model brings along.
     """
-    n = len(is_error)
-    if threshold.target is None:
+    n, risk = len(is_error), threshold.target
+    if risk is None:
         place = shlex.quote(model) + (f" --scores={shlex.quote(scores)}" if scores else "")
         return _first_promise(is_error, uncertainty, wanted, delta, place)
-    rule = {"risk": threshold.target, "delta": threshold.delta or delta}
-    rate = f"{100 * threshold.target:.4g} %"
+    delta = threshold.delta or delta
+    limit = promised(risk, delta)
     if threshold.tau is None:
-        found = thresholds.labels_for_promise(is_error, uncertainty, **rule)
-        if found is None:
+        size = thresholds.labels_for_promise(is_error, uncertainty, risk=risk, delta=delta)
+        if size is None:
             return Step(
-                f"No number of labels makes a promise of at most {rate} likely: even the most "
-                "trusted calibration answers are wrong about as often. A better classifier does, "
-                "or a promise of more."
+                f"No number of labels makes a promise of {limit} likely: even the most trusted "
+                "calibration answers are wrong about as often. A better classifier does, or a "
+                "promise of more."
             )
         return Step(
-            f"A promise of at most {rate} takes about {found[0]:,} labeled calibration answers "
-            f"(there are {n:,}) and would accept about {100 * found[1]:.0f} % of all."
+            f"A promise of {limit} takes about {size[0]:,} labeled calibration answers (there are "
+            f"{n:,}) and would accept about {100 * size[1]:.0f} % of all."
         )
     now, then = (
-        thresholds.expected_coverage(is_error, uncertainty, rows=rows, **rule)
+        thresholds.expected_coverage(is_error, uncertainty, rows=rows, risk=risk, delta=delta)
         for rows in (n, n + MORE)
     )
-    if then - now < 0.0005:
-        return Step(
-            f"{MORE} more labeled calibration answers would hardly let more through at the same "
-            f"promise: there are {n:,} of them."
-        )
+    gain = f"about {100 * (then - now):.1f} more of 100 answers"
     return Step(
-        f"{MORE} more labeled calibration answers (there are {n:,}) would let about "
-        f"{100 * (then - now):.1f} more of 100 answers through at the same promise."
+        f"{MORE} more labeled calibration answers (there are {n:,}) would let "
+        f"{gain if then - now >= 0.0005 else 'hardly more'} through at the same promise of {limit}."
     )
 
 
@@ -296,17 +293,18 @@ def _first_promise(
         share = thresholds.expected_coverage(is_error, uncertainty, rows=n, risk=risk, delta=delta)
         if share:
             return Step(
-                f"Nothing is promised yet. That at most {100 * risk:.4g} % of the accepted answers "
-                f"are wrong could be, with about {100 * share:.0f} of 100 accepted:",
+                f"Nothing is promised yet. A promise of {promised(risk, delta)} wrong among the "
+                f"accepted answers is possible, with about {100 * share:.0f} of 100 accepted:",
                 f"python -m btcp_tf.set_threshold {model} --threshold=target_risk --risk={risk:g} "
                 f"--delta={delta:g}",
             )
     for risk in sorted(wanted, reverse=True):
-        found = thresholds.labels_for_promise(is_error, uncertainty, risk=risk, delta=delta)
-        if found:
+        size = thresholds.labels_for_promise(is_error, uncertainty, risk=risk, delta=delta)
+        if size:
             return Step(
-                f"Nothing is promised. That at most {100 * risk:.4g} % of the accepted answers are "
-                f"wrong takes about {found[0]:,} labeled calibration answers; there are {n:,}."
+                f"Nothing is promised. A promise of {promised(risk, delta)} wrong among the "
+                f"accepted answers takes about {size[0]:,} labeled calibration answers; there are "
+                f"{n:,}."
             )
     return None
 
@@ -315,7 +313,7 @@ def serve(saved_model: str, shown: str = "") -> Step | None:
     """Where the SavedModel is, or why there is none.
 
     Args:
-      saved_model: Its path, or words that begin with `evaluation.NOT_EXPORTED`; "": not known.
+      saved_model: Its path, or text that begins with `NOT_EXPORTED`; "": not known.
       shown: The same for people.
     """
     if not saved_model:

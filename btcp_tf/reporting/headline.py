@@ -2,22 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from btcp_tf import metrics
 from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
-from btcp_tf.reporting import cells, charts, gallery, pages, tables
+from btcp_tf.reporting import cells, charts, gallery, glance, pages, tables
 from btcp_tf.reporting.cells import GIVEN, Cell, Row, Words, is_candidate
 from btcp_tf.reporting.gallery import Gallery
-from btcp_tf.reporting.glance import Step
+from btcp_tf.reporting.glance import Glance, Judged, Step
 from btcp_tf.reporting.pages import Block, Details, Heading
 from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Outcome
-
-CHART_TITLE = "Wrong among the accepted, by how many are accepted"
 
 
 def look_step(picked: Mapping[str, np.ndarray]) -> Step:
@@ -31,6 +29,33 @@ def look_step(picked: Mapping[str, np.ndarray]) -> Step:
     if trusted:
         sentence += f", and at the {trusted} error{'s' * (trusted > 1)} that are trusted most"
     return Step(f"{sentence}.", link="#check-these-first")
+
+
+def first_screen(
+    p: Predictions,
+    method: str,
+    judged: Judged,
+    about: tuple[str, str],
+    steps: Iterable[Step | None],
+) -> Glance:
+    """The first screen about labeled answers.
+
+    Args:
+      p: The answers.
+      method: Column of u.
+      judged: What is decided about them.
+      about: What was answered, such as "test images", and whose u it is.
+      steps: What to do after looking at the gallery; None is left out.
+    """
+    return Glance(
+        glance.state(judged),
+        glance.about(p.is_error, *about),
+        glance.sentence(judged),
+        glance.figures(judged),
+        [look_step(gallery.pick(p.is_error, p.uncertainty, method)), *filter(None, steps)],
+        "Wrong among the accepted, by how many are accepted",
+        risk_chart(p, method, judged.outcome),
+    )
 
 
 def answers_to_check(shown: Gallery, predictor: Predictor | None = None) -> list[Block]:

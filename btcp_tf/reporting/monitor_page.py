@@ -12,13 +12,14 @@ import numpy as np
 from btcp_tf.core import wording
 from btcp_tf.decisions import assumptions, drift
 from btcp_tf.decisions.assumptions import MIN_ROWS
+from btcp_tf.decisions.history import Look
 from btcp_tf.decisions.monitoring import Findings, Share
 from btcp_tf.evaluation import tabular
-from btcp_tf.reporting import cells, monitor_plots, pages, tables
+from btcp_tf.reporting import cells, glance, monitor_plots, pages, tables
 from btcp_tf.reporting.cells import Cell, Table
 from btcp_tf.reporting.drawing import Drawing, Panel, compose
 from btcp_tf.reporting.glance import Figure, Glance, State, Step
-from btcp_tf.reporting.pages import Block, Definitions, Report
+from btcp_tf.reporting.pages import Block, Include, Report
 from btcp_tf.reporting.svg import Axis, Chart, Line
 
 _BLOCKS = 20  # Of the figure of abstentions.
@@ -31,176 +32,183 @@ _HEADS = {
     "too few rows": "No verdict about a change.",
     "broken": "The promise is broken.",
     "kept": "The promise is kept.",
-    "open": "The promise is not refuted.",
+    "open": "Whether the promise is kept these labels cannot tell.",
     "none": "The promise is not tested.",
 }
 """By verdict."""
 
+_CHECKS = {
+    "check": "check",
+    "finding": "finding",
+    "value": "value",
+    "by_chance": "by chance up to",
+    "p_value": "p",
+    "adjusted": "p, all checks",
+}
+
+_LOOKS = {
+    "scores": "scores",
+    "state": "threshold",
+    "data": "data",
+    "rows": "answers",
+    "accepted": "accepted with a label",
+    "errors": "wrong among these",
+}
+
 
 def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     """The findings as a page."""
-    assumption, promise = findings.assumption, findings.promise
-    threshold = findings.threshold
-    about: list[Block] = [
-        pages.text(Cell(_HEADS[assumption.verdict]), f" {findings.assumption_text}"),
-        pages.text(Cell(_HEADS[promise.verdict]), f" {findings.promise_text}"),
-    ]
-    changed: list[Block] = []
-    if assumption.checks:
-        changed.append(_check_table(findings))
-    changed += _draw_change(findings)
-    promised: list[Block] = []
-    if promise.accepted:
-        promised.append(_promise_table(findings))
-    if promise.curve:
-        promised.append(_draw_promise(findings))
+    threshold, promise = findings.threshold, findings.promise
     values = dict(settings)
     if threshold is not None:
         values |= {f"threshold: {k}": v for k, v in dataclasses.asdict(threshold).items()}
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
-        f"Does the threshold still hold? {tabular.shown(Path(findings.scores.name).name)}",
+        f"Does the threshold still hold? {_file_name(findings.scores.name)}",
         findings.notes,
         [
-            ("Verdict", about),
-            ("Are the data as they were?", changed),
-            ("Is the promise kept?", promised),
-            ("How to read this", [_GLOSSARY]),
+            (
+                "Verdict",
+                [pages.text(Cell(head), f" {text}") for head, text in _verdicts(findings).values()],
+            ),
+            (
+                "Are the data as they were?",
+                [
+                    *([_check_table(findings)] if findings.assumption.checks else []),
+                    *_draw_change(findings),
+                ],
+            ),
+            (
+                "Is the promise kept?",
+                [
+                    *([_promise_table(findings)] if promise.accepted else []),
+                    *([_draw_promise(findings)] if promise.curve else []),
+                ],
+            ),
+            ("Earlier looks", _earlier_looks(findings)),
+            ("How to read this", [Include("monitor_terms.html")]),
             ("Settings", [tables.pair_table(values, "settings", "Settings and threshold")]),
         ],
         _glance(findings),
     )
 
 
+def _file_name(path: str) -> str:
+    return tabular.shown(Path(path).name)
+
+
+def _verdicts(findings: Findings) -> dict[str, tuple[str, str]]:
+    """What was asked -> the verdict, and what it rests on."""
+    return {
+        "data": (_HEADS[findings.assumption.verdict], findings.assumption_text),
+        "promise": (_HEADS[findings.promise.verdict], findings.promise_text),
+    }
+
+
+def _state(findings: Findings) -> State:
+    """The badge: the state of the findings, and whether the data have changed."""
+    title = {"holds": "promise holds", "broken": "promise broken"}.get(findings.state)
+    changed = ", data have changed" * (findings.assumption.verdict == "changed")
+    # The name is one of a badge's shapes: what is neither shown nor refuted is open.
+    name = {"holds": "holds", "broken": "broken"}.get(findings.state, "open")
+    return State(name, f"{title or findings.state}{changed}")  # type: ignore[arg-type]
+
+
 def _glance(findings: Findings) -> Glance:
     """The first screen: both verdicts, what they rest on, and what to do."""
-    assumption, promise = findings.assumption, findings.promise
-    states: dict[str, State] = {
-        "broken": State("broken", "promise broken"),
-        "kept": State("holds", "promise kept so far"),
-        "open": State("open", "cannot tell yet"),
-        "none": State("none", "promise not tested"),
-    }
-    state = states[promise.verdict]
-    if assumption.verdict == "changed" and state.name != "broken":
-        state = State("open", "data have changed")
     title, chart = _glance_chart(findings)
+    verdicts = _verdicts(findings)
     return Glance(
-        state,
+        _state(findings),
         f"{len(findings.now):,} answers now · {len(findings.then):,} calibration answers of "
         f"{findings.baseline.column}",
-        [Cell(_HEADS[promise.verdict]), " ", Cell(_HEADS[assumption.verdict])],
-        [*_glance_figures(findings)],
+        [Cell(verdicts["promise"][0]), " ", Cell(verdicts["data"][0])],
+        [_accepted_figure(findings), _wrong_figure(findings), _change_figure(findings)],
         [Step(step) for step in findings.next_steps],
         title,
         chart,
     )
 
 
-def _glance_figures(findings: Findings) -> Iterator[Figure]:
-    promise, checks = findings.promise, findings.assumption.checks
-    tau = None if findings.threshold is None else findings.threshold.tau
-    if tau is None:
-        yield Figure("n/a", "accepted: there is no threshold")
-    else:
-        now, then = (float(np.mean(u < tau)) for u in (findings.now, findings.then))
-        yield Figure(
-            f"{cells.of_hundred(now)} %",
-            f"accepted (u < {tau:.4g}); of the calibration answers {cells.of_hundred(then)} %",
-        )
-    promised = "" if promise.limit is None else f"; promised: at most {100 * promise.limit:.4g} %"
-    if promise.accepted and promise.interval is not None:
-        yield Figure(
-            cells.percent(promise.errors / promise.accepted),
-            f"wrong among the accepted, {wording.interval_text(promise.interval)} with 95 % "
-            "certainty: "
-            f"{promise.errors:,} of {promise.accepted:,} with a label{promised}",
-        )
-    else:
-        yield Figure("n/a", f"wrong among the accepted: none has a label{promised}")
-    found = [check for check in checks if check.found]
-    if checks:
-        words = "checks find a change of the data"
-        if found:
-            words += f": {', '.join(check.title for check in found)}"
-        yield Figure(f"{len(found)} of {len(checks)}", words)
-    else:
-        yield Figure("n/a", f"changes of the data: fewer than {MIN_ROWS} rows on a side")
+def _accepted_figure(findings: Findings) -> Figure:
+    share, threshold = findings.figures.accepted, findings.threshold
+    if threshold is None or share is None:
+        return Figure("n/a", "accepted: there is no threshold")
+    if threshold.tau is None:
+        return Figure("0 %", "accepted: the threshold accepts nothing")
+    then = cells.of_hundred(float(np.mean(findings.then < threshold.tau)))
+    return Figure(
+        f"{cells.of_hundred(share.count / share.rows)} %",
+        f"accepted (u < {threshold.tau:.4g}); of the calibration answers {then} %",
+    )
+
+
+def _wrong_figure(findings: Findings) -> Figure:
+    wrong, promise = findings.figures.wrong, findings.promise
+    limit = ""
+    if promise.limit is not None:
+        threshold = findings.threshold
+        own = threshold is not None and promise.limit == threshold.target
+        delta = threshold.delta if threshold is not None and own else None
+        limit = f"; promised: {glance.promised(promise.limit, delta)}"
+    if wrong is None:
+        return Figure("n/a", f"wrong among the accepted: none has a label{limit}")
+    return Figure(
+        cells.percent(wrong.count / wrong.rows),
+        f"wrong among the accepted, {wording.interval_text(wrong.interval)} with 95 % certainty: "
+        f"{wrong.count:,} of {wrong.rows:,} with a label{limit}",
+    )
+
+
+def _change_figure(findings: Findings) -> Figure:
+    checks = findings.assumption.checks
+    if not checks:
+        return Figure("n/a", f"changes of the data: fewer than {MIN_ROWS} rows on a side")
+    changed = [check.title for check in checks if check.found]
+    return Figure(
+        f"{len(changed)} of {len(checks)}",
+        "checks find a change of the data" + (f": {', '.join(changed)}" if changed else ""),
+    )
 
 
 def _glance_chart(findings: Findings) -> tuple[str, Chart]:
     """The error rate so far where there are labels, else u then and now."""
-    curve, limit = findings.promise.curve, findings.promise.limit
-    if "risk" in curve:
-        rows, risk = (np.asarray(curve[name], np.float64) for name in ("rows", "risk"))
-        late = rows >= rows[-1] / 10
-        top = max(float(np.max(curve["high"][late])), 1.5 * (limit or 0.0))
-        lines = [Line("so far", rows, risk, "ours")]
-        alt = (
-            f"Share of wrong answers among the accepted ones so far: {cells.percent(risk[-1])} "
-            f"after {int(rows[-1]):,} with a label"
-        )
-        if limit is not None:
-            lines.append(Line("promised", rows[[0, -1]], np.full(2, limit), "mcp"))
-            alt += f"; at most {cells.percent(limit)} was promised"
-        x = Axis("accepted answers with a label", 0.0, float(rows[-1]), percent=False)
-        y = Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01)
-        band = rows, np.asarray(curve["low"]), np.asarray(curve["high"])
-        return "Wrong among the accepted so far", Chart(f"{alt}.", lines, x, y, band=band)
-    lines = []
-    for name, look, u in (("now", "ours", findings.now), ("then", "mcp", findings.then)):
-        lines.append(Line(name, np.sort(u), np.arange(1, len(u) + 1) / len(u), look))
-    low, high = (
-        min(0.0, *(line.x[0] for line in lines)),
-        max(1.0, *(line.x[-1] for line in lines)),
-    )
-    now, then = (float(np.median(u)) for u in (findings.now, findings.then))
+    if "risk" in findings.promise.curve:
+        return "Wrong among the accepted so far", _risk_chart(findings)
+    lines = [
+        Line(name, np.sort(u), np.arange(1, len(u) + 1) / len(u), look)
+        for name, look, u in (("now", "ours", findings.now), ("then", "mcp", findings.then))
+    ]
+    low = float(min(0.0, *(line.x[0] for line in lines)))
+    high = float(max(1.0, *(line.x[-1] for line in lines)))
     alt = (
-        f"Share of answers with at most each u: half of them have at most {now:.3g} now, and had "
-        f"at most {then:.3g} at calibration."
+        f"Share of answers with at most each u: half of them have at most "
+        f"{np.median(findings.now):.3g} now, and had at most {np.median(findings.then):.3g} at "
+        "calibration."
     )
-    x = Axis("uncertainty u", float(low), float(high), percent=False)
+    x = Axis("uncertainty u", low, high, percent=False)
     return "Answers with at most each u", Chart(alt, lines, x, Axis("share"))
 
 
-_GLOSSARY = Definitions(
-    [
-        (
-            "Kolmogorov-Smirnov distance",
-            "uncertainty_ks",
-            "Largest difference between the shares of answers with at most some u, then and now. "
-            "The interval is that of Dvoretzky, Kiefer, Wolfowitz and Massart for both samples, "
-            "95 %. It bounds the change in the share that any threshold accepts.",
-        ),
-        (
-            "Population stability index",
-            "uncertainty_psi",
-            "Sum over bins of (now - then) log(now / then) of their shares; the bins are tenths of "
-            "the calibration set. 0.1 and 0.25 are customary limits of a small and a large change; "
-            "what chance alone makes depends on the number of rows and stands beside it.",
-        ),
-        (
-            "By chance up to",
-            "by_chance",
-            "Without a change, a value above this is seen as often as alpha says, in this check "
-            "alone.",
-        ),
-        (
-            "p, all checks",
-            "adjusted",
-            "Holm's p-value: a finding where it is at most alpha. With that, a false alarm in any "
-            "of the checks has at most the probability alpha, each time that they are made.",
-        ),
-        (
-            "Evidence",
-            "evidence",
-            "What a bet on errors would have won that is fair if the promise is just kept. While "
-            "it is kept, the chance that this ever reaches 1 / delta is at most delta (Ville's "
-            "inequality): one may look after every label. Only where the order of labels is known "
-            "(--ordered, --time_column); else an exact binomial test of all rows, for one look.",
-        ),
-    ]
-)
+def _risk_chart(findings: Findings) -> Chart:
+    """The error rate of accepted answers, label by label."""
+    curve, limit = findings.promise.curve, findings.promise.limit
+    rows, risk, low, high = (
+        np.asarray(curve[name], np.float64) for name in ("rows", "risk", "low", "high")
+    )
+    late = rows >= rows[-1] / 10
+    top = max(float(np.max(high[late])), 1.5 * (limit or 0.0))
+    lines = [Line("so far", rows, risk, "ours")]
+    alt = (
+        f"Share of wrong answers among the accepted ones so far: {cells.percent(risk[-1])} "
+        f"after {int(rows[-1]):,} with a label"
+    )
+    if limit is not None:
+        lines.append(Line("promised", rows[[0, -1]], np.full(2, limit), "mcp"))
+        alt += f"; at most {cells.percent(limit)} was promised"
+    x = Axis("accepted answers with a label", 0.0, float(rows[-1]), percent=False)
+    y = Axis("wrong among them", 0.0, min(1.0, 1.05 * top) or 0.01)
+    return Chart(f"{alt}.", lines, x, y, band=(rows, low, high))
 
 
 def _check_table(findings: Findings) -> Table:
@@ -217,30 +225,19 @@ def _check_table(findings: Findings) -> Table:
     ]
     mix = findings.assumption.mix
     pooled = f"; {len(mix.pooled)} rare classes counted as one" if mix and mix.pooled else ""
-    return Table(
-        "checks",
-        f"Calibration set ({len(findings.then):,} rows) and scores ({len(findings.now):,} rows)"
-        f"{pooled}",
-        {
-            "check": "check",
-            "finding": "finding",
-            "value": "value",
-            "by_chance": "by chance up to",
-            "p_value": "p",
-            "adjusted": "p, all checks",
-        },
-        lines,
-    )
+    rows = f"Calibration set ({len(findings.then):,} rows) and scores ({len(findings.now):,} rows)"
+    return Table("checks", rows + pooled, _CHECKS, lines)
 
 
-def _draw_change(findings: Findings) -> list[Drawing]:
+def _draw_change(findings: Findings) -> Iterator[Drawing]:
+    """u, predicted classes and abstentions, then and now."""
     tau = None if findings.threshold is None else findings.threshold.tau
     then, now = findings.then, findings.now
     sample: dict[str, Any] = dict(baseline=then, production=now, tau=tau)
     added_up = partial(
         monitor_plots.plot_distribution_functions, at=drift.ks(then, now).at, **sample
     )
-    uncertainty = compose(
+    yield compose(
         "uncertainty",
         "Uncertainty then and now",
         "The calibration set and the scores. Left of tau answers are accepted. The thick line "
@@ -251,20 +248,13 @@ def _draw_change(findings: Findings) -> list[Drawing]:
         ],
         alt=f"median {np.median(then):.3g} at calibration, {np.median(now):.3g} now",
     )
-    shares, names, caption = _class_shares(findings)
-    before, after = shares
-    classes = compose(
+    (before, after), names, caption = _class_shares(findings)
+    shares: dict[str, Any] = dict(baseline=before, production=after, names=names)
+    yield compose(
         "classes",
         "Predicted classes then and now",
         caption,
-        [
-            Panel(
-                "",
-                partial(
-                    monitor_plots.plot_class_shares, baseline=before, production=after, names=names
-                ),
-            )
-        ],
+        [Panel("", partial(monitor_plots.plot_class_shares, **shares))],
         alt="; ".join(
             f"{name} {share:.1%}, now {now_:.1%}"
             for name, share, now_ in zip(names, before, after, strict=True)
@@ -272,7 +262,8 @@ def _draw_change(findings: Findings) -> list[Drawing]:
         height=max(3.5, 1.2 + 0.32 * len(names)),
         left=1.6,
     )
-    return [uncertainty, classes, *([] if tau is None else [_draw_abstention(findings, tau)])]
+    if tau is not None:
+        yield _draw_abstention(findings, tau)
 
 
 def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
@@ -281,19 +272,18 @@ def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
         findings.baseline.predicted, findings.scores.predicted
     )
     shares = counts / counts.sum(axis=1, keepdims=True)
-    given = findings.baseline.class_names
-    own = findings.scores.class_names
+    given, own = findings.baseline.class_names, findings.scores.class_names
     kept = np.arange(len(classes))
-    words = "Share of the answers of each class that was predicted."
+    caption = "Share of the answers of each class that was predicted."
     if len(classes) > _SHOWN_CLASSES:
         changes = np.abs(shares[0] - shares[1])
         kept = np.sort(np.argsort(-changes, kind="stable")[:_SHOWN_CLASSES])
-        words = f"The {_SHOWN_CLASSES} predicted classes whose shares differ most."
+        caption = f"The {_SHOWN_CLASSES} predicted classes whose shares differ most."
     names = [
         given[number] if given else tabular.shown(own.get(number, number))
         for number in map(int, classes[kept])
     ]
-    return shares[:, kept], names, words
+    return shares[:, kept], names, caption
 
 
 def _draw_abstention(findings: Findings, tau: float) -> Drawing:
@@ -303,18 +293,17 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
     order = "their order in the file" if times is None else "the order of time"
     blocks = min(_BLOCKS, max(1, len(rejected) // 25))
     parts = np.array_split(rejected, blocks)
-    ends = np.cumsum([len(part) for part in parts])
+    sizes = np.array([len(part) for part in parts])
     rates = np.array([part.mean() for part in parts])
     low, high = np.array([drift.clopper_pearson(int(part.sum()), len(part)) for part in parts]).T
-    share = float(np.mean(findings.then >= tau))
-    interval = drift.clopper_pearson(int(np.sum(findings.then >= tau)), len(findings.then))
+    count, n = int(np.sum(findings.then >= tau)), len(findings.then)
     plot = partial(
         monitor_plots.plot_rate_by_block,
-        rows=ends - np.array([len(part) for part in parts]) / 2,
+        rows=np.cumsum(sizes) - sizes / 2,
         rates=rates,
         low=low,
         high=high,
-        baseline=(share, *interval),
+        baseline=(count / n, *drift.clopper_pearson(count, n)),
         ylabel="abstentions",
     )
     return compose(
@@ -323,20 +312,21 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
         f"The scores in {order}, in {blocks} blocks, each with its exact 95 % interval; the band "
         "is that of the calibration set.",
         [Panel("", plot)],
-        alt=f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {share:.1%} at calibration",
+        alt=f"from {rates.min():.1%} to {rates.max():.1%} in blocks, {count / n:.1%} at "
+        "calibration",
     )
 
 
 def _promise_table(findings: Findings) -> Table:
     promise = findings.promise
-    risk = promise.errors / promise.accepted
     assert promise.interval is not None
+    risk = wording.percent_text(promise.errors / promise.accepted, promise.interval)
     values: dict[str, Any] = {
         "limit of the error rate": "none" if promise.limit is None else f"{promise.limit:.4g}",
         "answers with a label": f"{promise.labeled:,}",
         "accepted ones among them": f"{promise.accepted:,}",
         "wrong ones among these": f"{promise.errors:,}",
-        "error rate, exact 95 % interval": wording.percent_text(risk, promise.interval),
+        "error rate, exact 95 % interval": risk,
     }
     if promise.curve:
         ends = (float(promise.curve["low"][-1]), float(promise.curve["high"][-1]))
@@ -357,12 +347,8 @@ def _draw_promise(findings: Findings) -> Drawing:
         f"together (level {1 - findings.delta:.4g})."
     )
     band: dict[str, Any] = {name: curve[name] for name in ("rows", "risk", "low", "high")}
-    risk = partial(
-        monitor_plots.plot_risk_over_rows,
-        **band,
-        limit=promise.limit,
-        broken=promise.broken_at,
-    )
+    marked: dict[str, Any] = dict(limit=promise.limit, broken=promise.broken_at)
+    risk = partial(monitor_plots.plot_risk_over_rows, **band, **marked)
     parts = [Panel("Error rate of accepted answers", risk)]
     if "evidence" in curve:
         evidence = partial(
@@ -379,6 +365,19 @@ def _draw_promise(findings: Findings) -> Drawing:
         )
     alt = f"{promise.errors:,} of {promise.accepted:,} accepted answers with a label are wrong"
     return compose("promise", "The promise over time", caption, parts, alt=alt)
+
+
+def _earlier_looks(findings: Findings) -> list[Block]:
+    """What earlier reports in the same folder said, the last one first; nothing without any."""
+    *earlier, _ = findings.history.looks
+    lines = [[_look_cell(name, look) for name in _LOOKS] for look in reversed(earlier)]
+    caption = "What earlier reports in this folder said, the last one first"
+    return [Table("looks", caption, _LOOKS, lines)] if lines else []
+
+
+def _look_cell(name: str, look: Look) -> str | Cell:
+    value = getattr(look, name)
+    return Cell(f"{value:,}", value) if isinstance(value, int) else str(value)
 
 
 def terminal_text(findings: Findings) -> str:
@@ -405,31 +404,29 @@ def terminal_text(findings: Findings) -> str:
             for check in findings.assumption.checks
         ]
         lines += [*cells.aligned(table), ""]
-    paragraphs = [
-        ("state", _state_words(findings)),
-        ("data", f"{_HEADS[findings.assumption.verdict]} {findings.assumption_text}"),
-        ("promise", f"{_HEADS[findings.promise.verdict]} {findings.promise_text}"),
-    ]
+    paragraphs = [("state", _state_text(findings))]
+    paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
     paragraphs += [("next", step) for step in findings.next_steps]
     paragraphs += [("note", note) for note in findings.notes]
-    for title, words in paragraphs:
-        lines += textwrap.wrap(words, 78, initial_indent=f"{title:<10}", subsequent_indent=" " * 10)
+    for look in findings.history.looks[-2:-1]:
+        paragraphs.append(("last time", f"{_file_name(look.scores)}: {look.state}."))
+    for title, text in paragraphs:
+        lines += textwrap.wrap(text, 78, initial_indent=f"{title:<10}", subsequent_indent=" " * 10)
     return "\n".join(lines)
 
 
-def _state_words(findings: Findings) -> str:
+def _state_text(findings: Findings) -> str:
     """State and figures in a sentence."""
     figures = findings.figures
 
     def percent(share: Share) -> str:
         return wording.percent_text(share.count / share.rows, share.interval)
 
-    words = f"{findings.state}."
-    if figures.accepted is not None:
-        words += f" Of the answers {percent(figures.accepted)} are accepted"
-        if figures.wrong is not None:
-            words += f", and of these {percent(figures.wrong)} are wrong"
-        if figures.handed_over is not None:
-            words += f"; of the errors {percent(figures.handed_over)} are handed over"
-        words += " (exact 95 % intervals)."
-    return words
+    if figures.accepted is None:
+        return f"{findings.state}."
+    text = f"{findings.state}. Of the answers {percent(figures.accepted)} are accepted"
+    if figures.wrong is not None:
+        text += f", and of these {percent(figures.wrong)} are wrong"
+    if figures.handed_over is not None:
+        text += f"; of the errors {percent(figures.handed_over)} are handed over"
+    return f"{text} (exact 95 % intervals)."

@@ -103,7 +103,7 @@ def error_count_notes(rows: Iterable[Row]) -> list[str]:
         elif errors < MIN_ERRORS_TO_COMPARE:
             notes.append(
                 f"{who} makes only {errors} error{'s' * (errors > 1)}: every figure about finding "
-                "errors rests on these few."
+                "its errors rests on these few."
             )
     return list(dict.fromkeys(notes))
 

@@ -68,7 +68,17 @@ class Details:
     blocks: Sequence["Block"]
 
 
-Block = Text | Notes | Heading | Definitions | Details | Gallery | Table | Matrix | Drawing
+@dataclasses.dataclass(frozen=True)
+class Include:
+    """Text that is the same on all pages of a kind, for HTML alone."""
+
+    template: str
+    """A file of `templates/`."""
+
+
+Block = (
+    Text | Notes | Heading | Definitions | Include | Details | Gallery | Table | Matrix | Drawing
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,11 @@ from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance, Judged, Step
 from btcp_tf.reporting.glossary import appendix
 from btcp_tf.reporting.headline import (
-    CHART_TITLE,
     answers_to_check,
+    first_screen,
     headline,
-    look_step,
     main_method,
     outcome_text,
-    risk_chart,
 )
 from btcp_tf.reporting.notes import error_count_notes, merge_notes, paper_blocks, uses_all_data
 from btcp_tf.reporting.other_images import other_images
@@ -55,6 +54,7 @@ def write_run_report(
     pixels: str | os.PathLike | None = None,
     explanations: Explanations | None = None,
     files: Sequence[str] | np.ndarray | None = None,
+    problem: str = "",
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
 
@@ -80,12 +80,15 @@ def write_run_report(
       explanations: What moved the u of each test answer.
       files: Path of the file of each test image, `[n]`; None: they have none, or those of an
         earlier report.
+      problem: Why nobody should use the model, such as an estimator that collapsed; "": nothing is
+        known against it.
 
     Returns:
       Path of `report.html`.
     """
     folder = Path(folder)
     settings, test = settings or {}, cells.only(rows)
+    promises = [{"delta": promise_delta(settings), **row} for row in promises]
     first, dataset = next(iter(predictions.values())), str(test[0]["dataset"])
     whole = uses_all_data(settings)
     shown = exported_answers(predictions, decision, test)
@@ -112,7 +115,7 @@ def write_run_report(
             ),
             *appendix(rows, settings, environment or {}),
         ],
-        run_glance(shown, decision, promises, saved_model),
+        run_glance(shown, decision, promises, saved_model, settings, problem),
     )
     for name, pictures in kept.items():
         pictures.save(folder / "figures" / f"{name}.npz")
@@ -164,36 +167,70 @@ def run_title(test: Sequence[Row]) -> str:
     return f"Which answers are wrong? {datasets}, seed {seeds}"
 
 
+def promise_delta(settings: Mapping[str, Any]) -> float:
+    """The probability with which promises of a run may be broken."""
+    return float(settings.get("delta", glance.DELTA))
+
+
 def run_glance(
-    shown: Shown, decision: Decision | None, promises: Sequence[Row], saved_model: str
+    shown: Shown,
+    decision: Decision | None,
+    promises: Sequence[Row],
+    saved_model: str,
+    settings: Mapping[str, Any],
+    problem: str = "",
 ) -> Glance:
-    """The first screen of a run."""
-    judged, p = shown.judged, shown.predictions
-    picked = gallery.pick(p.is_error, p.uncertainty, shown.method)
-    steps = [
-        look_step(picked),
-        *(_decision_steps(decision, judged, promises, saved_model) if decision else []),
-        glance.serve(saved_model, decision.of(saved_model) if decision else saved_model),
-    ]
-    return Glance(
-        glance.state(judged),
-        _about(shown),
-        glance.sentence(judged),
-        glance.figures(judged),
-        [step for step in steps if step],
-        CHART_TITLE,
-        risk_chart(p, shown.method, judged.outcome),
+    """The first screen of a run.
+
+    Args:
+      shown: What its SavedModel answers.
+      decision: What that accepts.
+      promises: As of `write_run_report`.
+      saved_model: As of `write_run_report`.
+      settings: As of `write_run_report`.
+      problem: As of `write_run_report`.
+    """
+    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.predictor)} classifier"
+    steps: list[Step | None] = []
+    if is_trial(settings):
+        steps = [_train_step(settings)]
+    elif decision:
+        steps = _decision_steps(decision, shown.judged, promises, saved_model, settings)
+    steps.append(_model_step(shown, decision, saved_model, settings, problem))
+    return first_screen(shown.predictions, shown.method, shown.judged, ("test images", who), steps)
+
+
+def is_trial(settings: Mapping[str, Any]) -> bool:
+    """Whether a run was a trial on a part of the training images: its model is not for use."""
+    return str(settings.get("max_train_images", 0)) != "0"
+
+
+def _train_step(settings: Mapping[str, Any]) -> Step:
+    """What follows a trial."""
+    command = "python -m btcp_tf.main"
+    for name in ("dataset", "data_dir", "classifier"):
+        if value := settings.get(name):
+            command += f" --{name}={shlex.quote(str(value))}"
+    return Step(
+        "This was a trial on a part of the training images "
+        f"(max_train_images={settings['max_train_images']}), to see that everything runs. Its "
+        "figures and its model are not for use: train in full.",
+        command if settings.get("dataset") else "",
     )
 
 
 def _decision_steps(
-    decision: Decision, judged: Judged, promises: Sequence[Row], saved_model: str
+    decision: Decision,
+    judged: Judged,
+    promises: Sequence[Row],
+    saved_model: str,
+    settings: Mapping[str, Any],
 ) -> list[Step | None]:
     """What to do about the threshold."""
-    exported = bool(saved_model) and not saved_model.startswith(NOT_EXPORTED)
-    model = saved_model if exported else "MODEL"
+    exported = not saved_model.startswith(NOT_EXPORTED)
+    model = saved_model if saved_model and exported else "MODEL"
     is_error = decision.calibration.is_error
-    return [
+    steps = [
         glance.harder(
             (judged.errors, judged.outcome.n), (int(is_error.sum()), len(is_error)), model
         ),
@@ -202,9 +239,39 @@ def _decision_steps(
             is_error,
             decision.calibration.uncertainty[decision.method],
             wanted=sorted({row["target"] for row in promises}),
+            delta=promise_delta(settings),
             model=model,
         ),
     ]
+    # Without a model no command can change its threshold.
+    return [step for step in steps if step and (exported or not step.command)]
+
+
+def _model_step(
+    shown: Shown,
+    decision: Decision | None,
+    saved_model: str,
+    settings: Mapping[str, Any],
+    problem: str,
+) -> Step | None:
+    """What to do with the SavedModel: serve it where nothing speaks against it."""
+    if not saved_model or saved_model.startswith(NOT_EXPORTED):
+        return glance.serve(saved_model)
+    if is_trial(settings):
+        return None
+    if problem:
+        return Step(f"Do not serve {saved_model}: {problem}. See what to know.", link="#notes")
+    if shown.threshold.tau is None:
+        return Step(
+            f"Do not serve {saved_model} as it is: it accepts nothing, as no threshold keeps the "
+            "promise. Choose a threshold that it can keep."
+        )
+    if glance.state(shown.judged).name == "broken":
+        return Step(
+            f"Do not serve {saved_model} as it is: on the test answers its promise is broken. "
+            "Choose its threshold again first."
+        )
+    return glance.serve(saved_model, decision.of(saved_model) if decision else saved_model)
 
 
 def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
@@ -263,13 +330,16 @@ def replace_saved_model(folder: str | os.PathLike, saved_model: str) -> bool:
     """
     run = SavedRun.load(Path(folder))
     shown = exported_answers(run.predictions, run.decision, cells.only(run.rows))
-    first = run_glance(shown, run.decision, run.extra.get("promises", ()), saved_model)
+    extra = run.extra
+    first = run_glance(
+        shown,
+        run.decision,
+        extra.get("promises", ()),
+        saved_model,
+        extra.get("settings") or {},
+        extra.get("problem", ""),
+    )
     return pages.replace_steps(run.folder / "report.html", first.steps)
-
-
-def _about(shown: Shown) -> str:
-    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.predictor)} classifier"
-    return glance.about(shown.predictions.is_error, "test images", who)
 
 
 def _pictures(
@@ -410,6 +480,7 @@ def redraw_run(
         explanations=load_explanations(
             folder / EXPLANATIONS_FILE, len(run.predictions[CLASSIFIER].predicted)
         ),
+        problem=run.extra.get("problem", ""),
         **pictures,
     )
     return page, run

@@ -23,7 +23,7 @@ class SavedRun:
     rows: list[dict[str, Any]]
     """Result rows of every task and split."""
     extra: dict[str, Any]
-    """Settings, environment, notes and promises of `results.json`."""
+    """Settings, environment, notes, promises and `problem` of `results.json`."""
     predictions: dict[Predictor, Predictions]
     """Answers to the test set."""
     decision: Decision | None

@@ -21,13 +21,11 @@ from btcp_tf.reporting.gallery import Gallery
 from btcp_tf.reporting.glance import Glance
 from btcp_tf.reporting.glossary import appendix
 from btcp_tf.reporting.headline import (
-    CHART_TITLE,
     answers_to_check,
+    first_screen,
     headline,
-    look_step,
     main_method,
     outcome_text,
-    risk_chart,
 )
 from btcp_tf.reporting.notes import error_count_notes
 from btcp_tf.reporting.pages import Block, Report, Text
@@ -211,19 +209,9 @@ def _scores_glance(answers: Answers, method: str, threshold: Threshold, path: Pa
     if answers.accept is not None:
         own = _own_outcome(answers.accept, p.is_error)
         judged = dataclasses.replace(judged, outcome=own, accepts="as the file decides")
-    steps = [
-        look_step(gallery.pick(p.is_error, p.uncertainty, method)),
-        glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path)),
-    ]
-    return Glance(
-        glance.state(judged),
-        glance.about(p.is_error, "answers with a label", cells.label(method)),
-        glance.sentence(judged),
-        glance.figures(judged),
-        [step for step in steps if step],
-        CHART_TITLE,
-        risk_chart(p, method, judged.outcome),
-    )
+    step = glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path))
+    about = "answers with a label", cells.label(method)
+    return first_screen(p, method, judged, about, [step])
 
 
 def _own_outcome(accept: np.ndarray, is_error: np.ndarray) -> Outcome:

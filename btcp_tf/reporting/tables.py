@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from btcp_tf.decisions.promises import state_of
 from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.evaluation.results import DIFFERENCES
@@ -145,12 +146,18 @@ def _beside_paper(row: Row, name: str, *, spread: bool = True) -> Cell:
 
 
 def promise_table(rows: Sequence[Row]) -> Table:
-    """Promised error rates of accepted answers, and what came of them on the test set."""
+    """Promised error rates of accepted answers, and what came of them on the test set.
+
+    Args:
+      rows: From `decide.make_promises`, perhaps with the `delta` of the promises.
+    """
+    deltas = dict.fromkeys(row["delta"] for row in rows if "delta" in row)
+    value = "".join(f" (delta {delta:g})" for delta in deltas)
     return Table(
         "promises",
-        "An error rate of accepted answers that holds with a probability of 1 - delta over the "
-        "draw of the calibration images, for images from the same distribution (learn then test); "
-        "then the result on the test images, with exact 95 % intervals.",
+        f"An error rate of accepted answers that holds with a probability of 1 - delta{value} over "
+        "the draw of the calibration images, for images from the same distribution (learn then "
+        "test); then the result on the test images, with exact 95 % intervals.",
         {
             "method": "method",
             "verdict": "on the test set",
@@ -171,16 +178,18 @@ def _promise_line(row: Row) -> list[Words]:
         least = number(row["least_risk"])
         lowest = "" if math.isnan(least) else f"least: {least:.1%}"
         return [method, "not achievable", target, "", lowest, "", ""]
-    risk, low, high = (number(row[f"test_{name}"]) for name in ("risk", "low", "high"))
-    kept = "kept" if risk <= row["target"] else "above it, perhaps by chance"
+    test = Outcome._make(number(row.get(f"test_{name}")) for name in Outcome._fields)
+    side = "above" if test.risk > row["target"] else "below"
+    perhaps = f"{side} it, perhaps by chance" if test.accepted else "cannot tell: none accepted"
+    state = state_of(test, row["target"])
     return [
         method,
-        "broken" if low > row["target"] else kept,
+        {"holds": "kept", "broken": "broken"}.get(state, perhaps),
         target,
         Cell(printed_u(row["tau"], 4), row["tau"]),
         Cell(f"{row['accepted']:,} of {row['n']:,}, {row['errors']:,} wrong"),
         Cell(f"{row['test_coverage']:.1%}", row["test_coverage"]),
-        cells.rate_cell(risk, low, high),
+        cells.rate_cell(test.risk, test.low, test.high),
     ]
 
 
