@@ -70,7 +70,7 @@ def read_npz(path: pathlib.Path) -> Source:
     labels = {}
     for part, key in parts.items():
         x, y = names[f"x_{key}"], names[f"y_{key}"]
-        labels[f"{path}: {y}"] = _npz_labels(f"{path}: {y}", arrays[y], x, len(images[part]))
+        labels[f"{path}: {y}"] = npz_labels(f"{path}: {y}", arrays[y], x, len(images[part]))
     class_names, numbers, notes = _npz_classes(path, labels, arrays.get("class_names"))
     supplied = {
         part: Split(images[part], number) for part, number in zip(parts, numbers, strict=True)
@@ -99,7 +99,7 @@ def _npz_images(where: str, images: np.ndarray) -> np.ndarray:
     )
 
 
-def _npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarray:
+def npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarray:
     """Labels of one part `[n]` as they are meant: int64, or words.
 
     Args:
@@ -137,7 +137,7 @@ def _npz_classes(
 
     Args:
       path: The file, for errors.
-      labels: From `_npz_labels` by file and array, those of the training images first.
+      labels: From `npz_labels` by file and array, those of the training images first.
       names: The file's `class_names`, if it has any.
     """
     (train_key, train), *_ = labels.items()
