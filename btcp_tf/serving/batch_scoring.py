@@ -93,6 +93,11 @@ class _Job:
     def tau(self) -> float | None:
         return (self.about.get("threshold") or {}).get("tau")
 
+    def say(self, line: str) -> None:
+        """Prints what is done from here on, which may take a while."""
+        if self.verbose:
+            print(line, flush=True)
+
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None
         return open_inputs(self.place, key=self.key, class_names=class_names)
@@ -136,7 +141,8 @@ def score(
       labels: Whether to add the true classes, see `inputs.open_inputs`.
       batch_size: Inputs that the model answers at once, from 1 to 1,000,000. Two or three batches
         are in memory.
-      verbose: 0 prints problems alone; 1 also the result, and on a terminal a bar; 2 no bar.
+      verbose: 0 prints problems alone; 1 also each step, the result, and on a terminal a bar;
+        2 no bar.
 
     Raises:
       FileNotFoundError: If the model or the input is not there.
@@ -151,6 +157,7 @@ def score(
     directory = exported.newest(model)
     about = exported.read_about(directory)
     job = _Job(directory, about, place, output, key, labels, batch_size, verbose)
+    job.say(f"reading {place}")
     inputs = job.inputs()
     settings = job.settings(inputs)
     if os.path.lexists(output):
@@ -213,6 +220,7 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
 
 def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     """Answers the inputs whose rows are not in the log, and adds them."""
+    job.say(f"loading {job.directory}")
     scorer = Scorer(job.directory)
     converted = ""
     if inputs.dtype is None:
@@ -220,20 +228,22 @@ def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
         converted = "files of another size or number of channels"
     elif scorer.check(inputs.what, inputs.dtype, inputs.shape):
         converted = f"images of shape {shape_text(inputs.shape)}"
-    if job.verbose:
-        if log.done:
-            print(f"resuming after {log.done:,} of {inputs.count:,} inputs")
-        if converted:
-            print(f"{inputs.what}: {converted} are converted to {shape_text(scorer.shape)}")
-        if inputs.note:
-            print(f"{inputs.what}: {inputs.note}")
+    if converted:
+        job.say(f"{inputs.what}: {converted} are converted to {shape_text(scorer.shape)}")
+    if inputs.note:
+        job.say(f"{inputs.what}: {inputs.note}")
+    if log.done:
+        job.say(f"resuming after {log.done:,} of {inputs.count:,} inputs")
     batches = inputs.batches(log.done, job.batch_size)
 
     def following() -> Batch | None:
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    bar = Bar(f"{inputs.count:,} inputs", inputs.count, shown=job.verbose == 1, still=False)
+    title = f"scoring {inputs.count:,} inputs"
+    bar = Bar(title, inputs.count, shown=job.verbose == 1)
+    if job.verbose > 1:
+        job.say(title)
     with ThreadPoolExecutor(1) as reader:
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
@@ -256,6 +266,7 @@ def _publish(
             summary.add(rows)
             yield rows
 
+    job.say(f"writing {job.output}")
     final = folder / f"{_FINAL}{job.output.suffix}"
     write = records.writer_for(job.output)
     write(final, counted(), len(job.about["class_names"]), job.labels)
@@ -349,8 +360,7 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
     with open(output, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise ValueError(f"{expected}which was changed since")
-    if job.verbose:
-        print(f"{output} is finished already; nothing is changed.")
+    job.say(f"{output} is finished already; nothing is changed.")
     _report(job, summary)
     return summary
 
