@@ -21,10 +21,11 @@ from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
 from btcp_tf.serving import records, row_log
-from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_ending, open_inputs
+from btcp_tf.serving.answers import shape_text
+from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inputs
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
-from btcp_tf.serving.scorer import MAX_BATCH, Scorer, shape_text
+from btcp_tf.serving.scorer import MAX_BATCH, Scorer
 
 SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
@@ -113,7 +114,7 @@ class _Job:
             "true_classes": inputs.label_fingerprint,
             "batch_size": self.batch_size,
             "format": self.output.suffix.lower(),
-            "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
+            "versions": {"btcp_tf": btcp_tf.__version__, "tensorflow": _version("tensorflow")},
         }
 
 
@@ -202,19 +203,11 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
         raise ValueError(
             f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
         )
-    check_ending(place)
+    check_place(place, key, labels)
     if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
         raise ValueError(
             f"output: expected a file outside of the input folder, received {output}, which would "
             "be an input itself"
-        )
-    is_array = place.is_file() and place.suffix.lower() == ".npy"
-    if key and (is_array or place.is_dir()):
-        raise ValueError(f"key: expected it with an npz file, received it with {place}")
-    if labels and is_array:
-        raise ValueError(
-            f"labels: expected them with a folder or an npz file, received them with {place}, "
-            "which holds one array"
         )
 
 
@@ -272,7 +265,6 @@ def _publish(
     write(final, counted(), len(job.about["class_names"]), job.labels)
     with open(final, "rb") as written:
         os.fsync(written.fileno())
-        sha256 = hashlib.file_digest(written, "sha256").hexdigest()
     # First, since a file of scores without it would be refused as another command's.
     content = {
         "command": settings,
@@ -283,7 +275,7 @@ def _publish(
         "tau": job.tau,
         "order": order,
         "summary": summary,
-        "sha256": sha256,
+        "sha256": _sha256(final).hexdigest(),
     }
     json_files.write(predictions.about_file(job.output), content, indent=1)
     if os.path.lexists(job.output):
@@ -324,12 +316,14 @@ def _working_folder(output: Path) -> Iterator[Path]:
 
 
 def _version(package: str) -> str:
-    if package == "btcp_tf":
-        return btcp_tf.__version__
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"
+
+
+def _sha256(path: Path) -> "hashlib._Hash":
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 def _model_fingerprint(directory: Path) -> str:
@@ -337,9 +331,7 @@ def _model_fingerprint(directory: Path) -> str:
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
     for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT_FILE):
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, "sha256").digest()
-        digest.update(path.name.encode() + b"\0" + content)
+        digest.update(path.name.encode() + b"\0" + _sha256(path).digest())
     return digest.hexdigest()
 
 
@@ -357,9 +349,8 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
         raise ValueError(f"{expected}which exists and comes from elsewhere") from None
     if differences := row_log.changes(settings, saved):
         raise ValueError(f"{expected}which is of another command: now with {differences}")
-    with open(output, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise ValueError(f"{expected}which was changed since")
+    if _sha256(output).hexdigest() != sha256:
+        raise ValueError(f"{expected}which was changed since")
     job.say(f"{output} is finished already; nothing is changed.")
     _report(job, summary)
     return summary
@@ -375,30 +366,23 @@ def _report(job: _Job, summary: Summary) -> None:
             + (f" and {more:,} more" if more else ""),
             file=sys.stderr,
         )
-    if not job.verbose:
-        return
     scored = summary.inputs - summary.problems
     share = f" ({summary.accepted / scored:.1%})" if scored else ""
     rule = "its threshold accepts nothing" if job.tau is None else f"u < {job.tau:.6g}"
-    lines = [
+    job.say(
         f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
         f"{summary.problems:,} without an answer"
-    ]
+    )
     if summary.labeled is not None:
         some = "" if summary.labeled == scored else " that have a label"
-        lines += [
-            f"all answers{some}: {_error_rate(summary.errors, summary.labeled)}",
-            f"accepted ones{some}: "
-            + _error_rate(summary.accepted_errors, summary.accepted_labeled),
-        ]
-    print("\n".join(lines), flush=True)
+        accepted = _error_rate(summary.accepted_errors, summary.accepted_labeled)
+        job.say(f"all answers{some}: {_error_rate(summary.errors, summary.labeled)}")
+        job.say(f"accepted ones{some}: {accepted}")
 
 
 def _error_rate(errors: int, rows: int) -> str:
     if not rows:
         return "none, hence no error rate"
-    low, high = drift.clopper_pearson(errors, rows)
-    return (
-        f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
-        f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
-    )
+    interval = wording.interval_text(drift.clopper_pearson(errors, rows))
+    share = 100 * errors / rows
+    return f"{errors:,} of {rows:,} wrong, {share:.2f} %, exact 95 % interval {interval}"

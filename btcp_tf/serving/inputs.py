@@ -81,7 +81,7 @@ def open_inputs(
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
     place = files.as_path("input", path).expanduser()
-    check_ending(place)
+    check_place(place, key, class_names is not None)
     if place.is_file():
         return _arrays(place, key, class_names)
     if not place.is_dir():
@@ -89,18 +89,23 @@ def open_inputs(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}, which is {'no file' if place.exists() else 'not there'}"
         )
-    if key:
-        raise ValueError(f"key: expected it with an npz file, received it with {place}")
     return _folder(place, class_names)
 
 
-def check_ending(path: str | os.PathLike) -> None:
-    """ValueError for a file whose ending is neither .npz nor .npy."""
-    place = Path(os.path.expanduser(path))
-    if place.is_file() and place.suffix.lower() not in (".npz", ".npy"):
+def check_place(place: Path, key: str, labels: bool) -> None:
+    """ValueError for a file of another kind, or what cannot be asked of it; nothing is read."""
+    is_array = place.is_file() and place.suffix.lower() == ".npy"
+    if place.is_file() and not is_array and place.suffix.lower() != ".npz":
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "
-            f"{os.fspath(path)!r}"
+            f"{os.fspath(place)!r}"
+        )
+    if key and (is_array or place.is_dir()):
+        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+    if labels and is_array:
+        raise ValueError(
+            f"labels: expected them with a folder or an npz file, received them with {place}, "
+            "which holds one array"
         )
 
 
@@ -194,23 +199,19 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
-    is_npz = path.suffix.lower() == ".npz"
-    if key and not is_npz:
-        raise ValueError(f"key: expected it with an npz file, received it with {path}")
-    names = arrays.array_names(path) if is_npz else []
-    if is_npz:
+    names: list[str] = []
+    if path.suffix.lower() == ".npz":
+        names = arrays.array_names(path)
         key = _image_key(path, names, key)
     images = arrays.stored_array(path, key)
     labels = None
     if class_names is not None:
-        labels = _Labels(
-            arrays.stored_array(path, _label_key(path, names, key), text=True), images, class_names
-        )
+        stored = arrays.stored_array(path, _label_key(path, names, key), text=True)
+        labels = _Labels(stored, images, class_names)
 
     def verify() -> None:
-        images.verify()
-        if labels:
-            labels.stored.verify()
+        for array in (images, labels.stored) if labels else (images,):
+            array.verify()
 
     content = [images.checksum, images.dtype.str, *map(str, images.shape)]
     return Inputs(

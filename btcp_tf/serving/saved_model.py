@@ -32,7 +32,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.serving import export_check, publishing, signatures
+from btcp_tf.serving import answers, export_check, publishing, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.publishing import PUBLICATION
 from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Blueprint, Intake
@@ -237,15 +237,8 @@ def _validate(
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
     if dtype == "string":
         raise ValueError("model: expected inputs that are numbers, received text")
-    if (
-        sample_images.dtype != dtype
-        or sample_images.ndim != len(shape) + 1
-        or any(
-            wanted not in (None, size)
-            for wanted, size in zip(shape, sample_images.shape[1:], strict=True)
-        )
-        or not len(sample_images)
-    ):
+    fits = sample_images.ndim and answers.fits(sample_images.shape[1:], shape)
+    if sample_images.dtype != dtype or not fits or not len(sample_images):
         raise ValueError(
             f"sample_images: expected at least one {dtype} image of shape {shape}, "
             f"received {sample_images.dtype} {sample_images.shape}"
