@@ -308,9 +308,10 @@ def load_images(
         files = folders.in_turn(
             [folders.visible_entries(group) for group in folders.class_folders(folder) or [folder]]
         )
-        images, *_ = folders.decode_all(
+        images, _, _, faults = folders.decode_all(
             path, files[: limit or None], shape[:2], shape[2], bad_files, 0
         )
+        folders.refuse(path, faults)
         if not len(images):
             raise ValueError(f"{path}: expected image files, received none")
         return images
