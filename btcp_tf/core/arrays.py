@@ -36,7 +36,7 @@ def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
         # NumPy returns what is no array as bytes.
         if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{others[0]!r} is no array")
+            raise ValueError(f"{others[0]} is no array")
     return arrays
 
 
