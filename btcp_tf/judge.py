@@ -401,6 +401,7 @@ class Judge:
         metadata: Any = None,
         *,
         pixels: str = "auto",
+        verbose: int = 1,
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.serving.saved_model.export`.
 
@@ -418,6 +419,11 @@ class Judge:
             then takes files (`serving_bytes`), and `btcp_tf.predict` folders of them. "auto"
             concludes from the range of the inputs of `fit` (else of `sample`) and a Rescaling layer
             at the start; where this is not clear, the SavedModel takes arrays alone.
+          verbose: 1 says what is done, which takes some seconds, 0 is silent.
+
+        Returns:
+          The new version directory, the one that a server takes from now on. A warning says if the
+          version before promises an error rate that this one does not.
 
         Raises:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
@@ -454,6 +460,7 @@ class Judge:
             },
             input_range=self.input_range,
             pixels=scale,
+            verbose=verbose,
         )
 
     def _classifier(self, batch_size: int = 256, verbose: int = 0) -> AttachedClassifier:

@@ -75,6 +75,8 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     folder = Path(root) / source.resolve().parent.name if root else None
     if folder:
         files.check_place("export_dir", folder)
+    if values["verbose"]:
+        print(f"loading {source}", flush=True)
     with command.hidden_stderr():
         import tensorflow as tf
 
@@ -89,10 +91,13 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
     chosen = _choose(rows, held_out.get("validation"), values)
-    target = with_threshold(source, chosen, {"calibration": rows}, folder)
     if values["verbose"]:
         before = thresholds.from_json(about["threshold"])
-        print(f"before  {_text(before)}\nnow     {_text(chosen)}\n{target}")
+        print(f"before  {_text(before)}\nnow     {_text(chosen)}")
+        print("writing and checking the new version", flush=True)
+    target = with_threshold(source, chosen, {"calibration": rows}, folder)
+    if values["verbose"]:
+        print(target)
         if scores and chosen.target is not None:
             print(
                 "note: the promise holds if neither the classifier nor the estimator was fitted on "

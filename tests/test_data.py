@@ -656,9 +656,70 @@ def test_bad_files_are_named_and_counted(tmp_path):
     message = str(caught.value)
     assert "bad: expected whole PNG, JPEG or BMP images" in message and "\n" not in message
     assert "received 6 of 26 files that are not" in message
-    assert message.count(" (") == 5 and " and 1 more; --bad_files=skip" in message
+    # One kind after the other, and of each the first few files.
+    assert message.count(" (") == 5 and "; --bad_files=skip" in message
     assert "cat/empty.png (empty)" in message
-    assert "cat/notes.txt (not a PNG, JPEG or BMP image)" in message
+    assert "cat/notes.txt, dog/other.gif (not a PNG, JPEG or BMP image)" in message
+
+
+def faulty(tmp_path):
+    """Class folders with faults of several kinds: files that are no whole image, an empty class,
+    a picture of another size."""
+    root = damaged(tmp_path)
+    frames = [Image.fromarray(picture(number)) for number in (1, 2)]
+    frames[0].save(root / "cat" / "moving.png", save_all=True, append_images=frames[1:])
+    for number in range(8):
+        (root / "dog" / f"{number}.txt").write_text("not an image")
+    (root / "eel").mkdir()
+    Image.fromarray(picture(5, (12, 9))).save(root / "cat" / "large.png")
+    return root
+
+
+def test_faults_of_several_kinds_are_told_all_at_once(tmp_path):
+    root = faulty(tmp_path)
+    with pytest.raises(ValueError) as caught:
+        datasets.load("folder", str(root))
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith(f"{root}: expected ")
+    assert message.count(str(root)) == 2  # At the start, and as a part of the empty folder's path.
+    for part in (
+        "received 3 faults: (1) ",
+        f"expected images in each class folder, received none in {root / 'eel'}; put some in",
+        "received 15 of 36 files that are not: ",
+        "cat/empty.png (empty)",
+        "cat/moving.png (expected one picture, received an animation)",
+        "cat/notes.txt, dog/0.txt, dog/1.txt and 7 more (not a PNG, JPEG or BMP image)",
+        "expected images of one size (height x width), received 12x9, 6x8; --image_size=",
+    ):
+        assert part in message
+    # With an image_size and without the bad files there is one fault left.
+    with pytest.warns(UserWarning, match="15 of 36 files"), pytest.raises(ValueError) as caught:
+        datasets.load("folder", str(root), size=(6, 8), bad_files="skip")
+    assert str(caught.value).startswith("expected images in each class folder, received none in ")
+    (root / "eel").rmdir()
+    with pytest.warns(UserWarning, match="15 of 36 files"):
+        datasets.load("folder", str(root), size=(6, 8), bad_files="skip")
+
+
+def test_faults_of_the_folders_are_told_all_at_once_before_files_are_read(tmp_path, monkeypatch):
+    for part, classes in (("train", ("a", "b")), ("val", ("a",)), ("test", ("a", "b", "c"))):
+        write_images(tmp_path / part, 2, classes=classes)
+    write_images(tmp_path / "test" / "c", 2, classes=("deeper",))
+    monkeypatch.setattr(folders, "decode_all", None)
+    with pytest.raises(ValueError, match="received 3 faults: ") as caught:
+        datasets.load("folder", str(tmp_path))
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("them without b", "received also c", "received the folders test/c/deeper; move"):
+        assert part in message
+
+
+def test_faults_of_a_folder_of_other_images_are_told_all_at_once(tmp_path):
+    root = faulty(tmp_path)
+    with pytest.raises(ValueError, match="received 15 of 36 files that are not: ") as caught:
+        datasets.load_images(str(root), "", (6, 8, 1))
+    assert "moving.png (expected one picture" in str(caught.value)
+    assert " and 7 more (not a PNG" in str(caught.value)
 
 
 def test_bad_files_are_skipped_on_request_with_a_warning_and_a_note(tmp_path):
@@ -899,7 +960,7 @@ def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="data_dir: expected an npz file .*none.npz"):
         datasets.load("npz", str(tmp_path / "none.npz"))
     np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
-    with pytest.raises(ValueError, match="own.npz: expected an npz file .*cannot be read"):
+    with pytest.raises(ValueError, match="own.npz: expected an npz file, received what cannot be read"):
         datasets.load("npz", str(tmp_path / "own.npz"))
 
 
@@ -1254,7 +1315,9 @@ def test_a_missing_or_damaged_file_of_images_is_named(tmp_path):
         (tmp_path / "single.npy").read_bytes(),
     ):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="theirs.npz: expected an npz file of images"):
+        with pytest.raises(
+            ValueError, match="theirs.npz: expected an npz file, received what cannot"
+        ):
             datasets.load_images(str(path), "", (7, 9, 1))
 
 
@@ -1486,7 +1549,7 @@ def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
 
     with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
         archive.writestr("x_train", "hi")
-    with pytest.raises(ValueError, match="raw.npz: expected an npz file .*x_train is no array"):
+    with pytest.raises(ValueError, match="raw.npz: expected an npz file, received .*x_train is no array"):
         datasets.load("npz", str(tmp_path / "raw.npz"))
     images = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "s.npz", x_train=images, y_train=np.int64(1), x_test=images, y_test=[0] * 4)

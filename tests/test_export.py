@@ -72,7 +72,12 @@ def test_thresholds_are_those_of_the_rules_on_the_calibration_rows(source, capsy
         assert set_threshold.main([str(source.parent), *words.split()]) == 0
         [new] = set(exported.versions(source.parent)) - set(before)
         assert threshold_of(source.parent / str(new)) == threshold
-        assert capsys.readouterr().out.endswith(f"{source.parent / str(new)}\n")
+        told = capsys.readouterr().out
+        assert told.endswith(f"{source.parent / str(new)}\n")
+        # Each step that may take a while.
+        starts = ["loading", "before", "now", "writing and checking", f"{source.parent}"]
+        for line, start in zip(told.splitlines(), starts, strict=True):
+            assert line.startswith(start)
     assert threshold_of(source) == thresholds.DEFAULT
 
 
@@ -83,6 +88,26 @@ def test_trials_go_elsewhere(source, tmp_path):
     )
     assert exported.versions(source.parent) == before
     assert threshold_of(tmp_path / "trials" / source.parent.name / "1").tau == 0.2
+
+
+def test_a_promise_that_is_lost_or_weakened_is_named_with_the_new_one(source, tmp_path, recwarn):
+    def now(*settings):
+        recwarn.clear()
+        words = [str(source), f"--export_dir={tmp_path}", *settings]
+        assert set_threshold.main(words) == 0
+        return "; ".join(str(warning.message) for warning in recwarn)
+
+    def promise(risk, delta):
+        return ["--threshold=target_risk", f"--risk={risk}", f"--delta={delta}"]
+
+    folder = tmp_path / source.parent.name
+    assert now(*promise(0.08, 0.05)) == ""
+    assert now(*promise(0.1, 0.05)).startswith(
+        f"{folder}/1 promises error rate <= 0.08 with probability 0.95; this one promises error "
+        "rate <= 0.1 with probability 0.95; "
+    )
+    assert f"{folder}/2 promises error rate <= 0.1" in now("--threshold=best_bacc")
+    assert exported.versions(folder) == [1, 2, 3]
 
 
 def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):

@@ -62,6 +62,51 @@ def test_one_hot_labels_are_class_numbers(tmp_path, dtype):
         open_inputs(tmp_path / "b.npz", class_names=CLASSES)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda labels: np.array(CLASSES)[labels],
+        lambda labels: np.array([f" {name}\r" for name in CLASSES])[labels],
+        lambda labels: np.array(CLASSES, "S")[labels][:, None],
+        lambda labels: labels.astype(np.float32),
+        lambda labels: labels[:, None].astype(np.float64),
+        lambda labels: (labels > 0)[:, None],
+    ],
+    ids=["words", "words to clean", "bytes", "floats", "column of floats", "booleans"],
+)
+def test_labels_are_read_as_those_of_a_data_set(tmp_path, given):
+    labels = np.arange(100) % 3
+    np.savez(tmp_path / "a.npz", x_test=IMAGES, y_test=given(labels))
+    inputs = open_inputs(tmp_path / "a.npz", class_names=CLASSES)
+    found = np.concatenate([batch["labels"] for batch in inputs.batches(10, 40)])
+    assert found.dtype == np.int64
+    wanted = labels > 0 if given(labels).dtype == bool else labels
+    np.testing.assert_array_equal(found, wanted[10:])
+    inputs.verify()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            ["cat"] * 99 + ["cow"],
+            "y: expected one of the classes cat, dog, owl, received 'cow' in row 99",
+        ),
+        ([0.5] + [0] * 99, "expected a whole number, .* received float64"),
+        ([np.nan] * 100, "expected a whole number, .* with NaN"),
+        ([0] * 98 + [3.0, 0], "expected classes 0 to 2, received 3 in row 98; subtract 1 if"),
+        ([-1] + [0] * 99, "expected classes 0 to 2, received -1 in row 0$"),
+        (["cat"] * 99, r"expected a whole number for each of the 100 inputs in x, .* <U3 \(99,\)"),
+        ([[0, 1]] * 100, r"expected a whole number for each .*one-hot labels \[100, 3\], received"),
+        ([object()] * 100, "y: expected numbers or text, received dtype object"),
+    ],
+)
+def test_labels_of_other_classes_are_refused(tmp_path, labels, message):
+    np.savez(tmp_path / "a.npz", x=IMAGES, y=np.array(labels))
+    with pytest.raises(ValueError, match=message):
+        open_inputs(tmp_path / "a.npz", class_names=CLASSES)
+
+
 def test_folders_are_classes_whatever_the_form_of_their_names(tmp_path):
     root = folder_of(tmp_path / "in", ["cafe\u0301/a.png", "dog/b.png"])
     (batch,) = open_inputs(root, class_names=["dog", "caf\u00e9\r"]).batches(0, 5)

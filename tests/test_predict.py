@@ -285,6 +285,23 @@ def test_big_endian_and_whole_numbers_are_taken_as_floats(rows_model, tmp_path):
         check_answers(read(output), x, answer, names=("0", "1"))
 
 
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_each_step_that_may_take_a_while_is_announced(tiny, tmp_path, capsys, verbose):
+    np.save(tmp_path / "x.npy", some_images(5))
+    run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv", f"--verbose={verbose}")
+    steps = [
+        "reading .*/x.npy",
+        "loading .*/1",
+        "scoring 5 inputs",
+        "writing .*/s.csv",
+        ".*s.csv: 5",
+    ]
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == (len(steps) if verbose else 0)
+    for line, step in zip(told, steps, strict=False):
+        assert re.match(step, line)
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_labels_of_folders_and_arrays(tiny, tmp_path, ending, undrawn, capsys):
     images, labels = some_images(30), np.arange(30) % 3
@@ -410,7 +427,7 @@ def test_with_labels_it_says_how_many_are_wrong(tiny, tmp_path, monkeypatch, cap
     for again in (False, True):
         output = run(*words)
         told = capsys.readouterr().out.splitlines()
-        assert ("finished already" in told[0]) == again
+        assert ("finished already" in told[1]) == again
         assert told[-2:] == [
             f"all answers: {rates(output)}",
             f"accepted ones: {rates(output, accepted=True)}",

@@ -1,8 +1,10 @@
 """Tests of which version a run publishes."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,8 +12,13 @@ from scipy import stats
 
 from btcp_tf import thresholds
 from btcp_tf.data import datasets
+from btcp_tf.decisions.decision_file import Decision
 from btcp_tf.decisions.exported import ABOUT_FILE
+from btcp_tf.evaluation.keys import CLASSIFIER
+from btcp_tf.experiment import publish
+from btcp_tf.experiment.publish import Export
 from btcp_tf.serving import publishing
+from btcp_tf.serving.publishing import Comparison
 
 THRESHOLD = dataclasses.asdict(thresholds.DEFAULT)
 
@@ -138,3 +145,102 @@ def test_what_cannot_be_compared_says_why(digits, tmp_path, monkeypatch):
         version = write(tmp_path, number, **about)
         with pytest.raises(ValueError, match=message):
             compared(version, digits, monkeypatch, **config)
+
+
+def promise(risk, delta=0.05, tau=0.3):
+    rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
+    return thresholds.Threshold(tau, 0.9, rule, 100, 90, target=risk, delta=delta)
+
+
+NO_PROMISE = thresholds.Threshold(0.4, 0.9, "best BACC", 100, 90)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            promise(0.02),
+            NO_PROMISE,
+            r"<= 0.02 with probability 0.95; this one promises none \(best",
+        ),
+        (promise(0.02), thresholds.DEFAULT, r"<= 0.02 .*; this one promises none \(default\)"),
+        (promise(0.02), promise(0.03), "<= 0.02 with .* 0.95; .* <= 0.03 with probability 0.95"),
+        (
+            promise(0.02),
+            promise(0.02, 0.1),
+            "<= 0.02 with .* 0.95; .* <= 0.02 with probability 0.9",
+        ),
+        (
+            promise(0.02),
+            promise(0.01, 0.1),
+            "<= 0.02 with .* 0.95; .* <= 0.01 with probability 0.9",
+        ),
+        (
+            promise(0.02),
+            promise(0.02, tau=None),
+            "; this one accepts nothing, as error rate <= 0.02",
+        ),
+        (promise(0.02), promise(0.02, tau=0.9), ""),
+        (promise(0.02), promise(0.01, 0.01), ""),
+        (promise(0.02, tau=None), NO_PROMISE, ""),
+        (NO_PROMISE, thresholds.DEFAULT, ""),
+        (NO_PROMISE, promise(0.5, 0.5), ""),
+    ],
+)
+def test_a_promise_that_would_be_lost_is_named_with_the_new_one(tmp_path, old, new, message):
+    version = write(tmp_path, 4, threshold=dataclasses.asdict(old))
+    found = publishing.lost_promise(version, new)
+    assert re.search(f"^{version} promises error rate .*{message}" if message else "^$", found)
+
+
+def test_what_is_no_version_of_ours_has_no_promise_to_lose(tmp_path):
+    assert publishing.lost_promise(None, NO_PROMISE) == ""
+    assert publishing.lost_promise(tmp_path, NO_PROMISE) == ""
+
+
+@pytest.fixture
+def export(digits, tmp_path):
+    (tmp_path / "run").mkdir()
+    decision = Decision(NO_PROMISE, CLASSIFIER, "mcp", None, "")
+    return Export(tmp_path / "run", tmp_path / "models", decision, {}, digits, {})
+
+
+def tried(export, compare, *, publish_worse=False):
+    threshold = export.decision.threshold
+    replaced = publish.find_replaced(export.folder, export.target, threshold, compare)
+    asked = {"replaced": replaced, "collapse": "", "publish_worse": publish_worse}
+    return replaced, *publish.try_export(contextlib.nullcontext(), export, **asked)
+
+
+SAME = Comparison(50, new_errors=5, old_errors=5, only_new=0, only_old=0)
+WORSE = Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
+
+
+@pytest.mark.parametrize("comparison", [SAME, WORSE, None])
+def test_a_run_that_promises_less_is_published_when_asked_for(export, monkeypatch, comparison):
+    monkeypatch.setattr(publish, "export_model", lambda *arguments: "published")
+    version = write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
+
+    def compare(version):
+        if comparison is None:
+            raise ValueError("it has other classes")
+        return comparison
+
+    replaced, end, failure = tried(export, compare)
+    for text in (end.saved_model, str(failure), replaced.note):
+        assert f"{version} promises error rate <= 0.02 with probability 0.95" in text
+        assert "this one promises none (best BACC)" in text and "--publish" in text
+        assert ("about 5 of them" in text) == (comparison is WORSE)
+    assert end.saved_model.startswith("not exported: ") and end.retry
+    assert ("cannot be compared: it has other classes" in replaced.note) == (comparison is None)
+    assert tried(export, compare, publish_worse=True)[1:] == (publish.End("published"), None)
+
+
+def test_a_run_that_promises_as_much_is_published(export, monkeypatch):
+    monkeypatch.setattr(publish, "export_model", lambda *arguments: "published")
+    write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
+    export = dataclasses.replace(
+        export, decision=dataclasses.replace(export.decision, threshold=promise(0.02, 0.01))
+    )
+    replaced, end, failure = tried(export, lambda version: SAME)
+    assert replaced.note == "" and (end, failure) == (publish.End("published"), None)

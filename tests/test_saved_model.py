@@ -314,6 +314,16 @@ def test_models_of_other_inputs_have_the_signatures_that_make_sense(unchecked, t
     assert set(tf.saved_model.load(str(path)).signatures) == {"serving_default", "about"}
 
 
+def test_an_export_that_promises_less_than_the_version_before_says_so(unchecked, tmp_path, capsys):
+    model = small_model()
+    write(model, tmp_path, dataclasses.replace(TAU, target=0.1, delta=0.05), verbose=1)
+    assert capsys.readouterr().out.startswith(f"writing a SavedModel to {tmp_path}/shapes, checked")
+    promises = r"shapes/1 promises error rate <= 0.1 with probability 0.95; this one promises none"
+    with pytest.warns(UserWarning, match=promises):
+        assert write(model, tmp_path).name == "2"
+    assert capsys.readouterr().out == ""
+
+
 def write_small(model, root, sample):
     return saved_model.export(model, root, "x", CLASSES, sample, threshold=TAU)
 

@@ -36,7 +36,7 @@ def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
         # NumPy returns what is no array as bytes.
         if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{others[0]!r} is no array")
+            raise ValueError(f"{others[0]} is no array")
     return arrays
 
 
@@ -52,7 +52,7 @@ def array_names(path: str | os.PathLike) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """An array of numbers in a file, `[n, ...]`, of which a few rows are in memory at a time.
+    """An array in a file, `[n, ...]`, of which a few rows are in memory at a time.
 
     One way for both kinds of files: `numpy.load(mmap_mode=)` maps no array of an npz file, and the
     process is killed (SIGBUS) where an npy file is cut off while it is mapped.
@@ -103,16 +103,17 @@ class StoredArray:
         return _readable(str(self.path), f"the whole array {self.name}")
 
 
-def stored_array(path: Path, key: str = "") -> StoredArray:
+def stored_array(path: Path, key: str = "", *, text: bool = False) -> StoredArray:
     """Finds an array of numbers in a file, without reading its content.
 
     Args:
       path: An npz file, or an npy file where there is no key.
       key: Name of the array in an npz file.
+      text: Whether it may be of text, too.
 
     Raises:
       OSError: If the file cannot be opened.
-      ValueError: If the array is damaged, empty, in Fortran order, or not of numbers.
+      ValueError: If the array is damaged, empty, in Fortran order, or of another kind.
     """
     with _readable(str(path), f"the whole array {key or path.stem}"):
         with _opened(path, key) as stream:
@@ -129,8 +130,8 @@ def stored_array(path: Path, key: str = "") -> StoredArray:
         if not dtype.hasobject and total - start != size:
             raise ValueError(f"{total - start:,} bytes in place of {size:,}")
     where = f"{path}: {key or path.name}: expected"
-    if dtype.kind not in "biuf":
-        raise ValueError(f"{where} numbers, received dtype {dtype}")
+    if dtype.kind not in ("biufSU" if text else "biuf"):
+        raise ValueError(f"{where} numbers{' or text' if text else ''}, received dtype {dtype}")
     if not shape or not all(shape):
         raise ValueError(f"{where} shape [n, ...] with at least one input, received {shape}")
     if fortran and sum(size > 1 for size in shape) > 1:

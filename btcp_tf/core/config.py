@@ -133,7 +133,8 @@ class Config:
     )
     publish: bool = setting(
         False,
-        "Publish even a classifier that is wrong more often than the version that it replaces.",
+        "Publish even a classifier that is wrong more often than the version that it replaces, or "
+        "a threshold that promises less.",
         changes_results=False,
     )
     seed: int = setting(0, "Seed of splits, weights, dropout and shuffling.", low=0, high=2**31 - 1)

@@ -2,29 +2,28 @@
 
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from btcp_tf.core import wording
+from btcp_tf.core.arrays import read_npz
 from btcp_tf.data import folders
 from btcp_tf.data.images import are_images
+from btcp_tf.data.input_checks import class_numbers
 from btcp_tf.data.splits import Source, Split
 
-_NPZ_PARTS = "(train|val|valid|validation|test)"
+_KINDS = {"x": "x", "image": "x", "images": "x", "y": "y", "label": "y", "labels": "y"}
 
-_NPZ_NAME = re.compile(
-    rf"(x|images?|y|labels?)_{_NPZ_PARTS}|{_NPZ_PARTS}_(x|images?|y|labels?)", re.IGNORECASE
-)
+_PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
-def npz_names(path: pathlib.Path, held: Sequence[str]) -> dict[str, str]:
+def npz_names(path: pathlib.Path, names: Sequence[str]) -> dict[str, str]:
     """How a file calls its arrays `x_train`, `y_train`, `x_val` and so on.
 
     Args:
       path: The file, for errors.
-      held: Names of its arrays: those, or as MedMNIST has them (`train_images`, `train_labels`), in
+      names: Of its arrays: those, or as MedMNIST has them (`train_images`, `train_labels`), in
         small letters or not.
 
     Returns:
@@ -33,57 +32,66 @@ def npz_names(path: pathlib.Path, held: Sequence[str]) -> dict[str, str]:
     Raises:
       ValueError: If two of them stand for one.
     """
-    found: dict[str, str] = {}
-    for name in held:
-        if match := _NPZ_NAME.fullmatch(name):
-            kind, part = (match[1] or match[4]).lower(), (match[2] or match[3]).lower()
-            own = f"{'x' if kind[0] in 'xi' else 'y'}_{'val' if part[0] == 'v' else part}"
-            if own in found:
-                raise ValueError(
-                    f"{path}: expected {own} once, received the arrays {found[own]} and {name}"
-                )
-            found[own] = name
-    return found
+    by_own: dict[str, str] = {}
+    for name in names:
+        pair = name.lower().split("_")
+        for kind, part in (pair, pair[::-1]) if len(pair) == 2 else ():
+            if kind in _KINDS and part in _PARTS:
+                own = f"{_KINDS[kind]}_{_PARTS[part]}"
+                if own in by_own:
+                    raise ValueError(
+                        f"{path}: expected {own} once, received the arrays {by_own[own]} and {name}"
+                    )
+                by_own[own] = name
+    return by_own
 
 
-def read_npz(path: pathlib.Path) -> Source:
-    arrays = read_arrays(path)
+def read_source(path: pathlib.Path) -> Source:
+    """The data set that an npz file holds, see `datasets.load`."""
+    arrays = read_npz(path)
     names = npz_names(path, list(arrays))
     parts = {"train": "train", "test": "test"}
     if {"x_val", "y_val"} & names.keys():
         parts["validation"] = "val"
     wanted = [f"{letter}_{part}" for part in parts.values() for letter in "xy"]
     if not names.keys() >= set(wanted):
-        held = ", ".join(arrays) or "none"
+        medmnist = [f"{part}_{kind}" for part in parts.values() for kind in ("images", "labels")]
         raise ValueError(
-            f"{path}: expected the arrays {', '.join(wanted)} (or {_medmnist(wanted)}), received "
-            f"{held}; numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...) names "
-            "them so"
+            f"{path}: expected the arrays {', '.join(wanted)} (or {', '.join(medmnist)}), received "
+            f"{', '.join(arrays) or 'none'}; numpy.savez(path, x_train=..., y_train=..., "
+            "x_test=..., y_test=...) names them so"
         )
-    images = {
-        part: _npz_images(f"{path}: {names[f'x_{key}']}", arrays[names[f"x_{key}"]])
-        for part, key in parts.items()
-    }
+    images, labels = {}, {}
+    for part, key in parts.items():
+        x, y = names[f"x_{key}"], names[f"y_{key}"]
+        images[part] = _images(f"{path}: {x}", arrays[x])
+        labels[f"{path}: {y}"] = npz_labels(f"{path}: {y}", arrays[y], x, len(images[part]))
     shapes = {part: array.shape[1:] for part, array in images.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"{path}: expected images of one shape, received {shapes}")
-    labels = {}
-    for part, key in parts.items():
-        x, y = names[f"x_{key}"], names[f"y_{key}"]
-        labels[f"{path}: {y}"] = _npz_labels(f"{path}: {y}", arrays[y], x, len(images[part]))
-    class_names, numbers, notes = _npz_classes(path, labels, arrays.get("class_names"))
+    class_names, numbers, notes = _classes(path, labels, arrays.get("class_names"))
     supplied = {
         part: Split(images[part], number) for part, number in zip(parts, numbers, strict=True)
     }
     return Source(class_names, supplied, notes)
 
 
-def _medmnist(names: Sequence[str]) -> str:
-    kinds = {"x": "images", "y": "labels"}
-    return ", ".join(f"{part}_{kinds[kind]}" for kind, _, part in (n.partition("_") for n in names))
+def read_images(path: pathlib.Path) -> np.ndarray:
+    """The images of an npz file that is no data set of its own, see `datasets.load_images`."""
+    arrays = read_npz(path)
+    keys = [key for key, array in arrays.items() if are_images(array)]
+    usual = (npz_names(path, keys).get("x_test", "x_test"), "images", "x")
+    key = next((key for key in usual if key in keys), keys[0] if len(keys) == 1 else "")
+    if not key:
+        received = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items())
+        raise ValueError(
+            f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "
+            f"x_test, images, x or the only such array, received {received or 'no array'}"
+        )
+    return arrays[key]
 
 
-def _npz_images(where: str, images: np.ndarray) -> np.ndarray:
+def _images(where: str, images: np.ndarray) -> np.ndarray:
     """Images of one part `[n, height, width, 1 or 3]`; `where` is the file and the array."""
     if are_images(images):
         return images if images.ndim == 4 else images[..., None]
@@ -95,11 +103,11 @@ def _npz_images(where: str, images: np.ndarray) -> np.ndarray:
         remedy = f"; save pixels from 0 to 255, such as numpy.rint({times}x).astype('uint8')"
     raise ValueError(
         f"{where}: expected uint8 [n, height, width] or [n, height, width, 1 or 3], received "
-        f"{_told(images)}{remedy}"
+        f"{_description(images)}{remedy}"
     )
 
 
-def _npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarray:
+def npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarray:
     """Labels of one part `[n]` as they are meant: int64, or words.
 
     Args:
@@ -108,17 +116,14 @@ def _npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarr
       x_name: The array of their images, for errors.
       n: How many images there are.
     """
-    from btcp_tf.data.input_checks import class_numbers
-
-    received = _told(labels)
+    received = _description(labels)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     elif labels.ndim == 2:
         labels = class_numbers(labels, labels.shape[1], where)
-    if labels.dtype.kind == "S":
-        labels = np.array([wording.clean(os.fsdecode(word)) for word in labels.flat], str)
-    elif labels.dtype.kind == "U":
-        labels = np.array([wording.clean(word) for word in labels.flat], str).reshape(labels.shape)
+    if labels.dtype.kind in "SU":
+        cleaned = [wording.clean(os.fsdecode(word)) for word in labels.flat]
+        labels = np.array(cleaned, str).reshape(labels.shape)
     elif labels.dtype.kind in "bf" and not np.mod(labels, 1).any():
         # NaN and infinity have a remainder, which is NaN.
         labels = labels.astype(np.int64)
@@ -130,31 +135,31 @@ def _npz_labels(where: str, labels: np.ndarray, x_name: str, n: int) -> np.ndarr
     return labels if labels.dtype.kind == "U" else labels.astype(np.int64)
 
 
-def _npz_classes(
+def _classes(
     path: pathlib.Path, labels: Mapping[str, np.ndarray], names: np.ndarray | None
 ) -> tuple[tuple[str, ...], list[np.ndarray], tuple[str, ...]]:
     """Class names, the labels of each part as int64 from 0 on, and notes.
 
     Args:
       path: The file, for errors.
-      labels: From `_npz_labels` by file and array, those of the training images first.
+      labels: From `npz_labels` by file and array, those of the training images first.
       names: The file's `class_names`, if it has any.
     """
     (train_key, train), *_ = labels.items()
     if len({array.dtype.kind for array in labels.values()}) > 1:
         kinds = ", ".join(f"{key} {array.dtype}" for key, array in labels.items())
         raise ValueError(f"{path}: expected labels of one kind in all parts, received {kinds}")
-    given = None if names is None else _npz_class_names(path, names)
+    given = None if names is None else _given_names(path, names)
     present = np.unique(train)
     if train.dtype.kind == "U":
         # In the order of folders of these names, where the file does not say another.
         known = np.array(list(map(wording.clean, given)) if given else present, str)
-        told, remedy = folders.some(known.tolist(), 10), ""
+        expected, remedy = folders.some(known.tolist(), 10), ""
     else:
         # Some count from 1: not so with a class that no training image has.
         first = int(len(present) > 1 and np.array_equal(present, 1 + np.arange(len(present))))
         known = first + np.arange(max(len(given or present), 2))
-        told = f"from {known[0]} to {known[-1]}"
+        expected = f"from {known[0]} to {known[-1]}"
         remedy = "; numpy.unique(y_train, return_inverse=True)[1] numbers them so"
     if given and len(given) != len(present):
         raise ValueError(
@@ -164,53 +169,36 @@ def _npz_classes(
     if len(known) < 2 or not np.array_equal(np.sort(known), present):
         received = folders.some([str(label) for label in present], 10)
         raise ValueError(
-            f"{train_key}: expected at least 2 classes, each label {told} at least once, received "
-            f"{received}" + (remedy if len(present) > 1 else "")
+            f"{train_key}: expected at least 2 classes, each label {expected} at least once, "
+            f"received {received}" + (remedy if len(present) > 1 else "")
         )
     for key, array in labels.items():
         if len(strange := np.setdiff1d(array, known)):
             shown = folders.some([str(label) for label in strange])
-            raise ValueError(f"{key}: expected labels {told}, received {shown}")
-    number = {label: row for row, label in enumerate(known.tolist())}
-    numbers = [
-        np.array([number[label] for label in array.tolist()], np.int64) for array in labels.values()
-    ]
+            raise ValueError(f"{key}: expected labels {expected}, received {shown}")
+    order = np.argsort(known)
+    numbers = [order[np.searchsorted(known, array, sorter=order)] for array in labels.values()]
     starts_at_one = train.dtype.kind != "U" and known[0] == 1
     notes = (f"labels count from 1 in {path.name}: answer 0 is class 1",) if starts_at_one else ()
     return given or tuple(str(label) for label in known), numbers, notes
 
 
-def _npz_class_names(path: pathlib.Path, names: np.ndarray) -> tuple[str, ...]:
+def _given_names(path: pathlib.Path, names: np.ndarray) -> tuple[str, ...]:
     if names.dtype.kind == "S":
         names = np.array([os.fsdecode(word) for word in names.flat], str).reshape(names.shape)
     if names.ndim != 1 or names.dtype.kind != "U":
-        raise ValueError(f"{path}: class_names: expected words [classes], received {_told(names)}")
+        raise ValueError(
+            f"{path}: class_names: expected words [classes], received {_description(names)}"
+        )
     wording.class_names(names.tolist(), f"{path}: class_names")
     return tuple(names.tolist())
 
 
-def _told(array: np.ndarray) -> str:
-    """What an array is, in words."""
-    words = f"{array.dtype} {array.shape}"
-    if array.dtype.kind in "iuf" and array.size:
-        nan = np.isnan(array).any()
-        words += " with NaN" if nan else f" from {array.min():g} to {array.max():g}"
-    return words
-
-
-def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """All arrays of an npz file."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-        for key, array in arrays.items():
-            # NumPy hands out what is no array as bytes.
-            if not isinstance(array, np.ndarray):
-                raise ValueError(f"{key} is no array")
-        return arrays
-    # Not only ValueError: a damaged file can raise nearly anything.
-    except Exception as error:
-        raise ValueError(
-            f"{path}: expected an npz file of images, received what cannot be read "
-            f"({folders.first_line(error) or type(error).__name__})"
-        ) from error
+def _description(array: np.ndarray) -> str:
+    """Type, shape and range of an array."""
+    text = f"{array.dtype} {array.shape}"
+    if array.dtype.kind not in "iuf" or not array.size:
+        return text
+    if np.isnan(array).any():
+        return f"{text} with NaN"
+    return f"{text} from {array.min():g} to {array.max():g}"

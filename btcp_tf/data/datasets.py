@@ -15,10 +15,9 @@ import numpy as np
 
 from btcp_tf.core import wording
 from btcp_tf.core.config import OWN_DATA
-from btcp_tf.data import folders, prepared
-from btcp_tf.data.arrays import npz_names, read_arrays, read_npz
+from btcp_tf.data import arrays, folders, prepared
 from btcp_tf.data.catalog import DATASETS
-from btcp_tf.data.images import are_images, convert
+from btcp_tf.data.images import convert
 from btcp_tf.data.splits import Dataset, Source, Split, draw_test, fingerprint_of, split_train
 
 
@@ -152,7 +151,7 @@ def load(
     if name == "folder":
         source = folders.read_folder(pathlib.Path(data_dir).expanduser(), size, bad_files, verbose)
     elif name == "npz":
-        source = read_npz(pathlib.Path(data_dir).expanduser())
+        source = arrays.read_source(pathlib.Path(data_dir).expanduser())
     elif name == "digits":
         source = _load_digits()
     else:
@@ -308,22 +307,11 @@ def load_images(
         files = folders.in_turn(
             [folders.visible_entries(group) for group in folders.class_folders(folder) or [folder]]
         )
-        images, *_ = folders.decode_all(
+        images, _, _, faults = folders.decode_all(
             path, files[: limit or None], shape[:2], shape[2], bad_files, 0
         )
+        folders.refuse(path, faults)
         if not len(images):
             raise ValueError(f"{path}: expected image files, received none")
         return images
-    arrays = read_arrays(path)
-    found = [key for key, array in arrays.items() if are_images(array)]
-    own = npz_names(path, found).get("x_test", "x_test")
-    key = next((key for key in (own, "images", "x") if key in found), "")
-    if not key and len(found) == 1:
-        key = found[0]
-    if not key:
-        held = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items())
-        raise ValueError(
-            f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "
-            f"x_test, images, x or the only such array, received {held or 'no array'}"
-        )
-    return convert(arrays[key][: limit or None], shape)
+    return convert(arrays.read_images(path)[: limit or None], shape)

@@ -3,13 +3,13 @@
 import contextlib
 import os
 import pathlib
-import warnings
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import warning, wording
 from btcp_tf.core.progress import Bar
 from btcp_tf.data.images import convert
 from btcp_tf.data.splits import Source, Split
@@ -28,47 +28,91 @@ def read_folder(
 ) -> Source:
     splits = split_folders(root)
     folders = {part: class_folders(path) for part, path in splits.items()}
-    # Before any image is decoded. One class may have its name in two forms of Unicode, by part.
-    found_names = {
-        part: wording.class_names(
-            [folder.name for folder in found], f"{splits[part]}: class folders"
-        )
-        for part, found in folders.items()
-    }
-    names = found_names["train"][0]
-    if len(names) < 2:
-        inner = folders["train"][0] if names else None
-        wrapped = inner is not None and len(class_folders(inner)) > 1
+    entries = {part: list(map(visible_entries, found)) for part, found in folders.items()}
+    # Before any image is decoded: as long as a folder is wrong, so may be the list of files.
+    nested = [path for groups in entries.values() for group in groups for path in group]
+    refuse(root, [*_class_faults(splits, folders), *_nested_faults(root, nested)])
+    files = [file for groups in entries.values() for file in in_turn(groups)]
+    images, used, notes, faults = decode_all(root, files, size, None, bad_files, verbose)
+    refuse(root, [*_empty_faults(folders, used if bad_files == "skip" else files), *faults])
+    names = tuple(folder.name for folder in folders["train"])
+    number = {wording.clean(name): label for label, name in enumerate(names)}
+    labels = np.array([number[wording.clean(file.parent.name)] for file in used], np.int64)
+    paths = np.array([str(file.absolute()) for file in used])
+    # The files of a split are next to each other.
+    counts = [sum(file.parent.parent == path for file in used) for path in splits.values()]
+    ends = np.cumsum(counts)[:-1]
+    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
+    return Source(names, {part: Split(*rows) for part, *rows in columns}, notes)
+
+
+def refuse(root: pathlib.Path, faults: Sequence[str]) -> None:
+    """ValueError that tells all faults of a folder at once, in one line, if there are any."""
+    if len(faults) > 1:
+        listed = [f"({n}) {text.removeprefix(f'{root}: ')}" for n, text in enumerate(faults, 1)]
         raise ValueError(
+            f"{root}: expected a folder of images for each class, received {len(faults)} faults: "
+            + "; ".join(listed)
+        )
+    for fault in faults:
+        raise ValueError(fault)
+
+
+def _class_faults(
+    splits: Mapping[str, pathlib.Path], folders: Mapping[str, Sequence[pathlib.Path]]
+) -> Iterator[str]:
+    """What is wrong with the names of class folders, by part."""
+    names = {}
+    for part, found in folders.items():
+        try:
+            # One class may have its name in two forms of Unicode, by part.
+            names[part], _ = wording.class_names(
+                [folder.name for folder in found], f"{splits[part]}: class folders"
+            )
+        except ValueError as error:
+            yield str(error)
+    train = names.pop("train", None)
+    if train is None:
+        return
+    if len(train) < 2:
+        inner = folders["train"][0] if train else None
+        wrapped = inner is not None and len(class_folders(inner)) > 1
+        yield (
             f"{splits['train']}: expected a folder for each of at least 2 classes, received "
-            f"{', '.join(names) or 'none'}"
+            f"{', '.join(train) or 'none'}"
             + (f"; --data_dir={inner} reads the folders in there" if wrapped else "")
         )
-    for part, (part_names, _) in found_names.items():
-        here = set(part_names)
-        if here != set(names):
-            missing, strange = sorted(set(names) - here), sorted(here - set(names))
-            received = [f"them without {some(missing)}"] if missing else []
-            received += [f"also {some(strange)}"] if strange else []
-            raise ValueError(
+        return
+    for part, own in names.items():
+        missing, strange = sorted(set(train) - set(own)), sorted(set(own) - set(train))
+        received = [f"them without {some(missing)}"] if missing else []
+        received += [f"also {some(strange)}"] if strange else []
+        if received:
+            yield (
                 f"{splits[part]}: expected the classes of {splits['train']}, received "
                 + " and ".join(received)
             )
-    held = {part: [visible_entries(folder) for folder in found] for part, found in folders.items()}
-    _refuse_nested(root, [path for groups in held.values() for group in groups for path in group])
-    files = [file for groups in held.values() for file in in_turn(groups)]
-    _refuse_empty(folders, files)
-    images, files, notes = decode_all(root, files, size, None, bad_files, verbose)
-    _refuse_empty(folders, files)
-    number = {name: label for label, name in enumerate(names)}
-    labels = np.array([number[wording.clean(file.parent.name)] for file in files], np.int64)
-    # The files of a split are next to each other.
-    counts = [sum(file.parent.parent == path for file in files) for path in splits.values()]
-    ends = np.cumsum(counts)[:-1]
-    paths = np.array([str(file.absolute()) for file in files])
-    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
-    own_names = tuple(folder.name for folder in folders["train"])
-    return Source(own_names, {part: Split(*rows) for part, *rows in columns}, notes)
+
+
+def _nested_faults(root: pathlib.Path, paths: Sequence[pathlib.Path]) -> Iterator[str]:
+    if nested := [str(path.relative_to(root)) for path in paths if path.is_dir()]:
+        yield (
+            f"{root}: expected images and no folders in the class folders, received the folders "
+            f"{some(nested)}; move their images up to their class, or name with --data_dir a "
+            "folder whose own folders are the classes"
+        )
+
+
+def _empty_faults(
+    folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
+) -> Iterator[str]:
+    used = {file.parent for file in files}
+    empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
+    if empty:
+        yield (
+            f"expected images in each class folder, received none in {some(empty)}; put some in, "
+            "or remove the folder"
+        )
 
 
 def split_folders(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -106,17 +150,25 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in _CLUTTER
 
 
+def _visible(folder: pathlib.Path) -> list[tuple[str, bool]]:
+    """Names of what is visible in a folder, in order, and whether each is a folder."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            # A link in a circle is neither folder nor file, and to ask the entry raises.
+            (entry.name, os.path.isdir(entry))
+            for entry in entries
+            if not _is_hidden(entry.name)
+            # Neither pipes nor sockets: to open one can wait for ever.
+            and (entry.is_symlink() or entry.is_dir() or entry.is_file())
+        )
+
+
 def visible_entries(folder: pathlib.Path) -> list[pathlib.Path]:
-    # Neither pipes nor sockets: to open one can wait for ever.
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if not _is_hidden(path.name) and (path.is_dir() or path.is_file() or path.is_symlink())
-    )
+    return [folder / name for name, _ in _visible(folder)]
 
 
 def class_folders(folder: pathlib.Path) -> list[pathlib.Path]:
-    return [path for path in visible_entries(folder) if path.is_dir()]
+    return [folder / name for name, is_folder in _visible(folder) if is_folder]
 
 
 def in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
@@ -129,32 +181,22 @@ def in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
     return [groups[number][rank] for _, number, rank in sorted(places)]
 
 
-def _refuse_nested(root: pathlib.Path, paths: Sequence[pathlib.Path]) -> None:
-    nested = [str(path.relative_to(root)) for path in paths if path.is_dir()]
-    if nested:
-        raise ValueError(
-            f"{root}: expected images and no folders in the class folders, received the folders "
-            f"{some(nested)}; move their images up to their class, or name with --data_dir a "
-            "folder whose own folders are the classes"
-        )
-
-
-def _refuse_empty(
-    folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
-) -> None:
-    used = {file.parent for file in files}
-    empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
-    if empty:
-        raise ValueError(
-            f"expected images in each class folder, received none in {some(empty)}; put some in, "
-            "or remove the folder"
-        )
-
-
 def some(words: Sequence[str], most: int = 5) -> str:
     """The first of many words, and how many more there are."""
     shown = ", ".join(words[:most])
     return shown + (f" and {len(words) - most:,} more" if len(words) > most else "")
+
+
+class Decoded(NamedTuple):
+    """What `decode_all` has read."""
+
+    images: np.ndarray
+    """uint8 `[n, height, width, channels]`; of use where there are no faults."""
+    files: list[pathlib.Path]
+    """The n files that they are from."""
+    notes: tuple[str, ...]
+    faults: tuple[str, ...]
+    """Why they cannot be used, of which kind each, for `refuse`."""
 
 
 def decode_all(
@@ -164,46 +206,46 @@ def decode_all(
     channels: int | None,
     bad_files: str,
     verbose: int,
-) -> tuple[np.ndarray, list[pathlib.Path], tuple[str, ...]]:
+) -> Decoded:
     """Reads image files.
 
     Args:
-      root: What warnings and errors are about.
+      root: What warnings and faults are about.
       files: Paths below it.
       size: Height and width; None: the files', which must agree.
       channels: 1 or 3; None: 1 if all files are gray, else 3.
       bad_files: As in `load`.
       verbose: As in `load`.
-
-    Returns:
-      uint8 `[n, height, width, channels]`, the n files they are from, and notes.
     """
     bad: dict[pathlib.Path, str] = {}
     shapes = {}
-    # Sizes and colors stand in a file's first bytes: what does not fit is known in seconds, and
-    # no memory is needed but that of the images as they will be.
+    # Sizes and colors stand in a file's first bytes: with them known, no memory is needed but that
+    # of the images as they will be.
     for file in files:
         with _noted(file, bad), _opened(file) as image:
             sideways = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
             shapes[file] = (*image.size[:: 1 if sideways else -1], 1 if image.mode in _GRAY else 3)
-    if size is None:
-        sizes = {f"{height}x{width}" for height, width, _ in shapes.values()}
-        if len(sizes) > 1:
-            raise ValueError(
-                f"{root}: expected images of one size (height x width), received "
-                f"{some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
-            )
-        height, width, _ = next(iter(shapes.values()), (1, 1, 1))
-        size = height, width
+    faults = []
+    sizes = {f"{height}x{width}" for height, width, _ in shapes.values()}
+    if size is None and len(sizes) > 1:
+        faults.append(
+            f"{root}: expected images of one size (height x width), received "
+            f"{some(sorted(sizes))}; --image_size=HEIGHTxWIDTH brings them to one"
+        )
+    height, width, _ = next(iter(shapes.values()), (1, 1, 1))
     channels = channels or max((shape[2] for shape in shapes.values()), default=1)
-    images = np.zeros((len(files), *size, channels), np.uint8)
+    shape = (*(size or (height, width)), channels)
+    # Images that cannot be used are decoded too, to tell those that are cut off, but not kept.
+    images = np.zeros((0 if faults else len(files), *shape), np.uint8)
     transparent = 0
     bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
     for row, file in enumerate(files):
         if file in shapes:
             with _noted(file, bad), _opened(file) as image:
-                images[row] = _pixels(image, (*size, channels))
-                transparent += _is_transparent(image)
+                image.load()
+                if not faults:
+                    images[row] = _pixels(image, shape)
+                    transparent += _is_transparent(image)
         bar.update(row + 1)
     notes = []
     if transparent:
@@ -211,19 +253,33 @@ def decode_all(
             f"{transparent:,} of {len(files):,} images have transparent parts, of which the colors "
             "below are taken"
         )
-    if not bad:
-        return images, list(files), tuple(notes)
-    told = [f"{file.relative_to(root)} ({reason})" for file, reason in bad.items()]
-    count = f"{len(bad):,} of {len(files):,} files"
-    if bad_files == "fail":
-        raise ValueError(
-            f"{root}: expected whole PNG, JPEG or BMP images in the class folders, received "
-            f"{count} that are not: {some(told)}; --bad_files=skip goes on without them"
-        )
-    note = f"{count} are no whole images and were skipped (bad_files)"
-    warnings.warn(f"{root}: {note}: {', '.join(told)}", stacklevel=4)
-    rows = [row for row, file in enumerate(files) if file not in bad]
-    return images[rows], [files[row] for row in rows], (*notes, note)
+    if bad:
+        count = f"{len(bad):,} of {len(files):,} files"
+        if bad_files == "fail":
+            faults.append(
+                f"{root}: expected whole PNG, JPEG or BMP images in the class folders, received "
+                f"{count} that are not: {_by_reason(root, bad, 3)}; --bad_files=skip goes on "
+                "without them"
+            )
+        else:
+            notes.append(f"{count} are no whole images and were skipped (bad_files)")
+            warning.warn(f"{root}: {notes[-1]}: {_by_reason(root, bad, len(bad))}")
+    kept = [row for row, file in enumerate(files) if file not in bad]
+    if bad and not faults:
+        images = images[kept]
+    return Decoded(images, [files[row] for row in kept], tuple(notes), tuple(faults))
+
+
+def _by_reason(root: pathlib.Path, bad: Mapping[pathlib.Path, str], most: int) -> str:
+    """Files by why they cannot be read; of each reason as many as `most`."""
+    kinds: dict[str, dict[str, str]] = {}
+    for file, reason in bad.items():
+        # Numbers, such as those of bytes that are missing, make no other reason.
+        kind = kinds.setdefault(re.sub(r"\d+", "", reason), {})
+        kind[str(file.relative_to(root))] = reason
+    return ", ".join(
+        f"{some(sorted(kind), most)} ({next(iter(kind.values()))})" for kind in kinds.values()
+    )
 
 
 _ORIENTATION = 0x0112
@@ -311,15 +367,7 @@ def files_below(folder: str | os.PathLike) -> Iterator[str]:
         if (place.st_dev, place.st_ino) in above:
             return
         above = above | {(place.st_dev, place.st_ino)}
-        with os.scandir(path) as entries:
-            # A link in a circle is neither folder nor file, and to ask raises.
-            visible = sorted(
-                (entry.name, os.path.isdir(entry))
-                for entry in entries
-                if not _is_hidden(entry.name)
-                and (entry.is_symlink() or entry.is_dir() or entry.is_file())
-            )
-        for name, is_folder in visible:
+        for name, is_folder in _visible(path):
             if is_folder:
                 yield from below(path / name, f"{prefix}{name}/", above)
             else:

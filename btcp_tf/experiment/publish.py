@@ -22,6 +22,7 @@ from btcp_tf.experiment.values import AllPredictions
 from btcp_tf.reporting import run_page
 from btcp_tf.serving import publishing
 from btcp_tf.serving.publishing import PUBLICATION, Comparison
+from btcp_tf.thresholds import Threshold
 
 if TYPE_CHECKING:
     import keras
@@ -136,39 +137,49 @@ class Replaced:
     is_worse: bool = False
     """Whether the run's classifier is wrong more often."""
     compared: bool = True
+    lost_promise: str = ""
+    """From `publishing.lost_promise`."""
+
+    @property
+    def fault(self) -> str:
+        """Why the run's version is published only when asked for; "": it needs not be."""
+        return "; ".join(filter(None, [self.text if self.is_worse else "", self.lost_promise]))
 
     @property
     def note(self) -> str:
         """For the report; "" where all is well."""
-        if self.is_worse:
-            return f"export: {self.text}; a worse model is published with --publish alone"
-        return "" if self.compared else f"export: {self.text}"
+        notes = [] if self.compared else [self.text]
+        if self.fault:
+            notes.append(f"{self.fault}; such a model is published with --publish alone")
+        return f"export: {'; '.join(notes)}" if notes else ""
 
 
 def find_replaced(
-    folder: Path, target: Path, compare: Callable[[Path], Comparison]
+    folder: Path, target: Path, threshold: Threshold, compare: Callable[[Path], Comparison]
 ) -> Replaced | None:
-    """Compares the run's classifier with the version that it would replace.
+    """Compares what the run exports with the version that it would replace.
 
     Args:
       folder: The run's folder.
       target: The folder of all versions.
+      threshold: What the run's version accepts.
       compare: Version directory → comparison; see `publishing.compare_with`.
 
     Returns:
       None where there is no such version.
     """
-    version = None
+    version, lost = None, ""
     try:
         version = publishing.replaced_version(target, publishing.publication_id(folder))
         if version is None:
             return None
+        lost = publishing.lost_promise(version, threshold)
         comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]
         text = f"{version or target} and this model cannot be compared: {reason}"
-        return Replaced(text, compared=False)
-    return Replaced(comparison.text(version), comparison.is_worse)
+        return Replaced(text, compared=False, lost_promise=lost)
+    return Replaced(comparison.text(version), comparison.is_worse, lost_promise=lost)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +196,7 @@ class Export:
     dataset: Dataset
     settings: dict[str, str]
     """Those that change results."""
+    verbose: int = 0
 
 
 def held_out_rows(predictions: AllPredictions, decision: Decision) -> dict[str, Predictions]:
@@ -214,7 +226,8 @@ def try_export(
       export: What else the SavedModel holds.
       replaced: From `find_replaced`.
       collapse: Why the model must not be exported; "": it may.
-      publish_worse: Whether it is published if its classifier is worse than the one it replaces.
+      publish_worse: Whether it is published if its classifier is worse than the one it replaces,
+        or promises less.
 
     Returns:
       How the run ends, and what to raise once that is written.
@@ -229,9 +242,9 @@ def try_export(
         own = publishing.own_version(export.target, publication, threshold)
         if own is not None:
             return End(str(own)), None
-        if replaced and replaced.is_worse and not publish_worse:
+        if replaced and replaced.fault and not publish_worse:
             reason = (
-                f"{NOT_EXPORTED}: {replaced.text}; the same command with --publish publishes it"
+                f"{NOT_EXPORTED}: {replaced.fault}; the same command with --publish publishes it"
             )
             return End(reason, retry=True), RuntimeError(reason)
         about = {PUBLICATION: publication} | ({"replaces": replaced.text} if replaced else {})
@@ -265,6 +278,7 @@ def export_model(model: "keras.Model", export: Export, about: Mapping[str, Any])
         threshold=decision.threshold,
         held_out=export.held_out,
         calibration_inputs=dataset.calibration.images,
+        verbose=export.verbose,
         about={
             **about,
             "uncertainty": {"method": decision.method, "stage": decision.predictor.stage},

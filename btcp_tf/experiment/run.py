@@ -215,6 +215,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
         publish.held_out_rows(scored.predictions, decision),
         dataset,
         config.settings(results_only=True),
+        verbose=config.verbose,
     )
     if part_of_study:
         return _Decided(export, None, [])
@@ -227,6 +228,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
     replaced = publish.find_replaced(
         folder,
         export.target,
+        decision.threshold,
         lambda version: publishing.compare_with(
             version, predicted, dataset, load, classifier=config.classifier
         ),

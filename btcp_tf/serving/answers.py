@@ -1,6 +1,6 @@
 """The inputs and answers of a model server, checked; pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,18 @@ ANSWERS = {
     "accept": np.dtype(np.bool_),
 }
 """Name and type of each part of an answer: `[n]`, `probs` `[n, k]`."""
+
+
+def fits(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    """Whether an array of these sizes has the shape that is wanted; None stands for any size."""
+    same_rank = len(sizes) == len(wanted)
+    return same_rank and all(a in (None, b) for a, b in zip(wanted, sizes, strict=True))
+
+
+def shape_text(sizes: Sequence[int | None], unknown: str = "any") -> str:
+    """A shape as in `[n, 28, 28]`; `unknown` stands for sizes that are None."""
+    return f"[{', '.join(unknown if size is None else str(size) for size in sizes)}]"
+
 
 # How far above 1 rounding may take a probability, as `evaluation` has it.
 _ROUNDING = 1e-3
@@ -51,10 +63,7 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
         raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
     if spec.dtype == "string":
         raise ValueError(f"{name}: expected files ({wanted}), received {array.dtype}")
-    if spec.shape is not None and (
-        len(spec.shape) != array.ndim
-        or any(want not in (None, got) for want, got in zip(spec.shape, array.shape, strict=True))
-    ):
+    if spec.shape is not None and not fits(array.shape, spec.shape):
         raise ValueError(f"{name}: expected {wanted}, received {array.dtype} {list(array.shape)}")
     if array.dtype == spec.dtype:
         return array
@@ -76,10 +85,7 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
 
 
 def _spec_text(spec: Spec) -> str:
-    if spec.shape is None:
-        return spec.dtype
-    dims = ["n" if size is None else str(size) for size in spec.shape]
-    return f"{spec.dtype} [{', '.join(dims)}]"
+    return spec.dtype if spec.shape is None else f"{spec.dtype} {shape_text(spec.shape, 'n')}"
 
 
 def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict[str, np.ndarray]:

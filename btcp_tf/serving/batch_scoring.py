@@ -21,10 +21,11 @@ from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
 from btcp_tf.serving import records, row_log
-from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_ending, open_inputs
+from btcp_tf.serving.answers import shape_text
+from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inputs
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
-from btcp_tf.serving.scorer import MAX_BATCH, Scorer, shape_text
+from btcp_tf.serving.scorer import MAX_BATCH, Scorer
 
 SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
@@ -93,6 +94,11 @@ class _Job:
     def tau(self) -> float | None:
         return (self.about.get("threshold") or {}).get("tau")
 
+    def say(self, line: str) -> None:
+        """Prints what is done from here on, which may take a while."""
+        if self.verbose:
+            print(line, flush=True)
+
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None
         return open_inputs(self.place, key=self.key, class_names=class_names)
@@ -108,7 +114,7 @@ class _Job:
             "true_classes": inputs.label_fingerprint,
             "batch_size": self.batch_size,
             "format": self.output.suffix.lower(),
-            "versions": {name: _version(name) for name in ("btcp_tf", "tensorflow")},
+            "versions": {"btcp_tf": btcp_tf.__version__, "tensorflow": _version("tensorflow")},
         }
 
 
@@ -136,7 +142,8 @@ def score(
       labels: Whether to add the true classes, see `inputs.open_inputs`.
       batch_size: Inputs that the model answers at once, from 1 to 1,000,000. Two or three batches
         are in memory.
-      verbose: 0 prints problems alone; 1 also the result, and on a terminal a bar; 2 no bar.
+      verbose: 0 prints problems alone; 1 also each step, the result, and on a terminal a bar;
+        2 no bar.
 
     Raises:
       FileNotFoundError: If the model or the input is not there.
@@ -151,6 +158,7 @@ def score(
     directory = exported.newest(model)
     about = exported.read_about(directory)
     job = _Job(directory, about, place, output, key, labels, batch_size, verbose)
+    job.say(f"reading {place}")
     inputs = job.inputs()
     settings = job.settings(inputs)
     if os.path.lexists(output):
@@ -195,24 +203,17 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
         raise ValueError(
             f"output: expected a name of at most {_LONGEST_NAME} bytes, received {length}"
         )
-    check_ending(place)
+    check_place(place, key, labels)
     if place.is_dir() and output.resolve().is_relative_to(place.resolve()):
         raise ValueError(
             f"output: expected a file outside of the input folder, received {output}, which would "
             "be an input itself"
         )
-    is_array = place.is_file() and place.suffix.lower() == ".npy"
-    if key and (is_array or place.is_dir()):
-        raise ValueError(f"key: expected it with an npz file, received it with {place}")
-    if labels and is_array:
-        raise ValueError(
-            f"labels: expected them with a folder or an npz file, received them with {place}, "
-            "which holds one array"
-        )
 
 
 def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     """Answers the inputs whose rows are not in the log, and adds them."""
+    job.say(f"loading {job.directory}")
     scorer = Scorer(job.directory)
     converted = ""
     if inputs.dtype is None:
@@ -220,20 +221,22 @@ def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
         converted = "files of another size or number of channels"
     elif scorer.check(inputs.what, inputs.dtype, inputs.shape):
         converted = f"images of shape {shape_text(inputs.shape)}"
-    if job.verbose:
-        if log.done:
-            print(f"resuming after {log.done:,} of {inputs.count:,} inputs")
-        if converted:
-            print(f"{inputs.what}: {converted} are converted to {shape_text(scorer.shape)}")
-        if inputs.note:
-            print(f"{inputs.what}: {inputs.note}")
+    if converted:
+        job.say(f"{inputs.what}: {converted} are converted to {shape_text(scorer.shape)}")
+    if inputs.note:
+        job.say(f"{inputs.what}: {inputs.note}")
+    if log.done:
+        job.say(f"resuming after {log.done:,} of {inputs.count:,} inputs")
     batches = inputs.batches(log.done, job.batch_size)
 
     def following() -> Batch | None:
         batch = next(batches, None)
         return None if batch is None else scorer.prepare(batch)
 
-    bar = Bar(f"{inputs.count:,} inputs", inputs.count, shown=job.verbose == 1, still=False)
+    title = f"scoring {inputs.count:,} inputs"
+    bar = Bar(title, inputs.count, shown=job.verbose == 1)
+    if job.verbose > 1:
+        job.say(title)
     with ThreadPoolExecutor(1) as reader:
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
@@ -256,12 +259,12 @@ def _publish(
             summary.add(rows)
             yield rows
 
+    job.say(f"writing {job.output}")
     final = folder / f"{_FINAL}{job.output.suffix}"
     write = records.writer_for(job.output)
     write(final, counted(), len(job.about["class_names"]), job.labels)
     with open(final, "rb") as written:
         os.fsync(written.fileno())
-        sha256 = hashlib.file_digest(written, "sha256").hexdigest()
     # First, since a file of scores without it would be refused as another command's.
     content = {
         "command": settings,
@@ -272,7 +275,7 @@ def _publish(
         "tau": job.tau,
         "order": order,
         "summary": summary,
-        "sha256": sha256,
+        "sha256": _sha256(final).hexdigest(),
     }
     json_files.write(predictions.about_file(job.output), content, indent=1)
     if os.path.lexists(job.output):
@@ -313,12 +316,14 @@ def _working_folder(output: Path) -> Iterator[Path]:
 
 
 def _version(package: str) -> str:
-    if package == "btcp_tf":
-        return btcp_tf.__version__
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return "unknown"
+
+
+def _sha256(path: Path) -> "hashlib._Hash":
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 def _model_fingerprint(directory: Path) -> str:
@@ -326,9 +331,7 @@ def _model_fingerprint(directory: Path) -> str:
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
     for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT_FILE):
-        with open(path, "rb") as file:
-            content = hashlib.file_digest(file, "sha256").digest()
-        digest.update(path.name.encode() + b"\0" + content)
+        digest.update(path.name.encode() + b"\0" + _sha256(path).digest())
     return digest.hexdigest()
 
 
@@ -346,11 +349,9 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
         raise ValueError(f"{expected}which exists and comes from elsewhere") from None
     if differences := row_log.changes(settings, saved):
         raise ValueError(f"{expected}which is of another command: now with {differences}")
-    with open(output, "rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise ValueError(f"{expected}which was changed since")
-    if job.verbose:
-        print(f"{output} is finished already; nothing is changed.")
+    if _sha256(output).hexdigest() != sha256:
+        raise ValueError(f"{expected}which was changed since")
+    job.say(f"{output} is finished already; nothing is changed.")
     _report(job, summary)
     return summary
 
@@ -365,30 +366,23 @@ def _report(job: _Job, summary: Summary) -> None:
             + (f" and {more:,} more" if more else ""),
             file=sys.stderr,
         )
-    if not job.verbose:
-        return
     scored = summary.inputs - summary.problems
     share = f" ({summary.accepted / scored:.1%})" if scored else ""
     rule = "its threshold accepts nothing" if job.tau is None else f"u < {job.tau:.6g}"
-    lines = [
+    job.say(
         f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
         f"{summary.problems:,} without an answer"
-    ]
+    )
     if summary.labeled is not None:
         some = "" if summary.labeled == scored else " that have a label"
-        lines += [
-            f"all answers{some}: {_error_rate(summary.errors, summary.labeled)}",
-            f"accepted ones{some}: "
-            + _error_rate(summary.accepted_errors, summary.accepted_labeled),
-        ]
-    print("\n".join(lines), flush=True)
+        accepted = _error_rate(summary.accepted_errors, summary.accepted_labeled)
+        job.say(f"all answers{some}: {_error_rate(summary.errors, summary.labeled)}")
+        job.say(f"accepted ones{some}: {accepted}")
 
 
 def _error_rate(errors: int, rows: int) -> str:
     if not rows:
         return "none, hence no error rate"
-    low, high = drift.clopper_pearson(errors, rows)
-    return (
-        f"{errors:,} of {rows:,} wrong, {100 * errors / rows:.2f} %, "
-        f"exact 95 % interval [{100 * low:.2f}, {100 * high:.2f}]"
-    )
+    interval = wording.interval_text(drift.clopper_pearson(errors, rows))
+    share = 100 * errors / rows
+    return f"{errors:,} of {rows:,} wrong, {share:.2f} %, exact 95 % interval {interval}"

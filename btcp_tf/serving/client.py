@@ -11,6 +11,7 @@ Sources: TensorFlow Serving's RESTful API and its `PredictionService` and `Model
 REST call.
 """
 
+import math
 import numbers
 import re
 import urllib.parse
@@ -25,15 +26,7 @@ from btcp_tf.serving import answers, transport
 from btcp_tf.serving.answers import ANSWERS
 from btcp_tf.serving.grpc_transport import GRPC_RETRIES, Grpc
 from btcp_tf.serving.rest import Rest
-from btcp_tf.serving.transport import (
-    LONGEST_TIMEOUT,
-    Deadline,
-    Refused,
-    Server,
-    Signature,
-    Spec,
-    Transport,
-)
+from btcp_tf.serving.transport import Deadline, Refused, Server, Signature, Spec, Transport
 
 __all__ = ["ANSWERS", "Client"]
 
@@ -94,36 +87,14 @@ class Client:
         Raises:
           ValueError: If an argument is not as described.
         """
-        for what, value, choices in (
-            ("protocol", protocol, ("rest", "grpc")),
-            ("form", form, ("rows", "columns")),
-        ):
-            if value not in choices:
-                raise ValueError(f"{what}: expected {' or '.join(choices)}, received {value!r}")
-        for what, value in (("model", model), ("label", "-" if label is None else label)):
-            if not value or not isinstance(value, str):
-                raise ValueError(f"{what}: expected a name, received {value!r}")
+        server = _server(address, model, protocol, version, label, retries, headers)
+        if form not in ("rows", "columns"):
+            raise ValueError(f"form: expected rows or columns, received {form!r}")
         _check_timeout(timeout)
-        if protocol == "grpc":
-            limits = f"a whole number from 0 to {GRPC_RETRIES} (gRPC)"
-            retries = metrics.whole_number("retries", retries, limits, 0, GRPC_RETRIES)
-        retries = metrics.whole_number("retries", retries, "a whole number >= 0", 0)
-        batch_size = metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
-        if version is not None:
-            wanted = "a whole number >= 0"
-            version = metrics.whole_number("version", version, wanted, 0, 2**63 - 1)
-        if version is not None and label is not None:
-            raise ValueError(
-                f"version, label: expected one of them, received {version} and {label!r}"
-            )
-        headers = {} if headers is None else headers
-        _check_headers(headers)
-        parts = _split_address(address, protocol)
         self._timeout = float(timeout)
-        self._batch_size = batch_size
+        self._batch_size = metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
         self._signatures: dict[str, Signature] | None = None
         self._knows_signatures = False
-        server = Server(parts, model, version, label, retries, dict(headers))
         self._transport: Transport = (
             Rest(server, rows=form == "rows") if protocol == "rest" else Grpc(server)
         )
@@ -274,6 +245,37 @@ class Client:
         return answers.joined_answers(parts, where)
 
 
+def _server(
+    address: str,
+    model: str,
+    protocol: str,
+    version: int | None,
+    label: str | None,
+    retries: int,
+    headers: Mapping[str, str] | None,
+) -> Server:
+    """Arguments of `Client`, checked."""
+    if protocol not in ("rest", "grpc"):
+        raise ValueError(f"protocol: expected rest or grpc, received {protocol!r}")
+    for what, value in (("model", model), ("label", "-" if label is None else label)):
+        if not value or not isinstance(value, str):
+            raise ValueError(f"{what}: expected a name, received {value!r}")
+    most, limits = math.inf, "a whole number >= 0"
+    if protocol == "grpc":
+        most, limits = GRPC_RETRIES, f"a whole number from 0 to {GRPC_RETRIES} (gRPC)"
+    retries = metrics.whole_number("retries", retries, limits, 0, most)
+    if version is not None:
+        version = metrics.whole_number("version", version, "a whole number >= 0", 0, 2**63 - 1)
+        if label is not None:
+            raise ValueError(
+                f"version, label: expected one of them, received {version} and {label!r}"
+            )
+    headers = {} if headers is None else headers
+    _check_headers(headers)
+    parts = _split_address(address, protocol)
+    return Server(parts, model, version, label, retries, dict(headers))
+
+
 def _split_address(address: str, protocol: str) -> urllib.parse.SplitResult:
     fault = ValueError(f"address: expected host:port, received {address!r}")
     try:
@@ -290,10 +292,10 @@ def _split_address(address: str, protocol: str) -> urllib.parse.SplitResult:
 
 def _check_timeout(timeout: Any) -> None:
     real = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not real or not 0 < timeout <= LONGEST_TIMEOUT:
+    most = transport.LONGEST_TIMEOUT
+    if not real or not 0 < timeout <= most:
         raise ValueError(
-            f"timeout: expected seconds above 0, at most {LONGEST_TIMEOUT:.0f}, "
-            f"received {timeout!r}"
+            f"timeout: expected seconds above 0, at most {most:.0f}, received {timeout!r}"
         )
 
 

@@ -271,17 +271,16 @@ def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> No
     if np.ravel(answer(**inputs)["json"].numpy())[0].decode() != about:
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
     images = _warmup_inputs(source / WARMUP_FILE)
+    batch = f"{len(images)}/{SIGNATURE}/"
     wanted, answers = (
-        {name: value.numpy() for name, value in s[SIGNATURE](images=images).items()}
-        for s in (old, new)
+        {batch + name: x.numpy() for name, x in signature[SIGNATURE](images=images).items()}
+        for signature in (old, new)
     )
-    u = answers["uncertainty"].astype(np.float64)
-    if (
-        (wanted["predicted"] != answers["predicted"]).any()
-        # It is rounded to the side of tau that it is on.
-        or not _close(answers["uncertainty"], wanted["uncertainty"], True).all()
-        or (answers["accept"] != (u < signatures.limit_of(threshold))).any()
-    ):
+    # Rounded to the side of tau that it is on.
+    u = answers[f"{batch}uncertainty"].astype(np.float64)
+    wanted[f"{batch}accept"] = u < signatures.limit_of(threshold)
+    if differences := _differences(answers, wanted, with_logit=True):
         raise RuntimeError(
-            "export: expected the answers of the version that was copied, received others"
+            "export: expected the answers of the version that was copied, received others: "
+            + "; ".join(differences)
         )

@@ -7,14 +7,7 @@ import numpy as np
 
 from btcp_tf.core import wording
 from btcp_tf.serving import transport
-from btcp_tf.serving.transport import (
-    FIRST_WAIT,
-    LONGEST_WAIT,
-    Deadline,
-    Refused,
-    Server,
-    Signature,
-)
+from btcp_tf.serving.transport import FIRST_WAIT, Deadline, Refused, Server, Signature
 
 # gRPC makes 5 attempts at most, whatever the policy is.
 GRPC_RETRIES = 4
@@ -65,10 +58,8 @@ class Grpc:
         )
         if answer is None or "signature_def" not in answer.metadata:
             return None
-        packed, unpacked = (
-            answer.metadata["signature_def"],
-            get_model_metadata_pb2.SignatureDefMap(),
-        )
+        packed = answer.metadata["signature_def"]
+        unpacked = get_model_metadata_pb2.SignatureDefMap()
         try:
             if not packed.Unpack(unpacked):
                 raise TypeError(f"expected a SignatureDefMap, received {packed.type_url}")
@@ -152,7 +143,7 @@ def _channel_options(retries: int) -> list[tuple[str, Any]]:
         method["retryPolicy"] = {
             "maxAttempts": 1 + retries,
             "initialBackoff": f"{FIRST_WAIT}s",
-            "maxBackoff": f"{LONGEST_WAIT}s",
+            "maxBackoff": f"{transport.LONGEST_WAIT}s",
             "backoffMultiplier": 2,
             "retryableStatusCodes": _RETRIED,
         }

@@ -17,8 +17,8 @@ import numpy as np
 
 from btcp_tf.core import arrays, files, wording
 from btcp_tf.core.arrays import StoredArray
-from btcp_tf.data import folders, input_checks
-from btcp_tf.data.arrays import npz_names
+from btcp_tf.data import folders
+from btcp_tf.data.arrays import npz_labels, npz_names
 
 _KEYS = ("images", "x")
 
@@ -72,15 +72,16 @@ def open_inputs(
       key: Name of another array of the npz file.
       class_names: The k classes, to add the true class of each input; None adds none. It is the
         name of the folder that a file is in (files in no sub-folder have none); in an
-        npz file, an array of whole numbers `[n]` or `[n, 1]`, or one-hot `[n, k]`: the one with y
-        for x in its name (`x_test`, `y_test`), or else `y_test`, `labels` or `y`.
+        npz file, an array of whole numbers of any type or of names `[n]` or `[n, 1]`, or one-hot
+        `[n, k]`: the one with y for x in its name (`x_test`, `y_test`), or else `y_test`, `labels`
+        or `y`.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
       ValueError: If it holds no inputs, or labels that are not of these classes.
     """
     place = files.as_path("input", path).expanduser()
-    check_ending(place)
+    check_place(place, key, class_names is not None)
     if place.is_file():
         return _arrays(place, key, class_names)
     if not place.is_dir():
@@ -88,18 +89,23 @@ def open_inputs(
             "input: expected a folder of images, an npz or an npy file, received "
             f"{os.fspath(path)!r}, which is {'no file' if place.exists() else 'not there'}"
         )
-    if key:
-        raise ValueError(f"key: expected it with an npz file, received it with {place}")
     return _folder(place, class_names)
 
 
-def check_ending(path: str | os.PathLike) -> None:
-    """ValueError for a file whose ending is neither .npz nor .npy."""
-    place = Path(os.path.expanduser(path))
-    if place.is_file() and place.suffix.lower() not in (".npz", ".npy"):
+def check_place(place: Path, key: str, labels: bool) -> None:
+    """ValueError for a file of another kind, or what cannot be asked of it; nothing is read."""
+    is_array = place.is_file() and place.suffix.lower() == ".npy"
+    if place.is_file() and not is_array and place.suffix.lower() != ".npz":
         raise ValueError(
             "input: expected a folder of images, an npz or an npy file, received "
-            f"{os.fspath(path)!r}"
+            f"{os.fspath(place)!r}"
+        )
+    if key and (is_array or place.is_dir()):
+        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+    if labels and is_array:
+        raise ValueError(
+            f"labels: expected them with a folder or an npz file, received them with {place}, "
+            "which holds one array"
         )
 
 
@@ -193,35 +199,31 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
-    is_npz = path.suffix.lower() == ".npz"
-    if key and not is_npz:
-        raise ValueError(f"key: expected it with an npz file, received it with {path}")
-    names = arrays.array_names(path) if is_npz else []
-    if is_npz:
+    names: list[str] = []
+    if path.suffix.lower() == ".npz":
+        names = arrays.array_names(path)
         key = _image_key(path, names, key)
     images = arrays.stored_array(path, key)
     labels = None
     if class_names is not None:
-        labels = arrays.stored_array(path, _label_key(path, names, key))
-        _check_labels(labels, images, len(class_names))
-    classes = len(class_names or ())
+        stored = arrays.stored_array(path, _label_key(path, names, key), text=True)
+        labels = _Labels(stored, images, class_names)
 
     def verify() -> None:
-        images.verify()
-        if labels:
-            labels.verify()
+        for array in (images, labels.stored) if labels else (images,):
+            array.verify()
 
     content = [images.checksum, images.dtype.str, *map(str, images.shape)]
     return Inputs(
         len(images),
         hashlib.sha256("\n".join(content).encode()).hexdigest(),
-        lambda start, size: _array_batches(images, labels, classes, start, size),
+        lambda start, size: _array_batches(images, labels, start, size),
         f"{path}: {images.name}",
         "rows of the array",
         key,
         images.dtype,
         images.shape[1:],
-        label_fingerprint=labels.checksum if labels else "",
+        label_fingerprint=labels.stored.checksum if labels else "",
         verify=verify,
     )
 
@@ -252,35 +254,59 @@ def _label_key(path: Path, names: Sequence[str], key: str) -> str:
 
 
 def _array_batches(
-    images: StoredArray, labels: StoredArray | None, classes: int, start: int, size: int
+    images: StoredArray, labels: "_Labels | None", start: int, size: int
 ) -> Iterator[Batch]:
     label_batches = labels.batches(start, size) if labels else itertools.repeat(None)
     for rows, row_labels in zip(images.batches(start, size), label_batches, strict=False):
         names = [f"{images.name}[{row}]" for row in range(start, start + len(rows))]
         batch = {"input": np.array(names, object), "images": rows}
         if row_labels is not None:
-            numbers = input_checks.class_numbers(row_labels, classes)
-            batch["labels"] = numbers.reshape(-1).astype(np.int64)
+            batch["labels"] = row_labels
         yield batch
         start += len(rows)
 
 
-def _check_labels(labels: StoredArray, images: StoredArray, classes: int) -> None:
-    n, name = images.shape[0], f"{labels.path}: {labels.name}"
-    is_one_hot = classes > 1 and labels.shape == (n, classes)
-    if not is_one_hot and (labels.dtype.kind not in "biu" or labels.shape not in ((n,), (n, 1))):
-        raise ValueError(
-            f"{name}: expected a whole number for each of the {n} inputs in {images.name}, or "
-            f"one-hot labels [{n}, {classes}], received {labels.dtype} {labels.shape}"
-        )
-    row = 0
-    for piece in labels.batches(0, 2**16):
-        numbers = input_checks.class_numbers(piece, classes, name).reshape(-1)
-        bad = np.flatnonzero((numbers < 0) | (numbers >= classes))
-        if len(bad):
+class _Labels:
+    """The true classes of an array of inputs, as an npz file has them beside it."""
+
+    def __init__(
+        self, stored: StoredArray, images: StoredArray, class_names: Sequence[str]
+    ) -> None:
+        """Reads all of them once; ValueError if they are not of these inputs and classes."""
+        self.stored = stored
+        self._images, self._name = images.name, f"{stored.path}: {stored.name}"
+        self._numbers = {wording.clean(name): label for label, name in enumerate(class_names)}
+        n, k = len(images), len(class_names)
+        if stored.shape not in ((n,), (n, 1), (n, k)):
             raise ValueError(
-                f"{name}: expected classes 0 to {classes - 1}, received {numbers[bad[0]]} in row "
-                f"{row + bad[0]}"
-                + ("; subtract 1 if they count from 1" if numbers[bad[0]] == classes else "")
+                f"{self._name}: expected a whole number for each of the {n} inputs in "
+                f"{images.name}, the name of its class, or one-hot labels [{n}, {k}], received "
+                f"{stored.dtype} {stored.shape}"
             )
-        row += len(piece)
+        for _ in self.batches(0, 2**16):
+            pass
+
+    def batches(self, start: int, size: int) -> Iterator[np.ndarray]:
+        """Class numbers int64 `[<= size]` of the inputs from `start` on."""
+        for rows in self.stored.batches(start, size):
+            labels = npz_labels(self._name, rows, self._images, len(rows))
+            numbers = labels
+            if labels.dtype.kind == "U":
+                known = [self._numbers.get(word, UNLABELED) for word in labels.tolist()]
+                numbers = np.array(known, np.int64)
+            bad = np.flatnonzero((numbers < 0) | (numbers >= len(self._numbers)))
+            if len(bad):
+                raise self._error(labels[bad[0]].item(), start + int(bad[0]))
+            yield numbers
+            start += len(rows)
+
+    def _error(self, label: int | str, row: int) -> ValueError:
+        """Of a label that is no class."""
+        last, remedy = len(self._numbers) - 1, ""
+        wanted = f"one of the classes {folders.some(list(self._numbers))}"
+        if not isinstance(label, str):
+            wanted = f"classes 0 to {last}"
+            remedy = "; subtract 1 if they count from 1" * (label == last + 1)
+        return ValueError(
+            f"{self._name}: expected {wanted}, received {label!r} in row {row}{remedy}"
+        )

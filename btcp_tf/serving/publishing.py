@@ -1,8 +1,8 @@
 """Which version a run publishes, and which older one that replaces on a server.
 
 A server takes the highest version in a folder. Therefore a model that is worse than the one that it
-would replace is not published unless the user asks for it, and a run that was killed after it had
-published finds its own version again instead of adding another.
+would replace, or promises less, is not published by a run unless the user asks for it, and a run
+that was killed after it had published finds its own version again instead of adding another.
 """
 
 import contextlib
@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf import thresholds
 from btcp_tf.core import json_files
 from btcp_tf.data import overlaps
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import SIGNATURE
+from btcp_tf.thresholds import Threshold
 
 PUBLICATION = "publication"
 """Key of `btcp_tf.json`: the id of the run that published the version."""
@@ -57,6 +59,44 @@ def replaced_version(target: Path, publication: str) -> Path | None:
         if about is None or about.get(PUBLICATION) != publication:
             return target / str(number) if about else None
     return None
+
+
+def lost_promise(version: Path | None, new: Threshold) -> str:
+    """What a version promises that one with another threshold would not; "": nothing.
+
+    The promise is that of `thresholds.target_risk`, and is lost to a larger risk or delta, to
+    another rule, or where the new threshold accepts nothing.
+
+    Args:
+      version: A version directory that a server takes now; None: there is none.
+      new: The threshold of the version that would replace it.
+    """
+    about = _about(version) if version else None
+    if about is None:
+        return ""
+    old = thresholds.from_json(about["threshold"])
+    if old.target is None or old.tau is None:
+        return ""
+    if new.target is None:
+        kept = f"promises none ({new.rule})"
+    elif new.tau is None:
+        kept = f"accepts nothing, as {_promise(new)} is not achievable"
+    elif new.target > old.target or (new.delta or 0.0) > (old.delta or 0.0):
+        kept = f"promises {_promise(new)}"
+    else:
+        return ""
+    return f"{version} promises {_promise(old)}; this one {kept}"
+
+
+def _promise(threshold: Threshold) -> str:
+    kept = 1 - (threshold.delta or 0.0)
+    return f"error rate <= {threshold.target:g} with probability {kept:g}"
+
+
+def newest_version(folder: Path) -> Path | None:
+    """The version in a folder that a server takes; None: there is none."""
+    number = max(exported.versions(folder), default=None)
+    return None if number is None else folder / str(number)
 
 
 def _about(version: Path) -> dict[str, Any] | None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.core import files, wording
+from btcp_tf.serving.answers import ANSWERS
 from btcp_tf.serving.inputs import UNLABELED
-from btcp_tf.serving.scorer import ANSWERS
 
 Record = dict[str, Any]
 """One row of scores, columns in order; None: empty."""

@@ -2,13 +2,12 @@
 
 import base64
 import contextlib
+import functools
 import http.client
-import io
 import json
-import socket
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -16,19 +15,11 @@ import numpy as np
 import requests
 import tenacity
 import urllib3
+from requests import exceptions as errors
 
 from btcp_tf.core import wording
 from btcp_tf.serving import transport
-from btcp_tf.serving.transport import (
-    FIRST_WAIT,
-    LONGEST_TIMEOUT,
-    LONGEST_WAIT,
-    TRANSIENT,
-    Deadline,
-    Refused,
-    Server,
-    Signature,
-)
+from btcp_tf.serving.transport import Deadline, Refused, Server, Signature
 
 
 class _Transient(Exception):
@@ -59,7 +50,7 @@ class Rest:
             self._session.mount(scheme, _Adapter())
 
     def signatures(self, deadline: Deadline) -> dict[str, Signature] | None:
-        status, content = self._ask("GET", "/metadata", None, deadline, self._retries)
+        status, content = self._ask("/metadata", None, deadline, self._retries)
         # Answers of servers without metadata.
         if status in (404, 405, 501):
             return None
@@ -78,15 +69,11 @@ class Rest:
             inputs = value.tolist()
         else:
             inputs = [{"b64": base64.b64encode(file).decode()} for file in value or ()]
-        body: dict[str, Any] = {"signature_name": signature}
-        if rows:
-            body["instances"] = inputs
-        else:
-            body["inputs"] = {} if value is None else {name: inputs}
-        status, content = self._ask(
-            "POST", ":predict", json.dumps(body).encode(), deadline, self._retries
-        )
-        content = self._content(status, content, ":predict")
+        columns = {} if value is None else {name: inputs}
+        asked = {"instances": inputs} if rows else {"inputs": columns}
+        body = json.dumps({"signature_name": signature, **asked}).encode()
+        answer = self._ask(":predict", body, deadline, self._retries)
+        content = self._content(*answer, ":predict")
         key = "predictions" if rows else "outputs"
         outputs = content.get(key) if isinstance(content, dict) else None
         if outputs is None:
@@ -107,7 +94,7 @@ class Rest:
         return {key: [row[key] for row in outputs] for key in outputs[0]}
 
     def ready(self, deadline: Deadline) -> bool:
-        status, content = self._ask("GET", "", None, deadline, 0)
+        status, content = self._ask("", None, deadline, 0)
         if status == 404:
             return False
         content = self._content(status, content, "")
@@ -136,7 +123,7 @@ class Rest:
             raise transport.unexpected(self.where + path, "JSON", content[:80]) from None
 
     def _ask(
-        self, method: str, path: str, body: bytes | None, deadline: Deadline, retries: int
+        self, path: str, body: bytes | None, deadline: Deadline, retries: int
     ) -> tuple[int, bytes]:
         """Status and content of the first answer that is no transient failure."""
         url = self.where + path
@@ -149,7 +136,7 @@ class Rest:
             reraise=True,
         )
         try:
-            return retrying(self._attempt, method, url, body, deadline)
+            return retrying(self._attempt, url, body, deadline)
         except _Transient as error:
             attempts = retrying.statistics["attempt_number"]
             if attempts <= retries:
@@ -159,52 +146,43 @@ class Rest:
                 f"{url}: expected an answer, received {error} ({times})"
             ) from None
 
-    def _attempt(
-        self, method: str, url: str, body: bytes | None, deadline: Deadline
-    ) -> tuple[int, bytes]:
+    def _attempt(self, url: str, body: bytes | None, deadline: Deadline) -> tuple[int, bytes]:
         left = deadline.left()
         if left <= 0:
             deadline.missed(url)
-        answer = _begin(lambda: self._exchange(method, url, body, left))
-        after = ""
-        try:
-            status, headers, content = answer.result(left)
-            if status not in TRANSIENT:
-                return status, content
-            deadline.trouble = f"HTTP {status}{_error_text(content)}"
-            after = headers.get("Retry-After", "")
-        except (TimeoutError, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError):
-            deadline.missed(url)
-        except requests.exceptions.SSLError as error:
-            raise ValueError(f"{url}: expected a TLS connection, received {error}") from None
-        except (
-            requests.exceptions.ConnectionError,
-            requests.exceptions.ChunkedEncodingError,
-            urllib3.exceptions.HTTPError,
-        ) as error:
-            deadline.trouble = _reason(error)
-        except requests.exceptions.RequestException as error:
-            raise ValueError(f"{url}: expected an address, received {error}") from None
-        raise _Transient(deadline.trouble, _retry_after(after))
-
-    def _exchange(
-        self, method: str, url: str, body: bytes | None, seconds: float
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and content of one answer."""
-        with self._session.request(
-            method,
+        request = functools.partial(
+            self._session.request,
+            "GET" if body is None else "POST",
             url,
             data=body,
-            headers={"Content-Type": "application/json"} if body is not None else None,
-            timeout=seconds,
-            stream=True,
+            headers=None if body is None else {"Content-Type": "application/json"},
+            timeout=left,
             allow_redirects=False,
-        ) as response:
-            content = response.raw.read(decode_content=True)
-            return response.status_code, response.headers, content
+        )
+        retry_after = ""
+        try:
+            response = _begin(request).result(left)
+            if response.status_code not in transport.TRANSIENT:
+                return response.status_code, response.content
+            deadline.trouble = f"HTTP {response.status_code}{_error_text(response.content)}"
+            retry_after = response.headers.get("Retry-After", "")
+        except (TimeoutError, errors.Timeout):
+            deadline.missed(url)
+        except errors.SSLError as error:
+            raise ValueError(f"{url}: expected a TLS connection, received {error}") from None
+        except _BROKEN as error:
+            deadline.trouble = _reason(error)
+        except errors.RequestException as error:
+            raise ValueError(f"{url}: expected an address, received {error}") from None
+        raise _Transient(deadline.trouble, _retry_after(retry_after))
 
 
-_BACKOFF = tenacity.wait_exponential(FIRST_WAIT, LONGEST_WAIT) + tenacity.wait_random(0, FIRST_WAIT)
+_BROKEN = (errors.ConnectionError, errors.ChunkedEncodingError, errors.ContentDecodingError)
+"""Of connections that were refused, or ended before the whole answer was there."""
+
+_BACKOFF = tenacity.wait_exponential(
+    transport.FIRST_WAIT, transport.LONGEST_WAIT
+) + tenacity.wait_random(0, transport.FIRST_WAIT)
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
@@ -245,35 +223,25 @@ class _Adapter(requests.adapters.HTTPAdapter):
 class _Response(http.client.HTTPResponse):
     """An answer that the timeout of the socket limits as a whole, not each of its parts."""
 
-    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Stream(sock, self.fp.detach()))
+        deadline = Deadline(sock.gettimeout() or transport.LONGEST_TIMEOUT)
+        stream: Any = self.fp.raw
+        read = stream.readinto
 
+        def read_in_time(buffer: Any) -> int | None:
+            if (left := deadline.left()) <= 0:
+                raise TimeoutError("timed out")
+            sock.settimeout(left)
+            return read(buffer)
 
-class _Stream(io.RawIOBase):
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
-        self._sock, self._raw = sock, raw
-        self._deadline = Deadline(sock.gettimeout() or LONGEST_TIMEOUT)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline.left()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+        stream.readinto = read_in_time
 
 
 def _retry_after(value: str) -> float:
     """Seconds that a header asks for by their number or a date; 0 where it is neither."""
     with contextlib.suppress(urllib3.exceptions.HTTPError, OverflowError, ValueError):
-        return min(urllib3.Retry().parse_retry_after(value), LONGEST_TIMEOUT)
+        return min(urllib3.Retry().parse_retry_after(value), transport.LONGEST_TIMEOUT)
     return 0.0
 
 

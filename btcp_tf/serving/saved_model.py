@@ -26,12 +26,13 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
+from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.serving import export_check, signatures
+from btcp_tf.serving import answers, export_check, publishing, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.publishing import PUBLICATION
 from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Blueprint, Intake
@@ -54,6 +55,7 @@ def export(
     about: Mapping[str, Any] | None = None,
     input_range: InputRange | None = None,
     pixels: str | None = None,
+    verbose: int = 0,
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
 
@@ -109,10 +111,12 @@ def export(
         that are too far from it are refused. None refuses none.
       pixels: Name of the scale, of `data.PIXELS`, on which a model of float images
         `[height, width, 1 or 3]` expects pixels; it gets `serving_bytes` then. None: unknown.
+      verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
     Returns:
       The new version directory. Its number is one above the largest that
-      exists, 1 for the first; a version that exists is never touched.
+      exists, 1 for the first; a version that exists is never touched. A warning says if that one
+      promises an error rate that the new one does not, see `publishing.lost_promise`.
 
     Raises:
       ValueError: If the arguments do not fit the model or each other.
@@ -141,11 +145,15 @@ def export(
     text = _json_text({**(about or {}), **own})
     blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
+    if verbose:
+        rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
+        print(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", flush=True)
     with _temporary_directory(folder) as temporary:
         signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
         _write_warmup(temporary / WARMUP_FILE, name, sample_images)
         export_check.check(blueprint, temporary, sample_images, calibration)
+        _warn_of_lost_promise(folder, threshold)
         return _publish(temporary, folder)
 
 
@@ -167,7 +175,8 @@ def with_threshold(
       folder: Where the numbered versions are; made where it is missing. None: beside the source.
 
     Returns:
-      The new version directory.
+      The new version directory. A warning says if the newest in `folder` promises an error rate
+      that this one does not.
 
     Raises:
       FileNotFoundError, ValueError: If `source` is no such directory.
@@ -194,6 +203,7 @@ def with_threshold(
         _assign(temporary, {**limit, ABOUT: text})
         _write_extra(temporary, text, held_out)
         export_check.compare(source, temporary, threshold, text)
+        _warn_of_lost_promise(folder, threshold)
         return _publish(temporary, folder)
 
 
@@ -227,15 +237,8 @@ def _validate(
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
     if dtype == "string":
         raise ValueError("model: expected inputs that are numbers, received text")
-    if (
-        sample_images.dtype != dtype
-        or sample_images.ndim != len(shape) + 1
-        or any(
-            wanted not in (None, size)
-            for wanted, size in zip(shape, sample_images.shape[1:], strict=True)
-        )
-        or not len(sample_images)
-    ):
+    fits = sample_images.ndim and answers.fits(sample_images.shape[1:], shape)
+    if sample_images.dtype != dtype or not fits or not len(sample_images):
         raise ValueError(
             f"sample_images: expected at least one {dtype} image of shape {shape}, "
             f"received {sample_images.dtype} {sample_images.shape}"
@@ -393,6 +396,12 @@ def _temporary_directory(folder: Path) -> Iterator[Path]:
             yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _warn_of_lost_promise(folder: Path, threshold: Threshold) -> None:
+    """Warns if the version that a server takes from now on promises less than the one before."""
+    if lost := publishing.lost_promise(publishing.newest_version(folder), threshold):
+        warn(f"{lost}; a server takes the newest version")
 
 
 def _publish(temporary: Path, folder: Path) -> Path:

@@ -15,16 +15,14 @@ from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import SIGNATURE
+from btcp_tf.serving import answers
+from btcp_tf.serving.answers import shape_text
 from btcp_tf.serving.inputs import Batch
 
-ANSWERS = {
-    "predicted": "int64",
-    "class_name": "string",
-    "probs": "float32",
-    "uncertainty": "float32",
-    "accept": "bool",
+_TYPES = {
+    name: "string" if dtype.kind == "U" else dtype.name for name, dtype in answers.ANSWERS.items()
 }
-"""What a model answers: name -> type."""
+"""What a model answers: name -> TensorFlow's type."""
 
 MAX_BATCH = 1_000_000
 
@@ -88,30 +86,31 @@ class Scorer:
         Raises:
           ValueError: If they are not taken at all; the message begins with `what`.
         """
-        wanted, fits = self.shape, len(shape) == len(self.shape)
-        fits = fits and all(a in (None, b) for a, b in zip(wanted, shape, strict=True))
         is_scaled = self._pixels not in (None, "0_255") and dtype == np.uint8
+        fits = answers.fits(shape, self.shape)
         if fits and _keeps_kind(dtype, self.dtype) and not is_scaled:
             return False
         if self.image_shape and dtype == np.uint8 and all(shape):
             if len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3)):
                 return True
-        size = ["any" if size is None else size for size in wanted]
         images = ", or uint8 images of any size" if self.image_shape else ""
         raise ValueError(
-            f"{what}: expected {self.dtype} of shape {shape_text(size)} for each input{images}; "
+            f"{what}: expected {self._takes} for each input{images}; "
             f"received {dtype} of shape {shape_text(shape)}"
         )
 
     def check_files(self, what: str) -> None:
         """Raises a ValueError that begins with `what` unless the model takes image files."""
         if self.image_shape is None:
-            size = ["any" if size is None else size for size in self.shape]
             raise ValueError(
                 f"{what}: expected a model of gray or color images of one size, in uint8 or with a "
                 f"known scale of its pixels (Judge.export(pixels=...)), for image files, received "
-                f"one of {self.dtype} of shape {shape_text(size)}"
+                f"one of {self._takes}"
             )
+
+    @property
+    def _takes(self) -> str:
+        return f"{self.dtype} of shape {shape_text(self.shape)}"
 
     def prepare(self, batch: Mapping[str, np.ndarray]) -> Batch:
         """A batch with `images` as the model takes them, and `problem`; needs no TensorFlow.
@@ -185,8 +184,8 @@ class Scorer:
         if (problem == "").any():
             import tensorflow as tf
 
-            answers = self._signature(images=tf.constant(prepared["images"]))
-            values = {name: answers[name].numpy() for name in ANSWERS}
+            outputs = self._signature(images=tf.constant(prepared["images"]))
+            values = {name: outputs[name].numpy() for name in _TYPES}
             finite = np.isfinite(values["probs"]).all(axis=1) & np.isfinite(values["uncertainty"])
             problem[(problem == "") & ~finite] = "the model's answer is not finite"
             names = [name.decode("utf-8") for name in values["class_name"]]
@@ -224,11 +223,11 @@ def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, An
         )
     signature = loaded.signatures[SIGNATURE]
     inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
-    answers = {name: spec.dtype.name for name, spec in outputs.items()}
-    if set(inputs) != {"images"} or not ANSWERS.items() <= answers.items():
+    types = {name: spec.dtype.name for name, spec in outputs.items()}
+    if set(inputs) != {"images"} or not _TYPES.items() <= types.items():
         raise ValueError(
-            f"{directory}: expected images in and {_types_text(ANSWERS)} out, received "
-            f"{', '.join(inputs)} in and {_types_text(answers)} out; export the model again with "
+            f"{directory}: expected images in and {_types_text(_TYPES)} out, received "
+            f"{', '.join(inputs)} in and {_types_text(types)} out; export the model again with "
             "this version of btcp_tf"
         )
     shape, width = inputs["images"].shape, outputs["probs"].shape[-1]
@@ -242,10 +241,6 @@ def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, An
 
 def _types_text(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {dtype}" for name, dtype in types.items()) or "nothing"
-
-
-def shape_text(sizes: Sequence[Any]) -> str:
-    return f"[{', '.join(map(str, sizes))}]"
 
 
 def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:

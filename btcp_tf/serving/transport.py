@@ -10,22 +10,13 @@ import numpy as np
 
 from btcp_tf.core import wording
 
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+
 DTYPES = {
-    "DT_BFLOAT16": "bfloat16",
-    "DT_BOOL": "bool",
-    "DT_DOUBLE": "float64",
-    "DT_FLOAT": "float32",
-    "DT_HALF": "float16",
-    "DT_INT8": "int8",
-    "DT_INT16": "int16",
-    "DT_INT32": "int32",
-    "DT_INT64": "int64",
-    "DT_STRING": "string",
-    "DT_UINT8": "uint8",
-    "DT_UINT16": "uint16",
-    "DT_UINT32": "uint32",
-    "DT_UINT64": "uint64",
+    **{f"DT_{name.upper()}": name for name in ("bool", "string", "bfloat16", *_INTEGERS)},
+    **{"DT_HALF": "float16", "DT_FLOAT": "float32", "DT_DOUBLE": "float64"},
 }
+"""TensorFlow's name of a type -> NumPy's."""
 
 TRANSIENT = (429, 502, 503, 504)
 
@@ -47,16 +38,13 @@ class Spec(NamedTuple):
         """The one in a `TensorInfo` as JSON; TypeError or ValueError where it is none."""
         dtype = member_of(info, "dtype", str)
         shape = member_of(info, "tensor_shape", dict)
-        # A size is a number or its word.
-        dims = [
+        # A size is a number, or the text of one; negative where it is not known.
+        sizes = [
             int(str(member_of(dim, "size", object, 0))) for dim in member_of(shape, "dim", list)
         ]
-        return cls(
-            DTYPES.get(dtype, dtype),
-            None
-            if member_of(shape, "unknown_rank", bool)
-            else tuple(None if d < 0 else d for d in dims),
-        )
+        known = tuple(None if size < 0 else size for size in sizes)
+        is_unknown = member_of(shape, "unknown_rank", bool)
+        return cls(DTYPES.get(dtype, dtype), None if is_unknown else known)
 
 
 class Signature(NamedTuple):
