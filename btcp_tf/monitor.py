@@ -12,7 +12,6 @@ TensorFlow here. Files are read in `btcp_tf.scores`, the statistics are in `btcp
 earlier looks judged is kept by `btcp_tf.looks`.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from absl import flags
 
-from btcp_tf.core import command, files
+from btcp_tf.core import command, files, json_files
 from btcp_tf.core.command import UsageError
 from btcp_tf.decisions import drift, monitoring
 from btcp_tf.decisions.history import load
@@ -169,10 +168,7 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     }
     content = {
         "monitor.html": pages.to_html(monitor_page.to_report(findings, settings)),
-        "monitor.json": json.dumps(
-            monitoring.to_json(findings, settings), indent=1, allow_nan=False
-        )
-        + "\n",
+        "monitor.json": json_files.to_text(monitoring.to_json(findings, settings), indent=1),
     }
     files.check_folder("output_dir", folder)
     for name, words in content.items():
