@@ -4,23 +4,63 @@ Nothing here imports TensorFlow or PyTorch in the process that compares: each co
 process of its own, so that neither shares threads or memory with the other.
 """
 
+import argparse
+import contextlib
 import multiprocessing
 import os
 import platform
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import keras
+
+    from btcp_tf.core.config import Config
 
 Figures = dict[str, Any]
 
 _SPAWN = multiprocessing.get_context("spawn")
+
+
+def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark's command line; its docstring is the help."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def count(word: str) -> int:
+    """A flag's `type`: a whole number from 1 on."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, received {number}")
+    return number
+
+
+def add_training_flags(parser: argparse.ArgumentParser, images: int) -> None:
+    """What is trained, on how many threads and how often; `images` is a default."""
+    parser.add_argument("--images", type=count, default=images, help="images of an epoch")
+    parser.add_argument("--batch_size", type=count, default=32)
+    parser.add_argument("--rounds", type=count, default=5, help="rounds that count")
+    parser.add_argument("--warmup", type=count, default=1, help="rounds before them, at least 1")
+    parser.add_argument("--threads", type=count, default=cores())
+    parser.add_argument("--data_dir", default="", help="folder of prepared Fashion-MNIST")
+
+
+def range_text(ratios: Sequence[float]) -> str:
+    """The median of ratios, and their range."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def take_turns(
@@ -106,6 +146,25 @@ class EpochClock:
             }
         )
         self._started = time.perf_counter()
+
+
+def small_network(config: "Config", images: np.ndarray) -> "keras.Model":
+    """The paper's small network for 10 classes of such images."""
+    from btcp_tf.networks import models
+
+    return models.build_model("small", images.shape[1:], 10, feature_dim=config.feature_dim)
+
+
+def fit_by_turns(clock: EpochClock, model: Any, *data: np.ndarray, **settings: Any) -> None:
+    """`training.fit_phase` with every epoch a turn, and with a progress bar that nobody sees."""
+    from btcp_tf.training import one_phase
+
+    hooks = {
+        name: getattr(clock, name) for name in ("describe", "before_epoch", "after_epoch")
+    } | settings
+    # The bar is on, as in a run; it only has nowhere to go.
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        one_phase.fit_phase(model, *data, basis="", **hooks)
 
 
 def start_tensorflow(threads: int, onednn: bool = True) -> None:

@@ -44,11 +44,7 @@ Answer = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.continuity",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("continuity", __doc__)
     parser.add_argument("model", type=Path, help="MODEL.keras or RUN")
     parser.add_argument("data", type=Path, nargs="?", help="DATA.npz, with MODEL.keras")
     parser.add_argument("--array", default="x", help="name of the inputs in DATA.npz")

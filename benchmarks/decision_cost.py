@@ -22,11 +22,7 @@ from benchmarks import common
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.decision_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("decision_cost", __doc__)
     parser.add_argument("--data_dir", default="", help="folder of prepared data sets")
     parser.add_argument("--images", type=int, default=6000, help="training images")
     parser.add_argument("--rounds", type=int, default=15)

@@ -10,7 +10,6 @@ Reads the predictions of the test set that the runs of the study wrote, trains n
 seconds. Differences are means over the seeds with 95 % intervals, as in a study.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,16 +23,10 @@ from btcp_tf.evaluation.predictions import Predictions
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ensemble",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("ensemble", __doc__)
     parser.add_argument("study", type=Path, help="folder of a study of one data set, 2 seeds up")
-    parser.add_argument("--draws", type=int, default=1000, help="of the bootstrap")
+    parser.add_argument("--draws", type=common.count, default=1000, help="of the bootstrap")
     arguments = parser.parse_args()
-    if arguments.draws < 1:
-        parser.error(f"--draws: expected at least 1, received {arguments.draws}")
     common.print_environment("numpy")
     found = sorted(arguments.study.glob("*-seed*/predictions.npz"))
     try:

@@ -15,7 +15,6 @@ The last column says for how many of the runs the estimator was taken to be bett
 others it is MCP, and the difference is that of the calibration alone: none.
 """
 
-import argparse
 import dataclasses
 import functools
 import statistics
@@ -49,11 +48,7 @@ LEARNED_FROM_MORE = ("features", "no-index", "all")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.evidence",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("evidence", __doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--copies", default="", help="names of corruptions, by commas")

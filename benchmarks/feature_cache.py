@@ -10,9 +10,7 @@ Their losses must agree, or the figures are not printed.
 """
 
 import argparse
-import contextlib
 import dataclasses
-import os
 import statistics
 import sys
 import tempfile
@@ -41,31 +39,21 @@ class Job:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.feature_cache",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--images", type=int, default=50_000, help="images of an epoch")
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--warmup", type=int, default=1, help="rounds before them, at least 1")
+    parser = common.parser("feature_cache", __doc__)
+    common.add_training_flags(parser, 50_000)
     parser.add_argument(
-        "--epochs", type=int, default=100, help="epochs that share the cost of the features"
+        "--epochs",
+        type=common.count,
+        default=100,
+        help="epochs that share the cost of the features",
     )
-    parser.add_argument("--threads", type=int, default=common.cores())
     parser.add_argument(
         "--onednn",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="oneDNN's kernels, as in a run; they speed the encoder up more than the estimator",
     )
-    parser.add_argument("--data_dir", default="", help="folder of prepared Fashion-MNIST")
     arguments = parser.parse_args()
-    for name in ("images", "batch_size", "rounds", "warmup", "epochs", "threads"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name}: expected at least 1, received {getattr(arguments, name)}")
-
     common.print_environment("tensorflow", "keras")
     print(
         f"{arguments.images:,} {'Fashion-MNIST' if arguments.data_dir else 'random'} images, "
@@ -127,10 +115,7 @@ def print_figures(
     print("\nHow many times as fast with cached features (range over the rounds):")
     common.print_table(
         ("", "ratio"),
-        [
-            (name, f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
-            for name, values in ratios.items()
-        ],
+        [(name, common.range_text(values)) for name, values in ratios.items()],
     )
 
 
@@ -141,20 +126,14 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     import keras
     import tensorflow as tf
 
-    from btcp_tf.networks import models
-    from btcp_tf.training import one_phase, phases
+    from btcp_tf.training import phases
     from btcp_tf.training.inference import Inference
     from btcp_tf.training.phase_model import PhaseModel, Recipe
     from btcp_tf.training.settings import TrainingSettings
 
     images, _ = common.read_images(job.images)
     keras.utils.set_random_seed(0)
-    network = models.build_model(
-        "small",
-        images.shape[1:],
-        10,
-        feature_dim=config.feature_dim,
-    )
+    network = common.small_network(config, images)
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
     settings = TrainingSettings.of(config)
@@ -182,21 +161,17 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         clock.before_epoch()
         model.set_targets(u_true)
 
-    # The progress bar is on, as in a run; it only has nowhere to go.
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        one_phase.fit_phase(
-            model,
-            encode(images) if cached else images,
-            u_true,
-            settings=settings,
-            epochs=job.epochs,
-            learning_rate=config.estimator_learning_rate,
-            checkpoint=job.images.with_name(f"{name}.npz"),
-            basis="",
-            describe=clock.describe,
-            before_epoch=before_epoch,
-            after_epoch=clock.after_epoch,
-        )
+    common.fit_by_turns(
+        clock,
+        model,
+        encode(images) if cached else images,
+        u_true,
+        settings=settings,
+        epochs=job.epochs,
+        learning_rate=config.estimator_learning_rate,
+        checkpoint=job.images.with_name(f"{name}.npz"),
+        before_epoch=before_epoch,
+    )
 
 
 if __name__ == "__main__":

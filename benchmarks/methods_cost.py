@@ -21,11 +21,7 @@ SAMPLED = tuple(name for name, method in METHODS.items() if method.samples)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.methods_cost",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("methods_cost", __doc__)
     parser.add_argument("--dataset", default="fashion_mnist")
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--images", type=int, default=0, help="training images; 0: all")

@@ -7,7 +7,6 @@ ties" every row has an uncertainty of its own, the slowest case; "with ties" the
 three digits. The errors are 8 % of the rows, more of them where u is high.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -22,21 +21,13 @@ TAU = 0.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.metrics_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of evaluate_all")
-    parser.add_argument("--bootstrap_rows", type=int, default=10_000)
-    parser.add_argument("--columns", type=int, default=3, help="columns of the bootstrap")
-    parser.add_argument("--draws", type=int, default=1_000, help="draws of the bootstrap")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = common.parser("metrics_time", __doc__)
+    parser.add_argument("--rows", type=common.count, default=1_000_000, help="rows of evaluate_all")
+    parser.add_argument("--bootstrap_rows", type=common.count, default=10_000)
+    parser.add_argument("--columns", type=common.count, default=3, help="columns of the bootstrap")
+    parser.add_argument("--draws", type=common.count, default=1_000, help="draws of the bootstrap")
+    parser.add_argument("--rounds", type=common.count, default=5)
     arguments = parser.parse_args()
-    for name, value in vars(arguments).items():
-        if value < 1:
-            parser.error(f"--{name}: expected at least 1, received {value}")
-
     common.print_environment("numpy")
     print(
         f"{len(metrics.METRICS)} metrics, medians of {arguments.rounds} rounds after one to warm up"

@@ -8,7 +8,6 @@ process of its own, that has loaded the model and answered one batch before it i
 `--model` a network of the package's Fashion-MNIST encoder with random weights is exported first.
 """
 
-import argparse
 import pathlib
 import shutil
 import tempfile
@@ -23,11 +22,7 @@ SHAPE = (28, 28, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.predict_memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("predict_memory", __doc__)
     parser.add_argument("--model", default="", help="of images 28x28x1; empty: random weights")
     parser.add_argument("--images", default="10,1000,100000", help="numbers of images")
     parser.add_argument("--batch_size", type=int, default=256)

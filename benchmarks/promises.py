@@ -38,11 +38,7 @@ COLUMNS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.promises",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("promises", __doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--method", default="mcp,btcp,residual")
     parser.add_argument("--draws", type=int, default=2000)

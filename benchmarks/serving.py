@@ -41,11 +41,7 @@ Ask = Callable[[np.ndarray], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("serving", __doc__)
     parser.add_argument("--model", required=True, help="version directory of a SavedModel")
     parser.add_argument("--requests", type=int, default=100, help="of each way in each round")
     parser.add_argument("--rounds", type=int, default=5)

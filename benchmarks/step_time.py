@@ -19,11 +19,9 @@ the same weights with dropout off: their losses must agree, or nothing is measur
 """
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.util
 import logging
-import os
 import statistics
 import sys
 import tempfile
@@ -125,23 +123,14 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.step_time",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--images", type=int, default=6400, help="images of an epoch")
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--warmup", type=int, default=1, help="rounds before them, at least 1")
+    parser = common.parser("step_time", __doc__)
+    common.add_training_flags(parser, 6400)
     parser.add_argument(
         "--loop_steps",
         type=int,
         default=100,
         help=f"steps of the loop, before and again after each epoch; a multiple of {LOOP_STEPS}",
     )
-    parser.add_argument("--threads", type=int, default=common.cores())
-    parser.add_argument("--data_dir", default="", help="folder of prepared Fashion-MNIST")
     parser.add_argument(
         "--variants",
         type=lambda words: words.split(","),
@@ -152,9 +141,6 @@ def parse() -> argparse.Namespace:
     for name in arguments.variants:
         if name not in VARIANTS:
             parser.error(f"--variants: expected some of {','.join(VARIANTS)}, received {name!r}")
-    for name in ("rounds", "warmup", "threads", "batch_size"):
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name}: expected at least 1, received {getattr(arguments, name)}")
     if arguments.images < LOOP_STEPS * arguments.batch_size:
         parser.error(
             f"--images: expected at least {LOOP_STEPS} batches, received {arguments.images}"
@@ -199,9 +185,7 @@ def print_figures(found: dict[str, list[common.Figures]], steps: int) -> None:
         for key in ("beside", "epoch"):
             # Of the same round: what slows the machine down slows both.
             ratios = [a[key] / b[key] for a, b in zip(found[reference], found[name], strict=True)]
-            cells.append(
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            )
+            cells.append(common.range_text(ratios))
         rows.append(tuple(cells))
     if rows:
         print(f"\nHow many times as fast as {VARIANTS[reference].title} (range over the rounds):")
@@ -252,8 +236,6 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     import tensorflow as tf
 
     from btcp_tf.data import batching
-    from btcp_tf.networks import models
-    from btcp_tf.training import one_phase
     from btcp_tf.training.phase_model import PhaseModel
     from btcp_tf.training.settings import TrainingSettings
 
@@ -266,12 +248,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     config = dataclasses.replace(job.config, steps_per_execution=variant.steps_per_execution)
     images, labels = common.read_images(job.images)
     keras.utils.set_random_seed(0)
-    network = models.build_model(
-        "small",
-        images.shape[1:],
-        10,
-        feature_dim=config.feature_dim,
-    )
+    network = common.small_network(config, images)
     model = PhaseModel(PHASES[0], network)
 
     first = LOOP_STEPS * config.batch_size
@@ -297,21 +274,16 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
         return seconds
 
     clock = common.EpochClock(connection, time_step)
-    # The progress bar is on, as in a run; it only has nowhere to go.
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        one_phase.fit_phase(
-            model,
-            images,
-            labels,
-            settings=TrainingSettings.of(config),
-            epochs=job.epochs,
-            learning_rate=config.learning_rate,
-            checkpoint=job.folder / f"{name}.npz",
-            basis="",
-            describe=clock.describe,
-            before_epoch=clock.before_epoch,
-            after_epoch=clock.after_epoch,
-        )
+    common.fit_by_turns(
+        clock,
+        model,
+        images,
+        labels,
+        settings=TrainingSettings.of(config),
+        epochs=job.epochs,
+        learning_rate=config.learning_rate,
+        checkpoint=job.folder / f"{name}.npz",
+    )
 
 
 def tensorflow_check(connection: Connection, job: Job) -> None:
@@ -319,19 +291,13 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
     common.start_tensorflow(job.threads)
     import keras
 
-    from btcp_tf.networks import models
     from btcp_tf.training import one_phase
     from btcp_tf.training.phase_model import PhaseModel
     from btcp_tf.training.settings import TrainingSettings
 
     config = check_settings(job.config)
     images, labels = (array[: config.batch_size] for array in common.read_images(job.images))
-    network = models.build_model(
-        "small",
-        images.shape[1:],
-        10,
-        feature_dim=config.feature_dim,
-    )
+    network = common.small_network(config, images)
     encoder, weights = network.get_layer("encoder"), check_weights()
     encoder.set_weights(weights[:6])
     network.get_layer("classifier").set_weights(weights[6:])

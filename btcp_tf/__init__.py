@@ -22,40 +22,13 @@ from typing import Any
 __version__ = "0.2.0"
 
 # Public name -> module that holds it; a module stands for itself.
-_PUBLIC = {
-    "Config": "core.config",
-    "attach": "judge",
-    "load": "judge",
-    **{
-        name: name
-        for name in (
-            "client",
-            "config",
-            "data",
-            "decisions",
-            "drift",
-            "evaluation",
-            "experiment",
-            "export",
-            "judge",
-            "losses",
-            "methods",
-            "metrics",
-            "monitor",
-            "networks",
-            "plots",
-            "predict",
-            "report",
-            "reporting",
-            "scores",
-            "serving",
-            "set_threshold",
-            "study",
-            "tables",
-            "thresholds",
-            "training",
-        )
-    },
+_MODULES = (
+    "client config data decisions drift evaluation experiment export judge losses methods metrics "
+    "monitor networks plots predict report reporting scores serving set_threshold study tables "
+    "thresholds training"
+)
+_PUBLIC = {"Config": "core.config", "attach": "judge", "load": "judge"} | {
+    name: name for name in _MODULES.split()
 }
 
 # Names that import Keras, which may be set up in ways that they cannot work with.
@@ -63,34 +36,27 @@ _WITH_KERAS = ("judge", "losses", "networks", "training")
 
 # Modules of version 0.1.0 -> the modules that hold their names now.
 _MOVED = {
-    "classifiers": ("networks.classifiers",),
-    "client": ("serving.client",),
-    "command": ("core.command", "experiment.settings"),
-    "config": ("core.config",),
-    "drift": ("decisions.drift", "decisions.sequential"),
+    "classifiers": "networks.classifiers",
+    "client": "serving.client",
+    "command": "core.command experiment.settings",
+    "config": "core.config",
+    "drift": "decisions.drift decisions.sequential",
     "estimators": (
-        "methods.residual_fit",
-        "methods.residual_choice",
-        "methods.second_head",
-        "networks.evidence_layers",
+        "methods.residual_fit methods.residual_choice methods.second_head networks.evidence_layers"
     ),
-    "exported": ("decisions.exported",),
-    "files": ("core.files",),
-    "inputs": ("serving.inputs",),
-    "pages": ("reporting.pages",),
-    "plots": ("reporting.plots", "reporting.figures", "reporting.drawing", "reporting.gallery"),
-    "runs": ("experiment.run", "experiment.values", "experiment.publish", "experiment.decide"),
-    "saved_model": ("serving.saved_model", "serving.signatures"),
-    "scores": ("decisions.scores",),
+    "exported": "decisions.exported",
+    "files": "core.files",
+    "inputs": "serving.inputs",
+    "pages": "reporting.pages",
+    "plots": "reporting.plots reporting.figures reporting.drawing reporting.gallery",
+    "runs": "experiment.run experiment.values experiment.publish experiment.decide",
+    "saved_model": "serving.saved_model serving.signatures",
+    "scores": "decisions.scores",
     "tables": (
-        "reporting.tables",
-        "reporting.class_failures",
-        "reporting.other_images",
-        "reporting.cells",
-        "reporting.terminal",
-        "reporting.paper",
+        "reporting.tables reporting.class_failures reporting.other_images reporting.cells "
+        "reporting.terminal reporting.paper"
     ),
-    "tabular": ("evaluation.tabular",),
+    "tabular": "evaluation.tabular",
 }
 
 __all__ = sorted(_PUBLIC)
@@ -101,7 +67,7 @@ class _MovedModule(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
-            for home in _MOVED[self.__name__.rpartition(".")[2]]:
+            for home in _MOVED[self.__name__.rpartition(".")[2]].split():
                 module = importlib.import_module(f"btcp_tf.{home}")
                 if hasattr(module, name):
                     return getattr(module, name)

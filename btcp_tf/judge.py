@@ -257,9 +257,9 @@ class Judge:
           batch_size: Inputs at once.
         """
         found, overlap = self._scored(x, y, batch_size, "threshold")
-        if overlap.words:
+        if overlap.text:
             kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
-            warn(f"x: {overlap.words}{kept}")
+            warn(f"x: {overlap.text}{kept}")
         return found.predictions(self.method)
 
     def _scored(self, x: Any, y: Any, batch_size: int, *also: str) -> tuple[Scored, Overlap]:
@@ -338,7 +338,7 @@ class Judge:
         if rule == "target_risk" and overlap.share > MOST:
             raise ValueError(
                 f"x: expected samples that classifier and fit have not seen, at most "
-                f"{MOST:.0%} others, received: {overlap.words}; a promise on those would not "
+                f"{MOST:.0%} others, received: {overlap.text}; a promise on those would not "
                 "hold: give fresh samples"
             )
         rest = held_out.unknown_rows(overlap, "used")

@@ -26,6 +26,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from btcp_tf.core import wording
+
 FINE_BINS = 1000
 """Bins of the histogram behind `form="window"`."""
 FIXED_BINS = 10
@@ -410,4 +412,4 @@ def _scalar(name: str, value: Any, dtype: tf.DType) -> tf.Tensor:
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, received {value!r}")
+        raise ValueError(wording.expected_one_of(name, choices, value))

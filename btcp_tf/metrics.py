@@ -15,16 +15,18 @@ Its metrics, `OOD_METRICS`, are functions of `(is_ood, uncertainty)` and of the 
 OOD samples in the place of errors and in-distribution samples in that of correct answers.
 """
 
-import contextlib
 import dataclasses
 import math
-import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from btcp_tf.core.checks import RowError as RowError
+from btcp_tf.core.checks import array, check_rows, whole_number
+from btcp_tf.core.checks import number as number
 
 _BLOCK_CELLS = 2**18
 """Counts that the bootstrap holds per array: few enough to stay in the processor's cache."""
@@ -108,90 +110,6 @@ def _columns(
     u = u.astype(np.float64, copy=False)
     check_rows(np.isfinite(u), u, "uncertainty: expected finite numbers")
     return errors.astype(bool, copy=False), u
-
-
-def array(name: str, values: ArrayLike) -> np.ndarray:
-    """An argument as an array; ValueError, which names it, for rows of different lengths."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            f"{name}: expected numbers, shape [n], received rows of different lengths"
-        ) from None
-
-
-def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) -> float:
-    """A plain real number as a float; ValueError, which names it, unless it is one and good.
-
-    Text, bool, complex numbers and arrays are none, nor is a number that no float can hold.
-
-    Args:
-      name: Of the argument.
-      value: What it is given.
-      wanted: What is expected, for the message.
-      good: Whether a number is accepted; False for NaN.
-
-    Example:
-      >>> number("risk", 1, "a number >= 0", lambda x: x >= 0)
-      1.0
-    """
-    result = math.nan
-    if not isinstance(value, bool) and isinstance(value, numbers.Real):
-        with contextlib.suppress(OverflowError):
-            result = float(value)
-    if not good(result):
-        raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
-    return result
-
-
-def whole_number(name: str, value: Any, wanted: str, low: int, high: float = math.inf) -> int:
-    """A whole number from `low` to `high` as an int; ValueError, which names it, unless it is one.
-
-    Args:
-      name: Of the argument.
-      value: What it is given; a float is none, whatever its value.
-      wanted: What is expected, for the message.
-      low: The least that is accepted.
-      high: The greatest.
-
-    Example:
-      >>> whole_number("draws", 10, "a whole number >= 1", 1)
-      10
-    """
-    whole = not isinstance(value, bool) and isinstance(value, numbers.Integral)
-    if not (whole and low <= value <= high):
-        raise ValueError(f"{name}: expected {wanted}, received {_shown(value)}")
-    return int(value)
-
-
-def _shown(value: Any) -> str:
-    """A value in a message: text in quotes, numbers bare, all of it short and on one line."""
-    text = str(value) if isinstance(value, numbers.Real) else repr(value)
-    return " ".join(text.split())[:80]
-
-
-class RowError(ValueError):
-    """A row that is not as expected."""
-
-    def __init__(self, expectation: str, value: Any, row: int) -> None:
-        self.reason = f"{expectation}, received {value}"
-        """What is wrong with it."""
-        self.row = row
-        """Its number, from 0."""
-        super().__init__(f"{self.reason} in row {row}")
-
-
-def check_rows(good: np.ndarray, column: np.ndarray, expectation: str) -> None:
-    """Raises RowError, a ValueError, unless all is good.
-
-    Args:
-      good: Whether each row is as expected, [n] bool.
-      column: What the rows hold, [n, ...], for the message.
-      expectation: What is expected of which column.
-    """
-    if not good.all():
-        row = int(np.argmin(good))
-        raise RowError(expectation, column[row], row)
 
 
 def _keys(is_error: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.core import binomial, checks, wording
+from btcp_tf.core.config import check_threshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +108,7 @@ def _field(name: str, value: Any, before: Mapping[str, Any]) -> Any:
         return value
     if name in _LIMITS:
         wanted, good = _LIMITS[name]
-        return None if value is None else metrics.number(name, value, f"{wanted} or null", good)
+        return None if value is None else checks.number(name, value, f"{wanted} or null", good)
     if value is None and name == "errors":
         return None
     # Each counts some of the rows that the one before counts.
@@ -115,7 +117,7 @@ def _field(name: str, value: Any, before: Mapping[str, Any]) -> Any:
     wanted = (
         "a whole number >= 0" if above is None else f"a whole number from 0 to {above} = {high}"
     )
-    return metrics.whole_number(name, value, wanted + " or null" * (name == "errors"), 0, high)
+    return checks.whole_number(name, value, wanted + " or null" * (name == "errors"), 0, high)
 
 
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
@@ -175,7 +177,7 @@ def least_cost(
     """
     costs = {"error_cost": error_cost, "abstention_cost": abstention_cost}
     error_cost, abstention_cost = (
-        metrics.number(name, cost, "a finite number >= 0", lambda x: 0 <= x < math.inf)
+        checks.number(name, cost, "a finite number >= 0", lambda x: 0 <= x < math.inf)
         for name, cost in costs.items()
     )
     if not (error_cost or abstention_cost):
@@ -204,7 +206,7 @@ def target_coverage(uncertainty: ArrayLike, *, coverage: float) -> Threshold:
       >>> round(target_coverage([0.1, 0.2, 0.3, 0.4], coverage=0.5).tau, 2)
       0.25
     """
-    coverage = _share("coverage", coverage)
+    coverage = checks.share("coverage", coverage)
     groups = _unlabeled(uncertainty)
     # A quotient of counts is rounded as the literal is, so that 19 of 20 is 0.95.
     cut = int(np.argmax(groups.rows / groups.rows[-1] >= coverage))
@@ -266,7 +268,7 @@ def target_risk(
     Source: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test, 2021; Clopper and Pearson,
     1934.
     """
-    risk, delta = _probability("risk", risk), _probability("delta", delta)
+    risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
     groups = metrics.tie_groups(is_error, uncertainty)
     return _walk(groups, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
@@ -287,7 +289,7 @@ def given(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> Thresho
       >>> given([0, 1, 0, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.5], tau=0.45).risk
       0.25
     """
-    tau = metrics.number("tau", tau, "a finite number", math.isfinite)
+    tau = checks.number("tau", tau, "a finite number", math.isfinite)
     groups = metrics.tie_groups(is_error, uncertainty)
     cut = np.searchsorted(groups.u, tau)
     rows, errors = int(groups.rows[cut]), int(groups.errors[cut])
@@ -311,7 +313,7 @@ def settings_of(rule: str) -> dict[str, bool]:
       {'risk': True, 'delta': True, 'grid': False, 'min_coverage': False}
     """
     if not isinstance(rule, str) or rule not in RULES:
-        raise ValueError(f"rule: expected one of {', '.join(RULES)}, received {rule!r}")
+        raise ValueError(wording.expected_one_of("rule", RULES, rule))
     known = inspect.signature(RULES[rule]).parameters.values()
     return {p.name: p.default is p.empty for p in known if p.kind is p.KEYWORD_ONLY}
 
@@ -371,15 +373,7 @@ def check_word(word: str) -> None:
       >>> check_word("target_risk")
       >>> check_word("0.3")
     """
-    rules = [name for name in RULES if name != "given"]
-    try:
-        good = isinstance(word, str) and (word in rules or 0.0 < float(word) < math.inf)
-    except ValueError:
-        good = False
-    if not good:
-        raise ValueError(
-            f"threshold: expected one of {', '.join(rules)}, or a number above 0, received {word!r}"
-        )
+    check_threshold(word)
 
 
 def from_word(
@@ -505,10 +499,10 @@ def target_risk_by_group(
       >>> {group: round(one.coverage, 2) for group, one in chosen.items()}
       {0: 0.83, 1: 0.83}
     """
-    risk, delta = _probability("risk", risk), _probability("delta", delta)
+    risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
-    names = metrics.array("groups", groups)
+    names = checks.array("groups", groups)
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         names = names.astype(str)
     if names.dtype.kind not in "biuU":
@@ -555,7 +549,7 @@ def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:
       >>> quantile_grid([0.1, 0.2, 0.3, 0.4], size=4).round(2).tolist()
       [0.15, 0.25, 0.35, 1.0]
     """
-    size = metrics.whole_number("size", size, "a whole number >= 1", 1)
+    size = checks.whole_number("size", size, "a whole number >= 1", 1)
     groups = _unlabeled(uncertainty)
     # Shares that are no further apart than those of single rows find every cut.
     size = min(size, int(groups.rows[-1]))
@@ -603,29 +597,31 @@ def calibration_size(
       >>> calibration_size(0.05, 0.1, coverage=0.8, expected_risk=0.02)
       262
     """
-    risk, delta = _probability("risk", risk), _probability("delta", delta)
-    power, coverage = _probability("power", power), _share("coverage", coverage)
-    expected_risk = metrics.number(
+    risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
+    power, coverage = checks.probability("power", power), checks.share("coverage", coverage)
+    expected_risk = checks.number(
         "expected_risk", expected_risk, f"0 or more, below {risk}", lambda x: 0 <= x < risk
     )
     too_many = ValueError(
-        f"risk, delta and coverage: expected a promise that at most {_MOST_ROWS:,} rows can "
-        f"support, received {risk}, {delta} and {coverage}"
+        f"risk, delta and coverage: expected a promise that at most {binomial.MOST_ROWS:,} rows "
+        f"can support, received {risk}, {delta} and {coverage}"
     )
     limit = 64
     while limit <= 2**13:
         # Entry c of `first` is where c errors are allowed. From there to the next one's, each row
         # makes passing less probable.
-        first = _least_rows(np.arange(limit + 1), risk, delta)
-        if expected_risk and first[-1] > _MOST_ROWS:
+        first = binomial.least_rows(np.arange(limit + 1), risk, delta)
+        if expected_risk and first[-1] > binomial.MOST_ROWS:
             raise too_many
-        failing = np.flatnonzero(_tail(np.arange(limit), first[1:] - 1, expected_risk) < power)
+        failing = np.flatnonzero(
+            binomial.tail(np.arange(limit), first[1:] - 1, expected_risk) < power
+        )
         start = failing[-1] + 1 if len(failing) else 0
         # The teeth get smaller and the way up is long: what holds for so many holds for all.
         if start <= limit // 2:
             # The share as it is written: 7 rows of 7 % are 100, not 101.
             rows = math.ceil(int(first[start]) / fractions.Fraction(repr(coverage)))
-            if rows > _MOST_ROWS:
+            if rows > binomial.MOST_ROWS:
                 raise too_many
             return rows
         limit *= 2
@@ -668,13 +664,13 @@ def expected_coverage(
       >>> expected_coverage(is_error, u, rows=200, risk=0.05, delta=0.1)
       0.822
     """
-    risk, delta = _probability("risk", risk), _probability("delta", delta)
-    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
+    risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
+    rows = checks.whole_number("rows", rows, "a whole number >= 1", 1)
     groups = metrics.tie_groups(is_error, uncertainty)
     times = rows / groups.rows[-1]
     counts, errors = groups.rows[1:] * times, groups.errors[1:] * times
     share = groups.rows[1:] / groups.rows[-1]
-    # The test of `_tail`, whose function takes parts of errors and rows as well.
+    # The test of `binomial.tail`, whose function takes parts of errors and rows as well.
     right = np.maximum(counts - errors, 1e-9)
     passes = (special.betaincc(errors + 1.0, right, risk) <= delta) & (share >= min_coverage)
     return float(share[passes].max(initial=0.0))
@@ -750,12 +746,12 @@ def clopper_pearson(count: int, rows: int, *, level: float = 0.95) -> tuple[floa
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
     """
-    level = _probability("level", level)
-    rows = metrics.whole_number("rows", rows, "a whole number >= 1", 1)
-    count = metrics.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
+    level = checks.probability("level", level)
+    rows = checks.whole_number("rows", rows, "a whole number >= 1", 1)
+    count = checks.whole_number("count", count, f"a whole number from 0 to {rows}", 0, rows)
     delta = (1 - level) / 2
     low = special.betaincinv(count, rows - count + 1, delta) if count else 0.0
-    return float(low), float(_upper_bound(count, rows, delta))
+    return float(low), float(binomial.upper_bound(count, rows, delta))
 
 
 class Outcome(NamedTuple):
@@ -798,7 +794,7 @@ def outcome(
     """
     if not isinstance(threshold, Threshold):
         raise ValueError(f"threshold: expected a Threshold, received {type(threshold).__name__}")
-    delta = _probability("delta", delta)
+    delta = checks.probability("delta", delta)
     groups = metrics.tie_groups(is_error, uncertainty)
     cut = 0 if threshold.tau is None else np.searchsorted(groups.u, threshold.tau)
     n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
@@ -853,9 +849,9 @@ def review_queue(
       >>> queue.rows.tolist(), queue.expected_errors
       ([1, 2], 2.0)
     """
-    delta = _probability("delta", delta)
+    delta = checks.probability("delta", delta)
     n = int(_unlabeled(uncertainty).rows[-1])
-    k = metrics.whole_number("k", k, f"a whole number from 1 to {n}", 1, n)
+    k = checks.whole_number("k", k, f"a whole number from 1 to {n}", 1, n)
     if not isinstance(calibration, tuple | list) or len(calibration) != 2:
         raise ValueError(
             "calibration: expected the pair (is_error, uncertainty), received "
@@ -875,15 +871,12 @@ def review_queue(
     rows, errors = counted(groups.rows), counted(groups.errors)
     correct = max(rows - errors, 0.0)
     # The beta distributions of the two Clopper-Pearson bounds, carried on to k new rows.
-    low = np.searchsorted(_beta_binomial(k, errors, correct + 1), delta / 2, "right")
-    high = np.searchsorted(_beta_binomial(k, errors + 1, correct), 1 - delta / 2)
+    low = np.searchsorted(binomial.beta_binomial(k, errors, correct + 1), delta / 2, "right")
+    high = np.searchsorted(binomial.beta_binomial(k, errors + 1, correct), 1 - delta / 2)
     return ReviewQueue(
         queue, k * errors / rows if rows else None, min(int(low), k), min(int(high), k)
     )
 
-
-_MOST_ROWS = 2**53
-"""Up to here a float tells every number of rows from the next."""
 
 _ABOVE_ONE = float(np.nextafter(np.float32(1), np.float32(2)))
 """Accepts u = 1, in single precision as well."""
@@ -932,7 +925,7 @@ def _walk(
     promises: int = 1,
 ) -> Threshold:
     """Fixed-sequence testing, see `target_risk`; `delta` is shared by so many promises."""
-    min_coverage = metrics.number(
+    min_coverage = checks.number(
         "min_coverage", min_coverage, "a number in [0, 1]", lambda x: 0 <= x <= 1
     )
     delta /= promises
@@ -948,8 +941,8 @@ def _walk(
     rows, errors = groups.rows[cut], groups.errors[cut]
 
     # Errors are looked at from the first candidate on that could pass without one.
-    can_pass = _tail(0, rows, risk) <= delta
-    passed = np.logical_and.accumulate(_tail(errors, rows, risk)[can_pass] <= delta)
+    can_pass = binomial.tail(0, rows, risk) <= delta
+    passed = np.logical_and.accumulate(binomial.tail(errors, rows, risk)[can_pass] <= delta)
     if passed.any():
         best = np.flatnonzero(can_pass)[passed][-1]
         return _threshold(
@@ -958,65 +951,28 @@ def _walk(
             n,
             int(rows[best]),
             int(errors[best]),
-            risk_bound=float(_upper_bound(errors[best], rows[best], delta)),
+            risk_bound=float(binomial.upper_bound(errors[best], rows[best], delta)),
             delta=delta,
             target=risk,
         )
     # A candidate is the first one tested for targets from its bound without errors on, up to that
     # of the candidate before it; within them, the test passes from its bound on.
-    bound = _upper_bound(errors, rows, delta)
-    end = np.append(1.0, _upper_bound(0, rows, delta))[:-1]
+    bound = binomial.upper_bound(errors, rows, delta)
+    end = np.append(1.0, binomial.upper_bound(0, rows, delta))[:-1]
     achievable = bound[(bound > risk) & (bound < end)]
     least = float(achievable.min()) if len(achievable) else None
     return _threshold(None, rule, n, 0, 0, delta=delta, target=risk, least_risk=least)
-
-
-def _tail(errors: ArrayLike, rows: ArrayLike, risk: float) -> np.ndarray:
-    """Probability of at most so many errors among so many rows if each is wrong with p = risk."""
-    errors, rows = np.asarray(errors), np.asarray(rows)
-    correct = np.maximum(rows - errors, 1)
-    # Of the risk itself: 1 - risk has lost digits, and that of a small one all of them.
-    return np.where(errors < rows, special.betaincc(errors + 1.0, correct, risk), 1.0)
-
-
-def _upper_bound(errors: ArrayLike, rows: ArrayLike, delta: float) -> np.ndarray:
-    """Clopper-Pearson: the error rate at which `_tail` is delta; 1 if all rows are wrong."""
-    errors, rows = np.asarray(errors), np.asarray(rows)
-    correct = np.maximum(rows - errors, 1)
-    return np.where(errors < rows, special.betainccinv(errors + 1.0, correct, delta), 1.0)
-
-
-def _least_rows(errors: np.ndarray, risk: float, delta: float) -> np.ndarray:
-    """Fewest rows among which so many errors still pass the test; where those are more than
-    `_MOST_ROWS`, that and one more."""
-    with np.errstate(over="ignore"):
-        enough = np.ceil(2 * (errors - math.log(delta)) / risk)  # By Chernoff's bound.
-    low, high = errors, np.minimum(enough, _MOST_ROWS).astype(np.int64) + 1
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        passes = _tail(errors, middle, risk) <= delta
-        low, high = np.where(passes, low, middle), np.where(passes, middle, high)
-    return high
-
-
-def _beta_binomial(n: int, a: float, b: float) -> np.ndarray:
-    """Probabilities of at most 0, 1, ..., n, [n + 1]; at a = 0 all is at 0, at b = 0 at n."""
-    if not (a and b):
-        return np.ones(n + 1) if not a else np.append(np.zeros(n), 1.0)
-    x = np.arange(n + 1)
-    ways = -special.betaln(x + 1, n - x + 1) - math.log(n + 1)
-    return np.cumsum(np.exp(ways + special.betaln(x + a, n - x + b) - special.betaln(a, b)))
 
 
 def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
     """The grid, checked, or the fixed one if u fits it."""
     u = np.asarray(uncertainty)
     if grid is None:
-        metrics.check_rows(
+        checks.check_rows(
             ~((u < 0) | (u > 1)), u, "uncertainty: expected values in [0, 1], or a grid"
         )
         return _FIXED_GRID
-    taus = metrics.array("grid", grid)
+    taus = checks.array("grid", grid)
     if taus.dtype.kind not in "iuf" or taus.ndim != 1 or not taus.size:
         raise ValueError(f"grid: expected numbers [m], m > 0, received {taus.dtype} {taus.shape}")
     taus = taus.astype(np.float64)
@@ -1027,13 +983,5 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
 
 def _unlabeled(uncertainty: ArrayLike) -> metrics.TieGroups:
     """`metrics.tie_groups` of u alone."""
-    rows = metrics.array("uncertainty", uncertainty).size
+    rows = checks.array("uncertainty", uncertainty).size
     return metrics.tie_groups(np.zeros(max(rows, 1), bool), uncertainty)
-
-
-def _probability(name: str, value: Any) -> float:
-    return metrics.number(name, value, "a number between 0 and 1", lambda x: 0 < x < 1)
-
-
-def _share(name: str, value: Any) -> float:
-    return metrics.number(name, value, "a number above 0, at most 1", lambda x: 0 < x <= 1)

@@ -26,7 +26,7 @@ def test_range_is_that_of_all_numbers():
     found = watch(None, whole, whole + 0.5)
     assert dataclasses.astuple(found) == (-3.0, 7.5, "f", False, None)
     assert InputRange.of(whole.astype(np.float32)).whole
-    assert InputRange.of(whole).words == "whole numbers from -3 to 7"
+    assert InputRange.of(whole).text == "whole numbers from -3 to 7"
     usual = np.median([np.ptp(image) for image in UNIT])
     assert InputRange.of(UNIT).contrast == pytest.approx(usual)
     assert InputRange.of(np.zeros((3, 20))).contrast is None

@@ -960,7 +960,9 @@ def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="data_dir: expected an npz file .*none.npz"):
         datasets.load("npz", str(tmp_path / "none.npz"))
     np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
-    with pytest.raises(ValueError, match="own.npz: expected an npz file, received what cannot be read"):
+    with pytest.raises(
+        ValueError, match="own.npz: expected an npz file, received what cannot be read"
+    ):
         datasets.load("npz", str(tmp_path / "own.npz"))
 
 
@@ -1549,7 +1551,9 @@ def test_what_is_no_array_in_an_npz_is_one_clear_error(tmp_path):
 
     with zipfile.ZipFile(tmp_path / "raw.npz", "w") as archive:
         archive.writestr("x_train", "hi")
-    with pytest.raises(ValueError, match="raw.npz: expected an npz file, received .*x_train is no array"):
+    with pytest.raises(
+        ValueError, match="raw.npz: expected an npz file, received .*x_train is no array"
+    ):
         datasets.load("npz", str(tmp_path / "raw.npz"))
     images = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "s.npz", x_train=images, y_train=np.int64(1), x_test=images, y_test=[0] * 4)

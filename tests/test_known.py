@@ -20,12 +20,12 @@ def test_what_was_seen_is_known_again():
     found = known.overlap(overlaps.sample_hashes(x[250:]), {"fit": part}, ("fit", "reference"))
     np.testing.assert_array_equal(found.known, np.arange(250, 500) < 300)
     assert found.share == 0.2
-    assert "50 of 250 samples are among those of fit" in found.words
+    assert "50 of 250 samples are among those of fit" in found.text
     fresh = known.overlap(overlaps.sample_hashes(x[300:]), {"fit": part}, ("fit",))
-    assert not fresh.known.any() and fresh.words == ""
+    assert not fresh.known.any() and fresh.text == ""
     # From one on.
     one = known.overlap(overlaps.sample_hashes(x[299:]), {"fit": part}, ("fit",))
-    assert one.known.sum() == 1 and "1 of 201" in one.words
+    assert one.known.sum() == 1 and "1 of 201" in one.text
     empty = Part.of(np.zeros(0, np.uint64))
     assert not empty.holds(overlaps.sample_hashes(x)).any()
 
@@ -38,7 +38,7 @@ def test_rows_that_repeat_by_nature_are_fresh(values):
         table = random.integers(0, values, (1500, 4))
         part = part_of(table[:1000])
         found = known.overlap(overlaps.sample_hashes(table[1000:]), {"fit": part}, ("fit",))
-        assert not found.known.any() and "repeat by nature" in found.words
+        assert not found.known.any() and "repeat by nature" in found.text
     # The same rows again are more than that, unless all rows repeat.
     table = np.concatenate([random.integers(0, 8, (800, 4)), random.normal(size=(800, 4))])
     found = known.overlap(
@@ -55,7 +55,7 @@ def test_each_part_is_looked_at_by_itself():
     given = np.concatenate([x[:50], fit[:10]])
     found = known.overlap(overlaps.sample_hashes(given), parts, ("fit", "reference"))
     assert found.known.sum() == 60
-    assert "10 of 60" in found.words and "50 of 60" in found.words
+    assert "10 of 60" in found.text and "50 of 60" in found.text
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_oversampled_samples_do_not_pass_for_natural_repetition():
     # A table of a few hundred possible rows repeats on both sides.
     rows = rng.integers(0, 300, (2, 1000)).astype(np.uint64)
     natural = known.overlap(rows[0], {"fit": Part.of(rows[1])}, ["fit"])
-    assert natural.share == 0 and "by nature" in natural.words
+    assert natural.share == 0 and "by nature" in natural.text

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from btcp_tf import metrics, thresholds
+from btcp_tf.core import binomial
 from btcp_tf.core.config import RULES
 
 ROWS = st.lists(
@@ -179,10 +180,10 @@ def test_a_test_of_any_size_is_exact():
     rows = rng.integers(1, 10**6, 300)
     errors = rng.binomial(rows, 0.02)
     for risk in (1e-4, 0.0199, 0.02, 0.0201, 0.3):
-        ours = thresholds._tail(errors, rows, risk)
+        ours = binomial.tail(errors, rows, risk)
         assert ours == pytest.approx(stats.binom.cdf(errors, rows, risk), rel=1e-6, abs=1e-30)
     bound = stats.beta.ppf(0.9, errors + 1, rows - errors)
-    assert thresholds._upper_bound(errors, rows, 0.1) == pytest.approx(bound)
+    assert binomial.upper_bound(errors, rows, 0.1) == pytest.approx(bound)
 
 
 def test_target_risk_on_few_and_on_equal_rows():
@@ -492,7 +493,7 @@ def exact_tail(errors, rows, risk):
 @UNHURRIED
 @given(st.floats(0.02, 0.999), st.floats(1e-6, 0.999))
 def test_the_least_rows_are_exact(risk, delta):
-    for errors, rows in enumerate(thresholds._least_rows(np.arange(3), risk, delta).tolist()):
+    for errors, rows in enumerate(binomial.least_rows(np.arange(3), risk, delta).tolist()):
         # A tail may be within a rounding error of delta itself.
         assert exact_tail(errors, rows, risk) <= fractions.Fraction(delta * (1 + 1e-12))
         if rows > errors + 1:

@@ -128,7 +128,7 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], also: Iterable[str] =
     """
     learned = known.overlap(hashes, parts, ("fit", "copies", "folds", "reference"))
     more = known.overlap(hashes, parts, also)
-    return Overlap(learned.known, "; ".join(filter(None, (learned.words, more.words))))
+    return Overlap(learned.known, "; ".join(filter(None, (learned.text, more.text))))
 
 
 def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:
@@ -144,12 +144,12 @@ def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:
     rest = np.flatnonzero(~overlap.known)
     if not len(rest):
         raise ValueError(
-            f"x: expected samples that have not been seen, received: {overlap.words}; on those "
+            f"x: expected samples that have not been seen, received: {overlap.text}; on those "
             "classifier and u look better than they are: give fresh samples"
         )
-    if overlap.words:
+    if overlap.text:
         left_out = len(overlap.known) - len(rest)
-        warn(f"x: {overlap.words}" + (f"; left out, {len(rest)} are {done}" if left_out else ""))
+        warn(f"x: {overlap.text}" + (f"; left out, {len(rest)} are {done}" if left_out else ""))
     return rest
 
 
@@ -174,7 +174,7 @@ def collect_folds(
     if found:
         hashes = np.concatenate([fold.hashes["fit"] for fold in found])
         parts = {"folds": Part.of(hashes)}
-        if words := known.overlap(own.hashes["fit"], parts, parts).words:
+        if words := known.overlap(own.hashes["fit"], parts, parts).text:
             warn(f"x: {words}")
     return found
 

@@ -34,7 +34,7 @@ def scale_of_pixels(encoder: keras.Model, pixels: str, inputs: InputRange | None
         return None
     if inputs is not None and not input_checks.may_be_pixels(inputs, pixels):
         raise ValueError(
-            f"pixels: expected the scale of the numbers that fit saw, {inputs.words}, received "
+            f"pixels: expected the scale of the numbers that fit saw, {inputs.text}, received "
             f"{pixels!r}"
         )
     return pixels

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -144,14 +144,12 @@ def stored_array(path: Path, key: str = "", *, text: bool = False) -> StoredArra
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether in Fortran order, and type of the npy data that a stream begins with."""
-    readers: dict[tuple[int, int], Callable[[IO[bytes]], tuple]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
     version = np.lib.format.read_magic(stream)
-    if version not in readers:
-        raise ValueError(f"a file of version {version}")
-    return readers[version](stream)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(stream)
+    raise ValueError(f"a file of version {version}")
 
 
 @contextlib.contextmanager

@@ -100,22 +100,18 @@ def read(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
         try:
             leftovers += flag_values(["", *chunk])[1:]
             # At once, and not only in Config: here the line at fault is known.
-            for name in set(FIELDS).intersection(flag_values):
-                # Another command may have a flag of that name that is not set by default.
-                if flag_values[name].present:
-                    config.check(FIELDS[name], flag_values[name].value)
             for name in flag_values:
-                _check_text(name, flag_values[name].value)
-            for argument in leftovers:
-                _check_text("PATH", argument)
+                flag = flag_values[name]
+                # Another command may have a flag of that name that is not set by default.
+                if name in FIELDS and flag.present:
+                    config.check(FIELDS[name], flag.value)
+                _check_text(name, flag.value)
+            _check_text("PATH", leftovers)
         except flags.UnrecognizedFlagError as error:
             name = error.flagname
-            meant = _OTHER_NAMES.get(name, "")
-            hint = (
-                f"; did you mean {meant}?"
-                if meant in flag_values
-                else wording.suggestion(name, flag_values)
-            )
+            hint = wording.suggestion(name, flag_values)
+            if (meant := _OTHER_NAMES.get(name, "")) in flag_values:
+                hint = f"; did you mean {meant}?"
             raise UsageError(
                 f"{origin}expected a flag of this command (--help lists them), received "
                 f"--{name}{hint}"
@@ -368,25 +364,21 @@ def help_text(flag_values: flags.FlagValues, usage: str, about: Sequence[str] = 
       usage: What stands behind "usage:".
       about: Lines between the usage and the flags.
     """
-    groups: dict[str, list[str]] = {"This command": []}
-    title = ""
-    for name in FIELDS:
-        title = _HEADINGS.get(name, title)
-        if name in flag_values:
-            groups.setdefault(title, []).append(name)
-    groups["This command"] = [name for name in flag_values if name not in FIELDS]
-
-    lines = [f"usage: {usage}"]
-    if about:
-        lines += ["", *about]
-    for title, names in groups.items():
-        lines += ["", f"{title}:"]
-        for name in names:
+    lines = [f"usage: {usage}", *(["", *about] if about else []), "", "This command:"]
+    for name in flag_values:
+        if name not in FIELDS:
             lines += _help_of(flag_values[name])
-        if title == "This command":
-            lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
-            lines += _entry("--help", "This text.")
-            lines += _entry("--version", "The version of btcp_tf.")
+    lines += _entry("--flagfile=PATH", "Flags from a file, one --name=value a line.")
+    lines += _entry("--help", "This text.")
+    lines += _entry("--version", "The version of btcp_tf.")
+    heading = ""
+    for name in FIELDS:
+        heading = _HEADINGS.get(name, heading)
+        if name in flag_values:
+            if heading:
+                lines += ["", f"{heading}:"]
+                heading = ""
+            lines += _help_of(flag_values[name])
     return "\n".join(lines)
 
 

@@ -4,10 +4,12 @@ This module knows neither TensorFlow nor absl. The command modules turn command
 lines into a `Config`; everything below them receives the values it needs.
 """
 
+import collections
 import dataclasses
 import math
 import numbers
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
 from btcp_tf.core import wording
@@ -18,7 +20,7 @@ OWN_DATA = ("folder", "npz")
 """Words for `dataset` with which `data_dir` is the data itself: one's own folder or file."""
 
 RULES = ("best_bacc", "least_cost", "target_coverage", "target_risk")
-"""Words for `threshold`."""
+"""Words for `threshold`; `thresholds.RULES` has their functions."""
 
 
 class Phase(NamedTuple):
@@ -38,50 +40,39 @@ PHASES = (
 )
 
 
-def setting(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple[str, ...] = (),
-    low: float = -math.inf,
-    high: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    auto: bool = False,
-    changes_results: bool = True,
-    before: Any = None,
-) -> Any:
-    """Declares one setting: its default, its help and the values it accepts.
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is known of a setting: the metadata of its field, by these names."""
 
-    Args:
-      default: Default value; its type is the setting's type. A tuple of texts
-        is written as a comma-separated list on the command line.
-      help: One line for `--help`.
-      choices: Words that are accepted.
-      low: Smallest accepted number.
-      high: Largest accepted number.
-      above: Number that the value must exceed.
-      below: Number that the value must stay below.
-      auto: Whether the word "auto" is accepted beside numbers.
-      changes_results: Whether a run resumed with another value would be a
-        different run.
-      before: What runs did before there was this setting, for those whose flags.cfg lacks it;
-        None: what the default does.
+    help: str
+    """One line for `--help`."""
+    choices: tuple[str, ...] = ()
+    """Words that are accepted."""
+    low: float = -math.inf
+    """Smallest accepted number."""
+    high: float = math.inf
+    """Largest accepted number."""
+    above: float = -math.inf
+    """Number that the value must exceed."""
+    below: float = math.inf
+    """Number that the value must stay below."""
+    auto: bool = False
+    """Whether the word "auto" is accepted beside numbers."""
+    changes_results: bool = True
+    """Whether a run resumed with another value would be a different run."""
+    before: Any = None
+    """What runs did before there was this setting, for those whose flags.cfg lacks it; None: what
+    the default does."""
+
+
+def setting(default: Any, help: str, **rule: Any) -> Any:
+    """Declares one setting: its default, its help and what else is in `Rule`.
+
+    The default's type is the setting's type. A tuple of texts is written as a comma-separated list
+    on the command line.
     """
-    return dataclasses.field(
-        default=default,
-        metadata=dict(
-            help=help,
-            choices=choices,
-            low=low,
-            high=high,
-            above=above,
-            below=below,
-            auto=auto,
-            changes_results=changes_results,
-            before=default if before is None else before,
-        ),
-    )
+    metadata = vars(Rule(help, **{"before": default, **rule}))
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,83 +344,9 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
-        self._check_texts()
-        self._check_methods()
-        self._check_residual()
-        self._check_devices()
-
-    def _check_texts(self) -> None:
-        _require(self.dataset, "dataset: expected the name of a data set, received none")
-        _require(self.export_dir, "export_dir: expected a folder, received none")
-        _require(
-            not self.export_name or re.fullmatch(r"\w[\w.-]*", self.export_name),
-            "export_name: expected the name of one folder, of letters, digits, _, - and ., "
-            f"received {self.export_name!r}",
-        )
-        _require(
-            re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", self.image_size),
-            "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
-            f"received {self.image_size!r}",
-        )
-        _require(
-            self.threshold in RULES or 0.0 < _number(self.threshold, whole=False) < math.inf,
-            f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
-            f"{wording.quoted(self.threshold)}" + wording.suggestion(self.threshold, RULES),
-        )
-
-    def _check_methods(self) -> None:
-        _check_list("method", self.method)
-        _check_list("finetune_method", self.finetune_method, empty=True)
-        _check_list("ood", self.ood, empty=True)
-        _check_list("residual_copies", self.residual_copies, empty=True)
-        methods = ",".join(self.method)
-        for name in self.finetuned:
-            _require(
-                name in self.method,
-                f"finetune_method: expected names among method={methods}, received {name}",
-            )
-        _require(
-            not (self.classifier and "ensemble" in self.method),
-            "method: expected no ensemble, whose members are trained, beside classifier, "
-            f"received {methods}",
-        )
-
-    def _check_residual(self) -> None:
-        learned = ("residual_folds", "residual_copies", "residual_distilled")
-        used = [name for name in learned if getattr(self, name)]
-        _require(
-            not used or any(name.startswith("residual") for name in self.method),
-            f"{', '.join(used[:1])}: expected residual or residual_no_index among the methods "
-            f"beside it, received method={','.join(self.method)}",
-        )
-        _require(self.residual_folds != 1, "residual_folds: expected 0, or 2 and more, received 1")
-        trained = [name for name in used if name != "residual_copies"]
-        _require(
-            not (trained and self.classifier),
-            f"{', '.join(trained[:1])}: expected none beside classifier, of whose kind no further "
-            "ones can be trained here (in Python, Judge.fit takes yours), received one",
-        )
-        _require(
-            len(trained) < 2,
-            "residual_distilled: expected no residual_folds beside it, as the ensemble has seen "
-            f"all of their images, received {self.residual_folds}",
-        )
-
-    def _check_devices(self) -> None:
-        devices, mirrored = self.logical_devices, self.strategy == "mirrored"
-        _require(
-            not (mirrored and devices == 1),
-            "logical_devices: expected at least 2 with strategy=mirrored, received 1",
-        )
-        _require(
-            not devices or self.batch_size % devices == 0,
-            f"batch_size: expected a multiple of the {devices} logical devices, received "
-            f"{self.batch_size}",
-        )
-        _require(
-            mirrored or not devices,
-            f"logical_devices: expected 0 with strategy=none, received {devices}",
-        )
+        for faults in (_text_faults, _method_faults, _residual_faults, _device_faults):
+            for fault in faults(self):
+                raise ValueError(fault)
 
     @property
     def finetuned(self) -> tuple[str, ...]:
@@ -470,16 +387,86 @@ class Config:
         }
 
 
-def _require(good: Any, message: str) -> None:
-    if not good:
-        raise ValueError(message)
+def check_threshold(word: str) -> None:
+    """ValueError unless a word is one for `threshold`: one of `RULES`, or a number above 0."""
+    number = _number(word, whole=False) if isinstance(word, str) else math.nan
+    if word not in RULES and not 0.0 < number < math.inf:
+        raise ValueError(
+            f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
+            f"{wording.quoted(word)}" + wording.suggestion(word, RULES)
+        )
 
 
-def _check_list(name: str, items: tuple[str, ...], empty: bool = False) -> None:
-    _require(items or empty, f"{name}: expected at least one name, received none")
-    for item in items:
-        times = items.count(item)
-        _require(times == 1, f"{name}: expected each name once, received {item} {times} times")
+def _text_faults(config: Config) -> Iterator[str]:
+    if not config.dataset:
+        yield "dataset: expected the name of a data set, received none"
+    if not config.export_dir:
+        yield "export_dir: expected a folder, received none"
+    if config.export_name and not re.fullmatch(r"\w[\w.-]*", config.export_name):
+        yield (
+            "export_name: expected the name of one folder, of letters, digits, _, - and ., "
+            f"received {config.export_name!r}"
+        )
+    if not re.fullmatch(r"([1-9]\d{0,4}(x[1-9]\d{0,4})?)?", config.image_size):
+        yield (
+            "image_size: expected a side or HEIGHTxWIDTH in pixels, such as 64 or 48x64, "
+            f"received {config.image_size!r}"
+        )
+    check_threshold(config.threshold)
+
+
+def _method_faults(config: Config) -> Iterator[str]:
+    if not config.method:
+        yield "method: expected at least one name, received none"
+    for name in ("method", "finetune_method", "ood", "residual_copies"):
+        for item, times in collections.Counter(getattr(config, name)).items():
+            if times > 1:
+                yield f"{name}: expected each name once, received {item} {times} times"
+    methods = ",".join(config.method)
+    for name in config.finetuned:
+        if name not in config.method:
+            yield f"finetune_method: expected names among method={methods}, received {name}"
+    if config.classifier and "ensemble" in config.method:
+        yield (
+            "method: expected no ensemble, whose members are trained, beside classifier, "
+            f"received {methods}"
+        )
+
+
+def _residual_faults(config: Config) -> Iterator[str]:
+    learned = ("residual_folds", "residual_copies", "residual_distilled")
+    used = [name for name in learned if getattr(config, name)]
+    if used and not any(name.startswith("residual") for name in config.method):
+        yield (
+            f"{used[0]}: expected residual or residual_no_index among the methods "
+            f"beside it, received method={','.join(config.method)}"
+        )
+    if config.residual_folds == 1:
+        yield "residual_folds: expected 0, or 2 and more, received 1"
+    trained = [name for name in used if name != "residual_copies"]
+    if trained and config.classifier:
+        yield (
+            f"{trained[0]}: expected none beside classifier, of whose kind no further "
+            "ones can be trained here (in Python, Judge.fit takes yours), received one"
+        )
+    if len(trained) == 2:
+        yield (
+            "residual_distilled: expected no residual_folds beside it, as the ensemble has seen "
+            f"all of their images, received {config.residual_folds}"
+        )
+
+
+def _device_faults(config: Config) -> Iterator[str]:
+    devices, mirrored = config.logical_devices, config.strategy == "mirrored"
+    if mirrored and devices == 1:
+        yield "logical_devices: expected at least 2 with strategy=mirrored, received 1"
+    if devices and config.batch_size % devices:
+        yield (
+            f"batch_size: expected a multiple of the {devices} logical devices, received "
+            f"{config.batch_size}"
+        )
+    if devices and not mirrored:
+        yield f"logical_devices: expected 0 with strategy=none, received {devices}"
 
 
 def to_text(value: Any) -> str:
@@ -535,35 +522,32 @@ def check(field: dataclasses.Field, value: Any) -> Any:
     if not isinstance(value, kind):
         wanted = {bool: "true or false", str: "text", tuple: "a tuple of names"}[kind]
         raise ValueError(f"{field.name}: expected {wanted}, received {wording.quoted(value)}")
-    for text in (value,) if kind is str else value if kind is tuple else ():
-        if isinstance(text, str) and (wrong := wording.fault(text)):
-            raise ValueError(f"{field.name}: {wrong}")
-    if kind is tuple:
-        for name in value:
-            # Spaces inside are those of a path.
-            named = isinstance(name, str) and wording.is_utf8(name)
-            if not (named and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", name)):
-                raise ValueError(f"{field.name}: expected names, received {wording.quoted(name)}")
-            if rule["choices"] and name not in rule["choices"]:
-                raise ValueError(_no_choice(field, name))
-    elif rule["choices"] and value not in rule["choices"]:
-        raise ValueError(_no_choice(field, value))
-    elif kind is str and (
-        value != value.strip() or re.search(r"\s#", value) or not wording.is_utf8(value)
-    ):
-        # A flag file, which has to repeat the run, could not hold it.
-        raise ValueError(
-            f"{field.name}: expected one line of UTF-8 without spaces at its ends and without "
-            f"' #', received {wording.quoted(value)}"
-        )
+    if kind is not bool:
+        for text in value if kind is tuple else (value,):
+            _check_text(field, text)
     return value
 
 
-def _no_choice(field: dataclasses.Field, received: str) -> str:
-    return (
-        f"{field.name}: expected {accepted(field)}, received {wording.quoted(received)}"
-        + wording.suggestion(received, field.metadata["choices"])
-    )
+def _check_text(field: dataclasses.Field, text: Any) -> None:
+    """ValueError unless a text setting, or one of a list, may be this."""
+    received = f"received {wording.quoted(text)}"
+    choices = field.metadata["choices"]
+    if isinstance(text, str) and (wrong := wording.fault(text)):
+        raise ValueError(f"{field.name}: {wrong}")
+    fits = isinstance(text, str) and wording.is_utf8(text)
+    if isinstance(field.default, tuple):
+        # Spaces inside are those of a path.
+        if not (fits and re.fullmatch(r"[^,\s]+( +[^,\s#][^,\s]*)*", text)):
+            raise ValueError(f"{field.name}: expected names, {received}")
+    elif not choices and not (fits and text == text.strip() and not re.search(r"\s#", text)):
+        # A flag file, which has to repeat the run, could not hold it.
+        raise ValueError(
+            f"{field.name}: expected one line of UTF-8 without spaces at its ends and without "
+            f"' #', {received}"
+        )
+    if choices and text not in choices:
+        suggestion = wording.suggestion(text, choices)
+        raise ValueError(f"{field.name}: expected {accepted(field)}, {received}{suggestion}")
 
 
 def _is_number(field: dataclasses.Field) -> bool:

@@ -119,11 +119,11 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
 def check_place(setting: str, folder: str | os.PathLike) -> None:
     """ValueError where no folder can be, since a file stands there or above; makes nothing."""
     folder = as_path(setting, folder)
-    found = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
-    if found is not None and not found.is_dir():
+    lowest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), None)
+    if lowest is not None and not lowest.is_dir():
         raise ValueError(
             f"{setting}: expected a folder that can be written, received {os.fspath(folder)!r}: "
-            + ("it is a file" if found == folder else f"{found} is a file")
+            + ("it is a file" if lowest == folder else f"{lowest} is a file")
         )
 
 
@@ -172,15 +172,15 @@ def check_keras_file(setting: str, path: str | os.PathLike) -> Path:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no path, or the file is no zip archive.
     """
-    found = as_path(setting, path)
-    if not found.is_file():
-        state = "no file" if found.exists() else "not there"
+    file = as_path(setting, path)
+    if not file.is_file():
+        state = "no file" if file.exists() else "not there"
         raise FileNotFoundError(
-            f"{setting}: expected a .keras file, received {found}, which is {state}"
+            f"{setting}: expected a .keras file, received {file}, which is {state}"
         )
-    if not zipfile.is_zipfile(found):
+    if not zipfile.is_zipfile(file):
         raise ValueError(
-            f"{setting}: expected a .keras file, which is a zip archive, received {found}, which "
+            f"{setting}: expected a .keras file, which is a zip archive, received {file}, which "
             "is none or is cut off"
         )
-    return found
+    return file

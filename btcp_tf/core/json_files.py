@@ -50,27 +50,13 @@ def to_text(
     Raises:
       TypeError: If it holds something else than `plain` and JSON know.
     """
-    return (
-        json.dumps(
-            plain(value, infinity=infinity),
-            indent=indent,
-            sort_keys=sort_keys,
-            ensure_ascii=False,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    content = plain(value, infinity=infinity)
+    style: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False}
+    return json.dumps(content, indent=indent, sort_keys=sort_keys, **style) + "\n"
 
 
-def write(
-    path: str | os.PathLike,
-    value: Any,
-    *,
-    indent: int | None = None,
-    sort_keys: bool = False,
-    infinity: bool = False,
-) -> None:
-    """Writes a value as a JSON file in UTF-8, which appears whole or not at all; see `to_text`."""
-    text = to_text(value, indent=indent, sort_keys=sort_keys, infinity=infinity)
+def write(path: str | os.PathLike, value: Any, **style: Any) -> None:
+    """Writes `to_text(value, **style)` as a file in UTF-8, which appears whole or not at all."""
+    text = to_text(value, **style)
     with files.atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -50,8 +50,7 @@ def check(floatx: Sequence[str] = _WANTED["floatx"]) -> None:
 def _settings() -> dict[str, tuple[Any, str]]:
     """What Keras has, or will have once it is imported, and where that is set."""
     if config := getattr(sys.modules.get("keras"), "config", None):
-        found = {name: getattr(config, name)() for name in _WANTED}
-        return {name: (value, "from keras.config") for name, value in found.items()}
+        return {name: (getattr(config, name)(), "from keras.config") for name in _WANTED}
     path = _keras_json()
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))

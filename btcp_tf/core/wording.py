@@ -25,10 +25,10 @@ def quoted(value: object) -> str:
       >>> quoted("mnist")
       "'mnist'"
     """
-    words = repr(value)
-    if len(words) <= _SHOWN:
-        return words
-    return f"{words[: _SHOWN // 2]}…{words[-10:]} ({len(str(value)):,} characters)"
+    text = repr(value)
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[: _SHOWN // 2]}…{text[-10:]} ({len(str(value)):,} characters)"
 
 
 def suggestion(received: object, known: Iterable[str]) -> str:
@@ -41,9 +41,9 @@ def suggestion(received: object, known: Iterable[str]) -> str:
       '; did you mean mnist?'
     """
     word, known = str(received).lower().replace("-", "_"), list(known)
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
-    found = found or [name for name in known if word in name.split("_")][:3]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    near = near or [name for name in known if word in name.split("_")][:3]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
@@ -54,10 +54,9 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
       "dataset: expected one of mnist, digits, received 'digit'; did you mean digits?"
     """
     known = list(known)
-    words = quoted(received) if received else "none"
-    return f"{what}: expected one of {', '.join(known)}, received {words}" + suggestion(
-        received, known
-    )
+    shown = quoted(received) if received else "none"
+    hint = suggestion(received, known)
+    return f"{what}: expected one of {', '.join(known)}, received {shown}{hint}"
 
 
 def fault(text: str) -> str:
@@ -137,22 +136,9 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
     for given in names:
         if not isinstance(given, str):
             raise ValueError(f"{where}: expected names of classes, received {quoted(given)}")
-        name = clean(given)
-        if name in ("", ".", ".."):
-            raise ValueError(f"{where}: expected a name for each class, received {quoted(given)}")
-        if strange := _control(name):
-            raise ValueError(
-                f"{where}: expected names without control characters, received {strange} in "
-                f"{quoted(name)}"
-            )
-        if len(name) > LONGEST_NAME:
-            raise ValueError(
-                f"{where}: expected names of at most {LONGEST_NAME} characters, received "
-                f"{quoted(name)}"
-            )
-        if not is_utf8(name):
-            raise ValueError(f"{where}: expected names in UTF-8, received {quoted(name)}")
-        cleaned.append(name)
+        cleaned.append(name := clean(given))
+        if fault := _name_fault(name):
+            raise ValueError(f"{where}: expected {fault}{quoted(given)}")
         if name != given:
             changed.append(given)
     # Joiners alone do not tell two names apart that a person reads.
@@ -172,6 +158,17 @@ def class_names(names: Sequence[object], where: str) -> tuple[tuple[str, ...], s
         f"names of classes: {len(changed):,} cleaned of white space at their ends, invisible "
         f"marks and decomposed letters ({some}{' …' if len(changed) > 3 else ''})"
     )
+
+
+def _name_fault(name: str) -> str:
+    """What is expected in the place of a class's name, up to the name itself; "": it is one."""
+    if name in ("", ".", ".."):
+        return "a name for each class, received "
+    if strange := _control(name):
+        return f"names without control characters, received {strange} in "
+    if len(name) > LONGEST_NAME:
+        return f"names of at most {LONGEST_NAME} characters, received "
+    return "" if is_utf8(name) else "names in UTF-8, received "
 
 
 _NOISE = re.compile(
@@ -201,7 +198,7 @@ _PICKLED = {
         "it is not in NumPy's format"
     ),
 }
-"""Where NumPy advises to load a file unsafely: a pattern of its words, and ours for them."""
+"""Where NumPy advises to load a file unsafely: a pattern of its text, and ours for it."""
 
 
 def cause(error: object) -> str:
@@ -214,10 +211,10 @@ def cause(error: object) -> str:
     """
     if full := _full_disk(error):
         return full
-    words = _NOISE.sub("", str(error))
+    text = _NOISE.sub("", str(error))
     for theirs, ours in _PICKLED.items():
-        words = re.sub(theirs, ours, words)
-    return "\n".join(filter(None, map(str.strip, words.splitlines())))
+        text = re.sub(theirs, ours, text)
+    return "\n".join(filter(None, map(str.strip, text.splitlines())))
 
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -226,14 +223,14 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def _full_disk(error: object) -> str:
     """What an error of the system, TensorFlow or NumPy says of a full disk; "": nothing."""
-    found = f"{error} " if isinstance(error, Exception) else ""
+    text = f"{error} " if isinstance(error, Exception) else ""
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         why = os.strerror(error.errno)
     elif type(error).__module__.startswith("tensorflow"):
-        why = next((os.strerror(code) for code in NO_ROOM if os.strerror(code) in found), "")
+        why = next((os.strerror(code) for code in NO_ROOM if os.strerror(code) in text), "")
     else:
         # NumPy's own count of what could be written.
-        why = "a part was written" if re.match(r"\d+ requested and \d+ written ", found) else ""
+        why = "a part was written" if re.match(r"\d+ requested and \d+ written ", text) else ""
     if not why:
         return ""
     place = getattr(error, "filename", None)
@@ -270,17 +267,12 @@ def drawable(text: str) -> str:
 
     What has no shape, and what libraries that draw text fail on, becomes U+FFFD or nothing.
     """
-    return "".join(map(_drawn, text))
-
-
-def _drawn(character: str) -> str:
-    category = unicodedata.category(character)
-    if character == "\n":
-        return character
-    if category in ("Cc", "Cs", "Zl", "Zp"):
-        return "\ufffd"
-    # Marks of direction and joining, which have no shape of their own.
-    return "" if category == "Cf" else character
+    # Marks of direction and joining, of the category Cf, have no shape of their own.
+    drawn = dict.fromkeys(("Cc", "Cs", "Zl", "Zp"), "\ufffd") | {"Cf": ""}
+    return "".join(
+        character if character == "\n" else drawn.get(unicodedata.category(character), character)
+        for character in text
+    )
 
 
 def percent_text(share: float, interval: tuple[float, float]) -> str:

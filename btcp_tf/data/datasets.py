@@ -8,7 +8,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -159,23 +159,23 @@ def load(
 
     class_names, cleaned = wording.class_names(source.class_names, f"{name}: class names")
     supplied = {part: _resized(split, size) for part, split in source.parts.items()}
-    train = supplied["train"]
+    notes = [*source.notes, *filter(None, [cleaned])]
     if "test" in supplied:
-        test = supplied["test"]
+        train, test = supplied["train"], supplied["test"]
     else:
-        train, test = draw_test(train, seed)
-    notes = [
-        *source.notes,
-        *filter(None, [cleaned]),
-        *([] if "test" in supplied else [_TEST_DRAWN]),
-        *_published_notes(name, train, test, size),
-        *_limit_notes(train, test, max_train_images, max_test_images),
-    ]
-    parts: dict[str, Any] = split_train(train, seed, max_train_images, supplied.get("validation"))
+        train, test = draw_test(supplied["train"], seed)
+        notes.append(_TEST_DRAWN)
+    notes += _published_notes(name, train, test, size)
+    if 0 < max_train_images < len(train):
+        notes.append(f"only {max_train_images:,} training images used (max_train_images)")
     if 0 < max_test_images < len(test):
+        notes.append(f"only the first {max_test_images:,} test images used (max_test_images)")
         test = test.take(np.arange(max_test_images))
+    parts: dict[str, Any] = split_train(train, seed, max_train_images, supplied.get("validation"))
     parts["test"] = test
-    notes += _class_notes(parts, len(class_names))
+    for part, split in parts.items():
+        if missing := len(class_names) - len(np.unique(split.labels)):
+            notes.append(f"the {part} images lack {missing} of {len(class_names)} classes")
     called = short_name(name, data_dir)
     return Dataset(
         name=called,
@@ -201,31 +201,16 @@ def _published_notes(
     spec = DATASETS.get(name)
     if spec is None:
         return
+    published = {"training": (train, spec.expected_train), "test": (test, spec.expected_test)}
     shortfall = [
         f"{len(part):,} of {expected:,} {kind} images"
-        for part, expected, kind in (
-            (train, spec.expected_train, "training"),
-            (test, spec.expected_test, "test"),
-        )
+        for kind, (part, expected) in published.items()
         if len(part) != expected
     ]
     if shortfall:
         yield f"part or stand-in: {', '.join(shortfall)}"
     if size and size != spec.image_shape[:2]:
         yield f"images resized to {size[0]}x{size[1]} (image_size)"
-
-
-def _limit_notes(train: Split, test: Split, max_train: int, max_test: int) -> Iterator[str]:
-    if 0 < max_train < len(train):
-        yield f"only {max_train:,} training images used (max_train_images)"
-    if 0 < max_test < len(test):
-        yield f"only the first {max_test:,} test images used (max_test_images)"
-
-
-def _class_notes(parts: Mapping[str, Split], classes: int) -> Iterator[str]:
-    for name, part in parts.items():
-        if missing := classes - len(np.unique(part.labels)):
-            yield f"the {name} images lack {missing} of {classes} classes"
 
 
 def _resized(split: Split, size: tuple[int, int] | None) -> Split:

@@ -28,11 +28,10 @@ def read_folder(
 ) -> Source:
     splits = split_folders(root)
     folders = {part: class_folders(path) for part, path in splits.items()}
-    entries = {part: list(map(visible_entries, found)) for part, found in folders.items()}
     # Before any image is decoded: as long as a folder is wrong, so may be the list of files.
-    nested = [path for groups in entries.values() for group in groups for path in group]
-    refuse(root, [*_class_faults(splits, folders), *_nested_faults(root, nested)])
-    files = [file for groups in entries.values() for file in in_turn(groups)]
+    refuse(root, [*_class_faults(splits, folders), *_nested_faults(root, folders)])
+    groups = [list(map(visible_entries, paths)) for paths in folders.values()]
+    files = [file for entries in groups for file in in_turn(entries)]
     images, used, notes, faults = decode_all(root, files, size, None, bad_files, verbose)
     refuse(root, [*_empty_faults(folders, used if bad_files == "skip" else files), *faults])
     names = tuple(folder.name for folder in folders["train"])
@@ -63,11 +62,11 @@ def _class_faults(
 ) -> Iterator[str]:
     """What is wrong with the names of class folders, by part."""
     names = {}
-    for part, found in folders.items():
+    for part, paths in folders.items():
         try:
             # One class may have its name in two forms of Unicode, by part.
             names[part], _ = wording.class_names(
-                [folder.name for folder in found], f"{splits[part]}: class folders"
+                [folder.name for folder in paths], f"{splits[part]}: class folders"
             )
         except ValueError as error:
             yield str(error)
@@ -94,8 +93,11 @@ def _class_faults(
             )
 
 
-def _nested_faults(root: pathlib.Path, paths: Sequence[pathlib.Path]) -> Iterator[str]:
-    if nested := [str(path.relative_to(root)) for path in paths if path.is_dir()]:
+def _nested_faults(
+    root: pathlib.Path, folders: Mapping[str, Sequence[pathlib.Path]]
+) -> Iterator[str]:
+    inner = [path for paths in folders.values() for one in paths for path in class_folders(one)]
+    if nested := [str(path.relative_to(root)) for path in inner]:
         yield (
             f"{root}: expected images and no folders in the class folders, received the folders "
             f"{some(nested)}; move their images up to their class, or name with --data_dir a "
@@ -107,7 +109,7 @@ def _empty_faults(
     folders: Mapping[str, Sequence[pathlib.Path]], files: Sequence[pathlib.Path]
 ) -> Iterator[str]:
     used = {file.parent for file in files}
-    empty = [str(folder) for found in folders.values() for folder in found if folder not in used]
+    empty = [str(folder) for paths in folders.values() for folder in paths if folder not in used]
     if empty:
         yield (
             f"expected images in each class folder, received none in {some(empty)}; put some in, "
@@ -181,10 +183,10 @@ def in_turn(groups: Sequence[Sequence[pathlib.Path]]) -> list[pathlib.Path]:
     return [groups[number][rank] for _, number, rank in sorted(places)]
 
 
-def some(words: Sequence[str], most: int = 5) -> str:
-    """The first of many words, and how many more there are."""
-    shown = ", ".join(words[:most])
-    return shown + (f" and {len(words) - most:,} more" if len(words) > most else "")
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of many names, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 class Decoded(NamedTuple):

@@ -124,7 +124,7 @@ class InputRange:
         return float(values[np.argmax(np.abs(values - (self.low + self.high) / 2))])
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         numbers = "whole numbers from " if self.whole and self.kind != "b" else ""
         return f"{numbers}{self.low:.6g} to {self.high:.6g}"
 
@@ -167,8 +167,8 @@ class InputWatch:
         Raises:
           ValueError: If one is NaN or infinite, or beyond the known range by far.
         """
-        if found := not_finite(x):
-            row, value = found
+        if bad := not_finite(x):
+            row, value = bad
             raise ValueError(
                 f"{self._name}: expected finite numbers, received {value} in input "
                 f"{self._rows + row}"
@@ -178,7 +178,7 @@ class InputWatch:
             if (far := known.far(x, kind)).any():
                 row = int(np.argmax(far))
                 raise ValueError(
-                    f"{self._told} {known.farthest(x[row]):.6g} in input {self._rows + row} "
+                    f"{self._expected} {known.farthest(x[row]):.6g} in input {self._rows + row} "
                     f"({_KINDS.get(now.kind, now.kind)}); {REMEDY}"
                 )
             self._varied += int((_spread(x.reshape(len(x), -1)) > 0).sum())
@@ -193,12 +193,12 @@ class InputWatch:
           ValueError: If all that vary are flat: one may be a dark image, all of them are not.
         """
         if self._flat and self._flat == self._varied and self.range:
-            raise ValueError(f"{self._told} {self.range.words} in all of {self._rows}; {REMEDY}")
+            raise ValueError(f"{self._expected} {self.range.text} in all of {self._rows}; {REMEDY}")
 
     @property
-    def _told(self) -> str:
+    def _expected(self) -> str:
         assert self._known is not None
-        return f"{self._name}: expected numbers like those of fit, {self._known.words}, received"
+        return f"{self._name}: expected numbers like those of fit, {self._known.text}, received"
 
 
 def not_finite(x: np.ndarray) -> tuple[int, float] | None:

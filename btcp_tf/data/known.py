@@ -99,7 +99,7 @@ class Overlap:
 
     known: np.ndarray
     """bool `[n]`: seen, more of them than repeat by nature."""
-    words: str
+    text: str
     """How many of which part, in one line; "": none."""
 
     @property

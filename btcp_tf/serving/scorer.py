@@ -287,7 +287,7 @@ def _checked_rows(
         problem[row] = f"expected finite numbers, received {flat[row, entry]} as number {entry}"
         flat[row] = blank
     if seen is not None:
-        expected = f"expected numbers like those of fit, {seen.words}, received"
+        expected = f"expected numbers like those of fit, {seen.text}, received"
         for row in np.flatnonzero(seen.far(flat, rows.dtype.kind)):
             problem[row] = f"{expected} {seen.farthest(flat[row]):.6g}"
         for row in seen.all_flat(flat):

@@ -186,7 +186,7 @@ class Intake(NamedTuple):
         if input_range is None:
             return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
         low, high = input_range.limits
-        expected = f"numbers like those of fit, {input_range.words}"
+        expected = f"numbers like those of fit, {input_range.text}"
         return cls(low, high, (input_range.contrast or 0.0) / FLAT, expected, pixels)
 
     @property
