@@ -189,12 +189,14 @@ NO_PROMISE = thresholds.Threshold(0.4, 0.9, "best BACC", 100, 90)
 )
 def test_a_promise_that_would_be_lost_is_named_with_the_new_one(tmp_path, old, new, message):
     version = write(tmp_path, 4, threshold=dataclasses.asdict(old))
-    found = publishing.lost_promise(version, new)
+    found = publishing.lost_promise(tmp_path, new)
     assert re.search(f"^{version} promises error rate .*{message}" if message else "^$", found)
 
 
 def test_what_is_no_version_of_ours_has_no_promise_to_lose(tmp_path):
-    assert publishing.lost_promise(None, NO_PROMISE) == ""
+    assert publishing.lost_promise(tmp_path, NO_PROMISE) == ""
+    write(tmp_path, 4, threshold=dataclasses.asdict(promise(0.02)))
+    (tmp_path / "5").mkdir()
     assert publishing.lost_promise(tmp_path, NO_PROMISE) == ""
 
 

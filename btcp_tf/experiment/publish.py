@@ -155,7 +155,11 @@ class Replaced:
 
 
 def find_replaced(
-    folder: Path, target: Path, threshold: Threshold, compare: Callable[[Path], Comparison]
+    folder: Path,
+    target: Path,
+    threshold: Threshold,
+    compare: Callable[[Path], Comparison],
+    verbose: int = 0,
 ) -> Replaced | None:
     """Compares what the run exports with the version that it would replace.
 
@@ -164,6 +168,7 @@ def find_replaced(
       target: The folder of all versions.
       threshold: What the run's version accepts.
       compare: Version directory → comparison; see `publishing.compare_with`.
+      verbose: 1 says when it begins, 0 is silent.
 
     Returns:
       None where there is no such version.
@@ -173,7 +178,9 @@ def find_replaced(
         version = publishing.replaced_version(target, publishing.publication_id(folder))
         if version is None:
             return None
-        lost = publishing.lost_promise(version, threshold)
+        lost = publishing.lost_promise(target, threshold)
+        if verbose:
+            print(f"comparing the classifier with {version}", flush=True)
         comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]
