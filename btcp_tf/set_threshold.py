@@ -87,6 +87,8 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
 
     held_out = exported.read_held_out(source)
     if scores:
+        if values["verbose"]:
+            print(f"reading {scores}", flush=True)
         rows = _labeled(scores, about["class_names"])
     else:
         rows = _calibration(source, about, held_out, values["threshold"])

@@ -238,11 +238,15 @@ def test_a_run_that_promises_less_is_published_when_asked_for(export, monkeypatc
     assert tried(export, compare, publish_worse=True)[1:] == (publish.End("published"), None)
 
 
-def test_a_run_that_promises_as_much_is_published(export, monkeypatch):
+def test_a_run_that_promises_as_much_is_published(export, monkeypatch, capsys):
     monkeypatch.setattr(publish, "export_model", lambda *arguments: "published")
-    write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
+    version = write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
     export = dataclasses.replace(
         export, decision=dataclasses.replace(export.decision, threshold=promise(0.02, 0.01))
     )
     replaced, end, failure = tried(export, lambda version: SAME)
     assert replaced.note == "" and (end, failure) == (publish.End("published"), None)
+    assert capsys.readouterr().out == ""
+    where = (export.folder, export.target, promise(0.02))
+    assert publish.find_replaced(*where, lambda version: SAME, verbose=1) == replaced
+    assert capsys.readouterr().out == f"comparing the classifier with {version}\n"
