@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core import command, json_files, wording
+from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
@@ -179,8 +180,7 @@ def find_replaced(
         if version is None:
             return None
         lost = publishing.lost_promise(target, threshold)
-        if verbose:
-            print(f"comparing the classifier with {version}", flush=True)
+        say(f"comparing the classifier with {version}", verbose)
         comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]

@@ -302,10 +302,9 @@ def _checked_files(files: Any) -> list[bytes]:
         raise ValueError(f"files: expected a list of bytes, received {type(files).__name__}")
     files = list(files)
     for i, file in enumerate(files):
+        received = type(file).__name__
         if not isinstance(file, bytes):
-            raise ValueError(
-                f"files: expected a list of bytes, received {type(file).__name__} in place {i}"
-            )
+            raise ValueError(f"files: expected a list of bytes, received {received} in place {i}")
         if not file:
             raise ValueError(f"files: expected image files, received an empty one in place {i}")
     return files

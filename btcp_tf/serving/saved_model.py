@@ -26,6 +26,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
+from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
@@ -145,9 +146,8 @@ def export(
     text = _json_text({**(about or {}), **facts})
     blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
-    if verbose:
-        rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
-        print(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", flush=True)
+    rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
+    say(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", verbose)
     with _temporary_directory(folder) as temporary:
         signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
