@@ -17,6 +17,7 @@ from absl import flags
 from btcp_tf import thresholds
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import UsageError
+from btcp_tf.core.progress import say
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.scores import load_scores
@@ -75,8 +76,8 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     folder = Path(root) / source.resolve().parent.name if root else None
     if folder:
         files.check_place("export_dir", folder)
-    if values["verbose"]:
-        print(f"loading {source}", flush=True)
+    verbose = values["verbose"]
+    say(f"loading {source}", verbose)
     with command.hidden_stderr():
         import tensorflow as tf
 
@@ -87,22 +88,22 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
 
     held_out = exported.read_held_out(source)
     if scores:
+        say(f"reading {scores}", verbose)
         rows = _labeled(scores, about["class_names"])
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
     chosen = _choose(rows, held_out.get("validation"), values)
-    if values["verbose"]:
-        before = thresholds.from_json(about["threshold"])
-        print(f"before  {_text(before)}\nnow     {_text(chosen)}")
-        print("writing and checking the new version", flush=True)
+    before = thresholds.from_json(about["threshold"])
+    say(f"before  {_text(before)}\nnow     {_text(chosen)}", verbose)
+    say("writing and checking the new version", verbose)
     target = with_threshold(source, chosen, {"calibration": rows}, folder)
-    if values["verbose"]:
-        print(target)
-        if scores and chosen.target is not None:
-            print(
-                "note: the promise holds if neither the classifier nor the estimator was fitted on "
-                "the inputs of these scores, which the file cannot show"
-            )
+    say(str(target), verbose)
+    if scores and chosen.target is not None:
+        say(
+            "note: the promise holds if neither the classifier nor the estimator was fitted on "
+            "the inputs of these scores, which the file cannot show",
+            verbose,
+        )
 
 
 def _calibration(

@@ -189,12 +189,14 @@ NO_PROMISE = thresholds.Threshold(0.4, 0.9, "best BACC", 100, 90)
 )
 def test_a_promise_that_would_be_lost_is_named_with_the_new_one(tmp_path, old, new, message):
     version = write(tmp_path, 4, threshold=dataclasses.asdict(old))
-    found = publishing.lost_promise(version, new)
+    found = publishing.lost_promise(tmp_path, new)
     assert re.search(f"^{version} promises error rate .*{message}" if message else "^$", found)
 
 
 def test_what_is_no_version_of_ours_has_no_promise_to_lose(tmp_path):
-    assert publishing.lost_promise(None, NO_PROMISE) == ""
+    assert publishing.lost_promise(tmp_path, NO_PROMISE) == ""
+    write(tmp_path, 4, threshold=dataclasses.asdict(promise(0.02)))
+    (tmp_path / "5").mkdir()
     assert publishing.lost_promise(tmp_path, NO_PROMISE) == ""
 
 
@@ -236,11 +238,15 @@ def test_a_run_that_promises_less_is_published_when_asked_for(export, monkeypatc
     assert tried(export, compare, publish_worse=True)[1:] == (publish.End("published"), None)
 
 
-def test_a_run_that_promises_as_much_is_published(export, monkeypatch):
+def test_a_run_that_promises_as_much_is_published(export, monkeypatch, capsys):
     monkeypatch.setattr(publish, "export_model", lambda *arguments: "published")
-    write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
+    version = write(export.target, 1, threshold=dataclasses.asdict(promise(0.02)))
     export = dataclasses.replace(
         export, decision=dataclasses.replace(export.decision, threshold=promise(0.02, 0.01))
     )
     replaced, end, failure = tried(export, lambda version: SAME)
     assert replaced.note == "" and (end, failure) == (publish.End("published"), None)
+    assert capsys.readouterr().out == ""
+    where = (export.folder, export.target, promise(0.02))
+    assert publish.find_replaced(*where, lambda version: SAME, verbose=1) == replaced
+    assert capsys.readouterr().out == f"comparing the classifier with {version}\n"

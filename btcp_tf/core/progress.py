@@ -5,6 +5,12 @@ import sys
 import time
 
 
+def say(line: str, verbose: int = 1) -> None:
+    """Prints what is done from here on, which may take a while; nothing where `verbose` is 0."""
+    if verbose:
+        print(line, flush=True)
+
+
 class Bar:
     """A line that is drawn again and again on a terminal, within its width.
 

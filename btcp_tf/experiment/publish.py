@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core import command, json_files, wording
+from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
@@ -155,7 +156,11 @@ class Replaced:
 
 
 def find_replaced(
-    folder: Path, target: Path, threshold: Threshold, compare: Callable[[Path], Comparison]
+    folder: Path,
+    target: Path,
+    threshold: Threshold,
+    compare: Callable[[Path], Comparison],
+    verbose: int = 0,
 ) -> Replaced | None:
     """Compares what the run exports with the version that it would replace.
 
@@ -164,6 +169,7 @@ def find_replaced(
       target: The folder of all versions.
       threshold: What the run's version accepts.
       compare: Version directory → comparison; see `publishing.compare_with`.
+      verbose: 1 says when it begins, 0 is silent.
 
     Returns:
       None where there is no such version.
@@ -173,7 +179,8 @@ def find_replaced(
         version = publishing.replaced_version(target, publishing.publication_id(folder))
         if version is None:
             return None
-        lost = publishing.lost_promise(version, threshold)
+        lost = publishing.lost_promise(target, threshold)
+        say(f"comparing the classifier with {version}", verbose)
         comparison = compare(version)
     except Exception as error:  # Whatever a model of other times raises.
         reason = wording.one_line(error)[:300]

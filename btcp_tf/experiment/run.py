@@ -232,6 +232,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
         lambda version: publishing.compare_with(
             version, predicted, dataset, load, classifier=config.classifier
         ),
+        config.verbose,
     )
     about = [replaced.note] if replaced and replaced.note else []
     return _Decided(export, replaced, worse + warnings + about)

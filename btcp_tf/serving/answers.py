@@ -49,10 +49,9 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
         array = np.asarray(images)
     except ValueError as error:
         raise ValueError(f"{name}: expected images of one shape, received {error}") from None
+    received = f"{array.dtype} {list(array.shape)}"
     if array.dtype.kind not in "buif" or not array.ndim:
-        raise ValueError(
-            f"{name}: expected numbers [n, ...], received {array.dtype} {list(array.shape)}"
-        )
+        raise ValueError(f"{name}: expected numbers [n, ...], received {received}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int(np.argwhere(~np.isfinite(array))[0][0])
         raise ValueError(f"{name}: expected finite numbers, received NaN or infinity in row {row}")
@@ -64,7 +63,7 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
     if spec.dtype == "string":
         raise ValueError(f"{name}: expected files ({wanted}), received {array.dtype}")
     if spec.shape is not None and not fits(array.shape, spec.shape):
-        raise ValueError(f"{name}: expected {wanted}, received {array.dtype} {list(array.shape)}")
+        raise ValueError(f"{name}: expected {wanted}, received {received}")
     if array.dtype == spec.dtype:
         return array
     dtype = np.dtype("float32" if spec.dtype == "bfloat16" else spec.dtype)
@@ -123,29 +122,24 @@ def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict
 
 def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
     """An output in its type and shape."""
-    dtype = ANSWERS[key]
+    dtype, rank = ANSWERS[key], 2 if key == "probs" else 1
+    is_text = dtype.kind == "U"
     try:
         # Text as objects: NumPy would turn everything beside it into text.
-        array = np.asarray(value, object if dtype.kind == "U" else None)
+        array = np.asarray(value, object if is_text else None)
     except (OverflowError, ValueError):
         array = np.empty((), object)
-    if dtype.kind == "U":
+    if is_text:
         texts = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in array.flat]
         if all(isinstance(text, str) for text in texts):
             array = np.array(texts, np.str_).reshape(array.shape)
     kinds = {"i": "iu", "U": "U", "f": "fiu", "b": "b"}[dtype.kind]
-    if (
-        array.dtype.kind not in kinds
-        or array.ndim != (2 if key == "probs" else 1)
-        or len(array) != n
-    ):
-        kind = "str" if dtype.kind == "U" else dtype.name
-        shape = f"[{n}, k]" if key == "probs" else f"[{n}]"
-        raise transport.unexpected(
-            where, f"{key} {kind} {shape}", f"{array.dtype} {list(array.shape)}"
-        )
+    if array.dtype.kind not in kinds or array.ndim != rank or len(array) != n:
+        shape = shape_text([n, None][:rank], "k")
+        wanted = f"{key} {'str' if is_text else dtype.name} {shape}"
+        raise transport.unexpected(where, wanted, f"{array.dtype} {list(array.shape)}")
     with np.errstate(over="ignore"):
-        return array if dtype.kind == "U" else array.astype(dtype)
+        return array if is_text else array.astype(dtype)
 
 
 def no_answers(signature: Signature | None) -> dict[str, np.ndarray]:

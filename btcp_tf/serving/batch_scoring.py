@@ -14,7 +14,7 @@ from typing import Any
 
 import btcp_tf
 from btcp_tf import metrics
-from btcp_tf.core import files, json_files, wording
+from btcp_tf.core import files, json_files, progress, wording
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.wording import NO_ROOM
 from btcp_tf.decisions import drift, exported
@@ -95,9 +95,7 @@ class _Job:
         return (self.about.get("threshold") or {}).get("tau")
 
     def say(self, line: str) -> None:
-        """Prints what is done from here on, which may take a while."""
-        if self.verbose:
-            print(line, flush=True)
+        progress.say(line, self.verbose)
 
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None

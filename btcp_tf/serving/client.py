@@ -11,7 +11,6 @@ Sources: TensorFlow Serving's RESTful API and its `PredictionService` and `Model
 REST call.
 """
 
-import math
 import numbers
 import re
 import urllib.parse
@@ -26,7 +25,7 @@ from btcp_tf.serving import answers, transport
 from btcp_tf.serving.answers import ANSWERS
 from btcp_tf.serving.grpc_transport import GRPC_RETRIES, Grpc
 from btcp_tf.serving.rest import Rest
-from btcp_tf.serving.transport import Deadline, Refused, Server, Signature, Spec, Transport
+from btcp_tf.serving.transport import Deadline, Refused, Server, Signature, Spec
 
 __all__ = ["ANSWERS", "Client"]
 
@@ -95,9 +94,7 @@ class Client:
         self._batch_size = metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
         self._signatures: dict[str, Signature] | None = None
         self._knows_signatures = False
-        self._transport: Transport = (
-            Rest(server, rows=form == "rows") if protocol == "rest" else Grpc(server)
-        )
+        self._transport = Rest(server, form == "rows") if protocol == "rest" else Grpc(server)
 
     def __enter__(self) -> "Client":
         return self
@@ -260,10 +257,10 @@ def _server(
     for what, value in (("model", model), ("label", "-" if label is None else label)):
         if not value or not isinstance(value, str):
             raise ValueError(f"{what}: expected a name, received {value!r}")
-    most, limits = math.inf, "a whole number >= 0"
     if protocol == "grpc":
-        most, limits = GRPC_RETRIES, f"a whole number from 0 to {GRPC_RETRIES} (gRPC)"
-    retries = metrics.whole_number("retries", retries, limits, 0, most)
+        limits = f"a whole number from 0 to {GRPC_RETRIES} (gRPC)"
+        metrics.whole_number("retries", retries, limits, 0, GRPC_RETRIES)
+    retries = metrics.whole_number("retries", retries, "a whole number >= 0", 0)
     if version is not None:
         version = metrics.whole_number("version", version, "a whole number >= 0", 0, 2**63 - 1)
         if label is not None:
@@ -305,10 +302,9 @@ def _checked_files(files: Any) -> list[bytes]:
         raise ValueError(f"files: expected a list of bytes, received {type(files).__name__}")
     files = list(files)
     for i, file in enumerate(files):
+        received = type(file).__name__
         if not isinstance(file, bytes):
-            raise ValueError(
-                f"files: expected a list of bytes, received {type(file).__name__} in place {i}"
-            )
+            raise ValueError(f"files: expected a list of bytes, received {received} in place {i}")
         if not file:
             raise ValueError(f"files: expected image files, received an empty one in place {i}")
     return files

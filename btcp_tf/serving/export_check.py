@@ -104,21 +104,16 @@ def _fresh_answers(
 ) -> dict[str, np.ndarray]:
     """What a SavedModel answers in a process without this package, see `fresh_answers.main`."""
     with tempfile.TemporaryDirectory() as scratch:
-        images_file, rows_file, answers_file = (
-            os.path.join(scratch, name) for name in ("images.npy", "rows.npy", "answers.npz")
-        )
-        np.save(images_file, sample_images)
-        if rows is not None:
-            np.save(rows_file, rows)
+        folder = Path(scratch)
+        np.save(folder / fresh_answers.IMAGES, sample_images)
+        np.save(folder / fresh_answers.ROWS, sample_images[:0] if rows is None else rows)
         arguments = {
             "sys_path": sys.path,
             "directory": str(directory),
-            "images_file": images_file,
+            "folder": scratch,
             "sizes": sizes,
             "scale": scale,
-            "rows_file": "" if rows is None else rows_file,
             "batch_size": BATCH,
-            "answers_file": answers_file,
         }
         # This process may hold all memory of the GPUs, and they round differently from a CPU.
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -144,7 +139,7 @@ def _fresh_answers(
             raise RuntimeError(
                 f"export: expected answers of a fresh process, received none within {seconds} s"
             ) from error
-        return arrays.read_npz(answers_file)
+        return arrays.read_npz(folder / fresh_answers.ANSWERS)
 
 
 def _keras_answers(

@@ -10,27 +10,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+IMAGES, ROWS, ANSWERS = "images.npy", "rows.npy", "answers.npz"
+
 
 def main(
-    directory: str,
-    images_file: str,
-    sizes: Sequence[int],
-    scale: tuple[float, float],
-    rows_file: str,
-    batch_size: int,
-    answers_file: str,
+    directory: str, folder: str, sizes: Sequence[int], scale: tuple[float, float], batch_size: int
 ) -> None:
     """Writes the answers of all signatures to an npz file.
 
     Args:
       directory: The SavedModel.
-      images_file: An npy file of inputs.
+      folder: Where the inputs are, those of `IMAGES` and further ones of `ROWS`, perhaps none; and
+        where `ANSWERS` is written, with `2/about/json`, `<size>/<signature>/<answer>`, and
+        `calibration/<signature>/<answer>` of the further inputs.
       sizes: Numbers of the first inputs to answer together.
       scale: (scale, offset) from pixels to the model's inputs.
-      rows_file: An npy file of further inputs; "" for none.
-      batch_size: How many of these to answer together.
-      answers_file: The file to write: `2/about/json`, `<size>/<signature>/<answer>`, and
-        `calibration/<signature>/<answer>` of the further inputs.
+      batch_size: How many of the further inputs to answer together.
     """
     import numpy as np
     import tensorflow as tf
@@ -51,7 +46,7 @@ def main(
         return {name: value.numpy() for name, value in answers.items()}
 
     signatures = tf.saved_model.load(directory).signatures
-    images = np.load(images_file)
+    images = np.load(f"{folder}/{IMAGES}")
     about = signatures["about"](ask=tf.constant(["", "?"]))["json"].numpy()
     written = {"2/about/json": about.astype("S")}
     known = [name for name in inputs if name in signatures]
@@ -61,7 +56,7 @@ def main(
                 # Text comes as Python objects, which a file of arrays does not hold.
                 value = value.astype("S") if value.dtype == "O" else value
                 written[f"{size}/{signature}/{name}"] = value
-    rows = np.load(rows_file, mmap_mode="r") if rows_file else images[:0]
+    rows = np.load(f"{folder}/{ROWS}", mmap_mode="r")
     # Files hold whole pixels alone, which float inputs need not be.
     exact = known if images.dtype == np.uint8 else ["serving_default"]
     for signature in exact if len(rows) else ():
@@ -69,7 +64,7 @@ def main(
         parts = [answer(signature, np.array(rows[n : n + batch_size])) for n in starts]
         for name in ("predicted", "uncertainty", "accept"):
             written[f"calibration/{signature}/{name}"] = np.concatenate([p[name] for p in parts])
-    np.savez(answers_file, **written)
+    np.savez(f"{folder}/{ANSWERS}", **written)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ GRPC_RETRIES = 4
 
 
 class Grpc:
-    """TensorFlow Serving's gRPC services; see `transport.Transport`."""
+    """TensorFlow Serving's gRPC services; attributes and methods as those of `rest.Rest`."""
 
     def __init__(self, server: Server) -> None:
         import grpc

@@ -190,12 +190,11 @@ def as_name(text: str) -> str:
       >>> as_name(r"caf\xe9.png")
       'caf\udce9.png'
     """
-    plain = re.sub(rb"\\(\\|x[0-9a-f]{2})", _unescaped, text.encode())
-    return os.fsdecode(plain)
 
+    def plain(match: re.Match[bytes]) -> bytes:
+        return bytes.fromhex(match[2].decode()) if match[2] else b"\\"
 
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    return match[1] if match[1] == b"\\" else bytes.fromhex(match[1][1:].decode())
+    return os.fsdecode(re.sub(rb"\\(\\|x([0-9a-f]{2}))", plain, text.encode()))
 
 
 def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,34 +44,38 @@ def publication_id(folder: Path) -> str:
 
 def own_version(target: Path, publication: str, threshold: dict[str, Any]) -> Path | None:
     """The version in `target` that a run published with a threshold; None if it has not yet."""
-    for number in reversed(exported.versions(target)):
-        about = _about(target / str(number))
+    for version, about in _newest_first(target):
         if about and about.get(PUBLICATION) == publication and about["threshold"] == threshold:
-            return target / str(number)
+            return version
     return None
 
 
 def replaced_version(target: Path, publication: str) -> Path | None:
     """The highest version in `target` that another run published; None if btcp_tf did not export
     it, or there is none."""
-    for number in reversed(exported.versions(target)):
-        about = _about(target / str(number))
+    for version, about in _newest_first(target):
         if about is None or about.get(PUBLICATION) != publication:
-            return target / str(number) if about else None
+            return version if about else None
     return None
 
 
-def lost_promise(version: Path | None, new: Threshold) -> str:
-    """What a version promises that one with another threshold would not; "": nothing.
+def _newest_first(target: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+    """The versions in a folder and what each says of itself, see `_about`."""
+    for number in reversed(exported.versions(target)):
+        yield target / str(number), _about(target / str(number))
+
+
+def lost_promise(target: Path, new: Threshold) -> str:
+    """What the version that a server takes now promises, and one more would not; "": nothing.
 
     The promise is that of `thresholds.target_risk`, and is lost to a larger risk or delta, to
     another rule, or where the new threshold accepts nothing.
 
     Args:
-      version: A version directory that a server takes now; None: there is none.
-      new: The threshold of the version that would replace it.
+      target: The folder of all versions.
+      new: The threshold of the version that would replace the highest.
     """
-    about = _about(version) if version else None
+    version, about = next(_newest_first(target), (None, None))
     if about is None:
         return ""
     old = thresholds.from_json(about["threshold"])
@@ -89,17 +93,11 @@ def lost_promise(version: Path | None, new: Threshold) -> str:
 
 
 def _promise(threshold: Threshold) -> str:
-    kept = 1 - (threshold.delta or 0.0)
-    return f"error rate <= {threshold.target:g} with probability {kept:g}"
-
-
-def newest_version(folder: Path) -> Path | None:
-    """The version in a folder that a server takes; None: there is none."""
-    number = max(exported.versions(folder), default=None)
-    return None if number is None else folder / str(number)
+    return f"error rate <= {threshold.target:g} with probability {1 - (threshold.delta or 0.0):g}"
 
 
 def _about(version: Path) -> dict[str, Any] | None:
+    """What btcp_tf wrote about a version; None: nothing that can be read."""
     try:
         return exported.read_about(version)
     except (OSError, ValueError):
@@ -201,8 +199,8 @@ def compare_with(
         old = load(int(settings["seed"]), *sizes)
         if fingerprint not in (old.fingerprint, *old.former_fingerprints):
             raise ValueError("it was trained on other data")
-        seen = overlaps.sample_hashes(old.train.images)
-        unseen = ~np.isin(overlaps.sample_hashes(dataset.validation.images), seen)
+        trained_on = overlaps.sample_hashes(old.train.images)
+        unseen = ~np.isin(overlaps.sample_hashes(dataset.validation.images), trained_on)
     if not unseen.any():
         raise ValueError("it was trained on all of these validation images")
     images, labels = dataset.validation.images[unseen], dataset.validation.labels[unseen]

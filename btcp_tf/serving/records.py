@@ -17,6 +17,11 @@ Record = dict[str, Any]
 """One row of scores, columns in order; None: empty."""
 
 
+def _columns(labeled: bool) -> list[str]:
+    """Names of the columns of a row of scores, in order."""
+    return ["input", *["labels"] * labeled, *ANSWERS, "problem"]
+
+
 def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
     """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels`.
 
@@ -25,7 +30,7 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
     Numbers keep all digits of their single precision, so that a reader who compares an
     uncertainty compares the same number with tau as the model did.
     """
-    names = [name for name in ("input", "labels", *ANSWERS, "problem") if name in batch]
+    names = _columns("labels" in batch)
     columns = [batch[name].tolist() for name in names]
     rows = []
     for values in zip(*columns, strict=True):
@@ -70,9 +75,9 @@ _Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
 def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
     # Not pyarrow.csv, which quotes all text, nor csv.writer, which before Python 3.13 leaves a lone
     # carriage return without quotes.
-    names = ["input", *(["labels"] if labeled else []), "predicted", "class_name"]
-    names += [f"probs_{number}" for number in range(classes)]
-    names += ["uncertainty", "accept", "problem"]
+    names: list[str] = []
+    for name in _columns(labeled):
+        names += [f"probs_{number}" for number in range(classes)] if name == "probs" else [name]
     with open(path, "w", encoding="utf-8", newline="") as file:
         file.write(",".join(names) + "\n")
         for row in itertools.chain.from_iterable(chunks):
@@ -103,17 +108,11 @@ def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, lab
     import pyarrow
     import pyarrow.parquet
 
-    types = {
-        "input": pyarrow.string(),
-        **({"labels": pyarrow.int64()} if labeled else {}),
-        "predicted": pyarrow.int64(),
-        "class_name": pyarrow.string(),
-        "probs": pyarrow.list_(pyarrow.float32()),
-        "uncertainty": pyarrow.float32(),
-        "accept": pyarrow.bool_(),
-        "problem": pyarrow.string(),
-    }
-    schema = pyarrow.schema(list(types.items()))
+    whole, text, real = pyarrow.int64(), pyarrow.string(), pyarrow.float32()
+    types = {"input": text, "labels": whole, "problem": text}
+    types |= {"predicted": whole, "class_name": text, "probs": pyarrow.list_(real)}
+    types |= {"uncertainty": real, "accept": pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[name]) for name in _columns(labeled)])
     # A row group is in memory at once: at most 16 MB of probabilities, or a batch.
     group_rows = min(16_384, max(1, 2**22 // classes))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:

@@ -31,7 +31,11 @@ class _Transient(Exception):
 
 
 class Rest:
-    """TensorFlow Serving's REST interface, and KServe's V1; see `transport.Transport`."""
+    """TensorFlow Serving's REST interface, and KServe's V1; errors as in `Client`.
+
+    Attributes:
+      where: The model's address, for errors.
+    """
 
     def __init__(self, server: Server, rows: bool) -> None:
         """`rows`: whether inputs are sent as `instances`, not as `inputs`."""
@@ -50,6 +54,7 @@ class Rest:
             self._session.mount(scheme, _Adapter())
 
     def signatures(self, deadline: Deadline) -> dict[str, Signature] | None:
+        """Signatures of the model by name; None where the server does not know them."""
         status, content = self._ask("/metadata", None, deadline, self._retries)
         # Answers of servers without metadata.
         if status in (404, 405, 501):
@@ -61,9 +66,17 @@ class Rest:
         except (TypeError, ValueError):
             raise transport.unexpected(f"{self.where}/metadata", "signatures", content) from None
 
-    def call(
-        self, signature: str, name: str, value: Any, deadline: Deadline
-    ) -> dict[str, np.ndarray]:
+    def call(self, signature: str, name: str, value: Any, deadline: Deadline) -> dict[str, Any]:
+        """Outputs of one request by name, arrays or lists.
+
+        Args:
+          signature: Name of the signature.
+          name: Name of its input.
+          value: An array or a list of bytes; None for no input.
+          deadline: When the call ends.
+
+        A single output has the name "" where the protocol leaves it out.
+        """
         rows = self._rows and value is not None
         if isinstance(value, np.ndarray):
             inputs = value.tolist()
@@ -94,6 +107,7 @@ class Rest:
         return {key: [row[key] for row in outputs] for key in outputs[0]}
 
     def ready(self, deadline: Deadline) -> bool:
+        """Whether the model is available; one attempt."""
         status, content = self._ask("", None, deadline, 0)
         if status == 404:
             return False
@@ -247,12 +261,12 @@ def _retry_after(value: str) -> float:
 
 def _reason(error: BaseException) -> str:
     """Why a connection failed, as the operating system says it if it does."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.strerror:
-            return seen.strerror.lower()
-        inner = [*seen.args, getattr(seen, "reason", None), seen.__cause__, seen.__context__]
-        seen = next((item for item in inner if isinstance(item, BaseException)), None)
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror.lower()
+        causes = [*inner.args, getattr(inner, "reason", None), inner.__cause__, inner.__context__]
+        inner = next((item for item in causes if isinstance(item, BaseException)), None)
     return wording.one_line(error)
 
 

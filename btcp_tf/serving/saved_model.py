@@ -26,6 +26,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
+from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
@@ -129,7 +130,7 @@ def export(
     calibration = _calibration(held_out, calibration_inputs)
     intake = Intake.of(model, sample_images, input_range, pixels)
     sample_images = intake.with_whole_pixels(sample_images)
-    own = {
+    facts = {
         "class_names": class_names,
         "image_shape": model.input.shape[1:],
         **_decision(threshold, held_out),
@@ -142,12 +143,11 @@ def export(
         **({} if input_range is None else {"input_range": input_range}),
         **({} if pixels is None else {"pixels": pixels}),
     }
-    text = _json_text({**(about or {}), **own})
+    text = _json_text({**(about or {}), **facts})
     blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
-    if verbose:
-        rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
-        print(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", flush=True)
+    rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
+    say(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", verbose)
     with _temporary_directory(folder) as temporary:
         signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
@@ -400,7 +400,7 @@ def _temporary_directory(folder: Path) -> Iterator[Path]:
 
 def _warn_of_lost_promise(folder: Path, threshold: Threshold) -> None:
     """Warns if the version that a server takes from now on promises less than the one before."""
-    if lost := publishing.lost_promise(publishing.newest_version(folder), threshold):
+    if lost := publishing.lost_promise(folder, threshold):
         warn(f"{lost}; a server takes the newest version")
 
 

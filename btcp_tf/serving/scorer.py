@@ -63,7 +63,7 @@ class Scorer:
         self._signature, spec = _signature(self.directory, self._loaded, len(self.class_names))
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
-        self._readers: ThreadPoolExecutor | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Scorer, (os.fspath(self.directory),)
@@ -149,9 +149,9 @@ class Scorer:
             return reason
 
         # Pillow decodes without holding the interpreter.
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
-        problem = np.array(list(self._readers.map(read, range(len(files)))), object)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+        problem = np.array(list(self._pool.map(read, range(len(files)))), object)
         return self._scaled(images), problem
 
     def _converted(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -254,7 +254,7 @@ def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | Non
     """The range of the inputs that the estimator was fitted on, and the scale of pixels; None where
     the model does not say, as those of version 0.1.0."""
     try:
-        seen, pixels = InputRange.from_json(about.get("input_range")), about.get("pixels")
+        fitted_on, pixels = InputRange.from_json(about.get("input_range")), about.get("pixels")
         if pixels not in (None, *PIXELS):
             raise ValueError(f"pixels is {pixels!r}")
     except ValueError as error:
@@ -262,35 +262,35 @@ def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | Non
             f"{directory}: expected what btcp_tf writes about a model, received what cannot be "
             f"read ({error})"
         ) from None
-    return seen, pixels
+    return fitted_on, pixels
 
 
 def _checked_rows(
-    rows: np.ndarray, dtype: np.dtype, seen: InputRange | None
+    rows: np.ndarray, dtype: np.dtype, fitted_on: InputRange | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows in the model's type, and what is wrong with each.
 
-    Wrong are NaN, infinity and numbers far from the range `seen`, which the estimator was fitted
-    on; these rows become blank ones.
+    Wrong are NaN, infinity and numbers far from those that the estimator was fitted on; these rows
+    become blank ones.
     """
     problem = np.full(len(rows), "", object)
-    if dtype.kind != "f" and seen is None:
+    if dtype.kind != "f" and fitted_on is None:
         return rows.astype(dtype, copy=False), problem
     # A number too large for the type becomes infinite, which is checked next.
     with np.errstate(over="ignore"):
         converted = rows.astype(dtype)
     flat = converted.reshape(len(converted), -1)
-    blank = 0.0 if seen is None else seen.low
+    blank = 0.0 if fitted_on is None else fitted_on.low
     bad = ~np.isfinite(flat)
     for row in np.flatnonzero(bad.any(axis=1)):
         entry = int(np.flatnonzero(bad[row])[0])
         problem[row] = f"expected finite numbers, received {flat[row, entry]} as number {entry}"
         flat[row] = blank
-    if seen is not None:
-        expected = f"expected numbers like those of fit, {seen.text}, received"
-        for row in np.flatnonzero(seen.far(flat, rows.dtype.kind)):
-            problem[row] = f"{expected} {seen.farthest(flat[row]):.6g}"
-        for row in seen.all_flat(flat):
+    if fitted_on is not None:
+        expected = f"expected numbers like those of fit, {fitted_on.text}, received"
+        for row in np.flatnonzero(fitted_on.far(flat, rows.dtype.kind)):
+            problem[row] = f"{expected} {fitted_on.farthest(flat[row]):.6g}"
+        for row in fitted_on.all_flat(flat):
             problem[row] = f"{expected} {flat[row].min():.6g} to {flat[row].max():.6g}"
         flat[problem != ""] = blank
     return flat.reshape(converted.shape), problem

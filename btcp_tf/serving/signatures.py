@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -180,8 +181,8 @@ class Intake(NamedTuple):
             )
         if dtype == "uint8":
             # Images of two levels vary by one.
-            seen = input_range or InputRange.of(sample_images)
-            least = (seen.contrast or 0.0) / FLAT
+            fitted_on = input_range or InputRange.of(sample_images)
+            least = (fitted_on.contrast or 0.0) / FLAT
             return cls(-255.0, 510.0, least, "pixels from 0 to 255", None)
         if input_range is None:
             return cls(-math.inf, math.inf, 0.0, "finite numbers", pixels)
@@ -291,19 +292,14 @@ def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
 
     def turned() -> tf.Tensor:
         orientation = tf.strings.regex_replace(head, _ORIENTATION, r"\1\2", replace_global=False)
-        # One byte, from 2 to 8.
+        number = tf.cast(tf.io.decode_raw(orientation, tf.uint8)[0], tf.int32)
+        # From 1 on: as it is, mirrored, turned by half, upside down; then the same, transposed.
         turns = [
-            lambda: pixels[:, ::-1],
-            lambda: pixels[::-1, ::-1],
-            lambda: pixels[::-1],
-            lambda: tf.transpose(pixels, (1, 0, 2)),
-            lambda: tf.transpose(pixels, (1, 0, 2))[:, ::-1],
-            lambda: tf.transpose(pixels, (1, 0, 2))[::-1, ::-1],
-            lambda: tf.transpose(pixels, (1, 0, 2))[::-1],
+            functools.partial(operator.getitem, image, (slice(None, None, y), slice(None, None, x)))
+            for image in (pixels, tf.transpose(pixels, (1, 0, 2)))
+            for y, x in ((1, 1), (1, -1), (-1, -1), (-1, 1))
         ]
-        return tf.switch_case(
-            tf.cast(tf.io.decode_raw(orientation, tf.uint8)[0], tf.int32) - 2, turns
-        )
+        return tf.switch_case(number - 1, turns)
 
     return tf.cond(tf.strings.regex_full_match(head, _ORIENTATION), turned, lambda: pixels)
 

@@ -4,9 +4,7 @@ import json
 import time
 import urllib.parse
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, NoReturn
 
 from btcp_tf.core import wording
 
@@ -85,34 +83,6 @@ class Deadline:
         raise TimeoutError(
             f"{where}: expected an answer within {self.seconds:g} s, received none{reason}"
         ) from None
-
-
-class Transport(Protocol):
-    """A connection to a server by one protocol; errors as in `Client`."""
-
-    where: str
-
-    def signatures(self, deadline: Deadline) -> dict[str, Signature] | None:
-        """Signatures of the model by name; None where the server does not know them."""
-
-    def call(
-        self, signature: str, name: str, value: Any, deadline: Deadline
-    ) -> dict[str, np.ndarray]:
-        """Outputs of one request by name.
-
-        Args:
-          signature: Name of the signature.
-          name: Name of its input.
-          value: An array or a list of bytes; None for no input.
-          deadline: When the call ends.
-
-        A single output has the name "" where the protocol leaves it out.
-        """
-
-    def ready(self, deadline: Deadline) -> bool:
-        """Whether the model is available; one attempt."""
-
-    def close(self) -> None: ...
 
 
 def unexpected(where: str, wanted: str, received: Any) -> RuntimeError:
