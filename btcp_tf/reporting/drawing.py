@@ -181,10 +181,17 @@ def styles(names: Iterable[str]) -> dict[str, dict]:
 
 
 def percent(axis: Axis, decimals: int | None = None) -> None:
-    """Shows shares in percent on an axis; None: with as many decimals as its range needs."""
-    from matplotlib.ticker import PercentFormatter
+    """Shows shares in percent on an axis.
 
-    axis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    Args:
+      axis: The axis.
+      decimals: 0: whole numbers, with decimals only at a label that lies between two of them.
+        None: all labels with as many as the range of the axis needs.
+    """
+    from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+    short = FuncFormatter(lambda share, _: f"{100 * share:.4g}%")
+    axis.set_major_formatter(short if decimals == 0 else PercentFormatter(1, decimals=decimals))
 
 
 def epoch_axis(ax: Axes, last: float) -> None:
