@@ -5,6 +5,7 @@ These tests need Chromium and the extra `browser`: `pytest -m browser -n0`.
 
 import dataclasses
 import importlib.util
+import io
 import os
 import shutil
 
@@ -12,6 +13,7 @@ import numpy as np
 import production
 import pytest
 import test_report
+from PIL import Image
 
 from btcp_tf import monitor, thresholds
 from btcp_tf.decisions.decision_file import Decision
@@ -165,6 +167,16 @@ def test_no_page_is_wider_than_the_screen(visit, name, width):
     page = visit(name, width)
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pictures_of_figures_are_dark_in_dark_mode_alone(visit, name):
+    for scheme, is_dark in (("light", False), ("dark", True)):
+        picture = visit(name, scheme=scheme).locator("figure img").first
+        pixels = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("L"), np.float64)
+        # The ground is most of a figure; its letters and lines stand out from it.
+        assert (np.median(pixels) < 60) == is_dark, (scheme, np.median(pixels))
+        assert np.ptp(pixels) > 150
 
 
 @pytest.mark.parametrize("name", PAGES)

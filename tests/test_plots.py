@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from btcp_tf import thresholds
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.reporting import cells, figures, gallery, monitor_plots, plots
-from btcp_tf.reporting.drawing import Drawing, _render, panels, save_figures
+from btcp_tf.reporting.drawing import Drawing, _render, panels, percent, save_figures
 
 OKABE_ITO = {"#000000", "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"}
 
@@ -219,6 +219,19 @@ def test_confidence_shows_shares_of_both_sets():
     np.testing.assert_allclose(test.values, [0.25, 0.25, 0, 0, 0, 0, 0, 0, 0, 0.5], atol=1e-12)
     np.testing.assert_allclose(ood.values, [1, *[0] * 9], atol=1e-12)
     assert ax.patches[1].get_hatch() and not ax.patches[0].get_hatch()
+
+
+@pytest.mark.parametrize("decimals", [0, None])
+@pytest.mark.parametrize("top", [0.0112, 0.19, 0.6, 1.0])
+def test_labels_in_percent_say_where_they_stand(decimals, top):
+    ax = make_ax()
+    ax.set_ylim(0, top)
+    percent(ax.yaxis, decimals=decimals)
+    ax.figure.canvas.draw()
+    labels = [label.get_text().removesuffix("%") for label in ax.get_yticklabels()]
+    places = 100 * ax.get_yticks()
+    np.testing.assert_allclose([float(label) for label in labels], places, rtol=1e-3, atol=1e-9)
+    assert decimals is None or top < 0.5 or not any("." in label for label in labels)
 
 
 def test_shift_shows_the_metric_by_strength_with_the_accuracy_below():

@@ -1,5 +1,6 @@
 """Rows of metrics with confidence intervals and differences from MCP."""
 
+import dataclasses
 import json
 import math
 import os
@@ -65,30 +66,12 @@ def rows(
       difference to judge. NaN where a metric is undefined, see `btcp_tf.metrics.evaluate_all`.
     """
     is_error = predictions.is_error
-    about = dict(
-        dataset=dataset,
-        seed=seed,
-        stage=stage,
-        classifier_id=classifier_id,
-        task="failure",
-        split=split,
-        ood="",
-        n=len(is_error),
-        errors=int(is_error.sum()),
-        accuracy=float(1 - is_error.mean()),
+    about: dict[str, Any] = dict(
+        dataset=dataset, seed=seed, stage=stage, classifier_id=classifier_id
     )
-    return _rows(
-        is_error,
-        predictions.uncertainty,
-        about,
-        table=metrics.METRICS,
-        differences=DIFFERENCES,
-        tau=tau,
-        taus=taus,
-        raw=raw,
-        draws=bootstrap_draws,
-        seed=bootstrap_seed,
-    )
+    about |= dict(task="failure", split=split, ood="") | _counts(is_error)
+    scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed)
+    return scoring.rows(is_error, predictions.uncertainty, about, metrics.METRICS, DIFFERENCES)
 
 
 def ood_rows(
@@ -139,80 +122,68 @@ def ood_rows(
             f"received {', '.join(ood.uncertainty)}"
         )
     about: dict[str, Any] = dict(
-        dataset=dataset,
-        seed=seed,
-        stage=stage,
-        classifier_id=classifier_id,
-        split="test",
-        ood=ood_name,
-        n=sizes[0],
-        n_ood=sizes[1],
-        errors=int(test.is_error.sum()),
-        accuracy=float(1 - test.is_error.mean()),
+        dataset=dataset, seed=seed, stage=stage, classifier_id=classifier_id
     )
+    about |= dict(split="test", ood=ood_name, n_ood=sizes[1]) | _counts(test.is_error)
     is_ood = np.repeat([False, True], sizes)
     is_failure = np.concatenate([test.is_error, np.ones(sizes[1], bool)])
-    result = []
-    for task, target, table, differences in (
-        ("ood", is_ood, metrics.OOD_METRICS, OOD_DIFFERENCES),
-        ("joint", is_failure, metrics.METRICS, DIFFERENCES),
-    ):
-        result += _rows(
-            target,
-            columns,
-            about | {"task": task},
-            table=table,
-            differences=differences,
-            tau=tau,
-            taus=taus,
-            raw=raw,
-            draws=bootstrap_draws,
-            seed=bootstrap_seed,
-            parts=sizes,
-        )
-    return result
+    scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed, parts=sizes)
+    ood_task, joint = about | {"task": "ood"}, about | {"task": "joint"}
+    return [
+        *scoring.rows(is_ood, columns, ood_task, metrics.OOD_METRICS, OOD_DIFFERENCES),
+        *scoring.rows(is_failure, columns, joint, metrics.METRICS, DIFFERENCES),
+    ]
 
 
-def _rows(
-    target: np.ndarray,
-    columns: Mapping[str, np.ndarray],
-    about: Mapping[str, Any],
-    *,
-    table: Mapping[str, metrics.Metric],
-    differences: Collection[str],
-    tau: float,
-    taus: Mapping[str, float] | None,
-    raw: Collection[str],
-    draws: int,
-    seed: int,
-    parts: Sequence[int] | None = None,
-) -> list[dict[str, Any]]:
-    """Rows of the columns, for a target that a high u is to find; see `rows` and `bootstrap`."""
-    tau_of = {method: (taus or {}).get(method, tau) for method in columns}
-    values = {
-        method: metrics.evaluate_all(target, u, tau=tau_of[method], table=table)
-        for method, u in columns.items()
-    }
-    drawn = metrics.bootstrap(
-        target, columns, tau=tau_of, draws=draws, seed=seed, table=table, parts=parts
-    )
-    result = []
-    for method in columns:
-        row = dict(about) | {"method": method, "tau": tau_of[method]}
-        for name, value in values[method].items():
-            if method in raw and table[name].kind != "ranking":
-                row |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-            else:
-                row |= _with_interval(name, value, drawn[method][name])
-        if REFERENCE in columns and method != REFERENCE:
-            for name in differences:
-                row |= _with_interval(
-                    f"{name}_minus_{REFERENCE}",
-                    values[method][name] - values[REFERENCE][name],
-                    drawn[method][name] - drawn[REFERENCE][name],
-                )
-        result.append(row | {"verdict": verdict(row)})
-    return result
+def _counts(is_error: np.ndarray) -> dict[str, Any]:
+    errors, accuracy = int(is_error.sum()), float(1 - is_error.mean())
+    return {"n": len(is_error), "errors": errors, "accuracy": accuracy}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Scoring:
+    """How rows are computed; see `rows` for the fields, and `metrics.bootstrap` for the draws."""
+
+    tau: float
+    taus: Mapping[str, float]
+    raw: Collection[str]
+    draws: int
+    seed: int
+    parts: Sequence[int] | None = None
+
+    def rows(
+        self,
+        target: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        about: Mapping[str, Any],
+        table: Mapping[str, metrics.Metric],
+        differences: Collection[str],
+    ) -> list[dict[str, Any]]:
+        """A row for each of the columns, for a target `[n]` bool that a high u is to find."""
+        tau_of = {method: self.taus.get(method, self.tau) for method in columns}
+        values = {
+            method: metrics.evaluate_all(target, u, tau=tau_of[method], table=table)
+            for method, u in columns.items()
+        }
+        sampling: dict[str, Any] = dict(draws=self.draws, seed=self.seed, parts=self.parts)
+        drawn = metrics.bootstrap(target, columns, tau=tau_of, table=table, **sampling)
+        result = []
+        for method in columns:
+            row = dict(about) | {"method": method, "tau": tau_of[method]}
+            for name, value in values[method].items():
+                if method in self.raw and table[name].kind != "ranking":
+                    row |= dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
+                else:
+                    row |= _with_interval(name, value, drawn[method][name])
+            if REFERENCE in columns and method != REFERENCE:
+                for name in differences:
+                    row |= _with_interval(
+                        f"{name}_minus_{REFERENCE}",
+                        values[method][name] - values[REFERENCE][name],
+                        drawn[method][name] - drawn[REFERENCE][name],
+                    )
+            result.append(row | {"verdict": verdict(row)})
+        return result
 
 
 def verdict(row: Mapping[str, Any]) -> str:

@@ -189,12 +189,22 @@ def heading(name: str, change: str = "") -> str:
 
 
 def interval(row: Row, name: str, metric: str = "") -> str:
-    """The 95 % interval of a column in brackets; nothing where there is none."""
-    low, high = number(row.get(f"{name}_low")), number(row.get(f"{name}_high"))
-    if math.isnan(low) or math.isnan(high):
-        return ""
+    """The 95 % interval of a column in brackets; nothing where there is none.
+
+    Args:
+      row: With `NAME_low` and `NAME_high`.
+      name: The column.
+      metric: Of a difference its metric; the ends then have a sign.
+    """
     sign = "+" if metric else ""
-    return f"[{printed(low, metric or name, sign)}, {printed(high, metric or name, sign)}]"
+    ends = [printed(end, metric or name, sign) for end in _ends(row, name).values()]
+    return f"[{', '.join(ends)}]" if ends else ""
+
+
+def _ends(row: Row, name: str) -> dict[str, float]:
+    """The exact interval of a column, where it has one."""
+    ends = {end: number(row.get(f"{name}_{end}")) for end in ("low", "high")}
+    return {} if any(map(math.isnan, ends.values())) else ends
 
 
 def value_cell(row: Row, name: str, *, spread: bool = True) -> Cell:
@@ -207,25 +217,17 @@ def value_cell(row: Row, name: str, *, spread: bool = True) -> Cell:
     return Cell(printed(value, name), value, f"± {printed(sd, name)}", {"sd": sd})
 
 
-def _ends(row: Row, name: str) -> dict[str, float]:
-    """The exact interval of a column, where it has one."""
-    return {end: float(row[f"{name}_{end}"]) for end in ("low", "high") if interval(row, name)}
-
-
 def difference_cell(row: Row, name: str) -> Cell:
     """A difference to MCP with its interval and, in words, what the interval allows to say."""
     column = f"{name}{_DIFFERENCE}"
-    value = number(row.get(column))
-    low, high = number(row.get(f"{column}_low")), number(row.get(f"{column}_high"))
-    if math.isnan(value) or math.isnan(low) or math.isnan(high):
-        word = ""
-    elif low <= 0 <= high:
-        word = "not distinguishable"
-    else:
-        word = "better" if (low > 0) == _ALL_METRICS[name].higher_is_better else "worse"
+    value, ends, word = number(row.get(column)), _ends(row, column), ""
+    if ends and not math.isnan(value):
+        word = "better" if (ends["low"] > 0) == _ALL_METRICS[name].higher_is_better else "worse"
+        if ends["low"] <= 0 <= ends["high"]:
+            word = "not distinguishable"
     # A cell of nothing: the reference has no difference to itself.
     text = "–" if math.isnan(value) else printed(value, name, "+")
-    return Cell(text, value, interval(row, column, name), _ends(row, column), word)
+    return Cell(text, value, interval(row, column, name), ends, word)
 
 
 def cell(row: Row, column: str) -> Cell:
@@ -242,12 +244,13 @@ def rate_cell(rate: float, low: float, high: float) -> Cell:
 
 
 def paper_cell(value: float | None, decimals: int = 2) -> Cell:
+    """A number of the paper's; a dash where it has none."""
     text = "–" if value is None else f"{value:.{decimals}f}"
     return Cell(text, math.nan if value is None else value, paper=True)
 
 
 def count_cell(value: float) -> Cell:
-    # The mean count of several seeds is no whole number.
+    """A number of answers; the mean count of several seeds need not be whole."""
     return Cell(f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}", float(value))
 
 
@@ -274,6 +277,11 @@ def only(rows: Iterable[Row], task: str = "failure", ood: str = "") -> list[Row]
 def is_candidate(name: str) -> bool:
     """Whether a method is one to choose, and not a control."""
     return name not in METHODS or METHODS[name].group != "control"
+
+
+def has_own_ranking(name: str) -> bool:
+    """Whether a method ranks answers by itself; one that moves tau alone ranks as another."""
+    return name not in METHODS or not METHODS[name].column_of
 
 
 def known_labels(predictions: Predictions) -> np.ndarray:
@@ -366,8 +374,9 @@ def about_row(row: Row) -> str:
     return f"{row['dataset']}, {seeds}"
 
 
-def file_name(*words: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join(words))
+def file_name(*parts: str) -> str:
+    """The stem of a file: the parts, with "_" between them and for what is no letter or digit."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", "_".join(parts))
 
 
 GIVEN = "given"
@@ -386,6 +395,7 @@ def answers_title(row: Row) -> str:
 
 
 def group_title(row: Row) -> str:
+    """The classifier that a row of one run speaks of, with the start of its id."""
     if row["stage"] == GIVEN:
         return answers_title(row)
     return f"{answers_title(row)} {row['classifier_id'].partition('-')[0]}"

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
-from btcp_tf.reporting.cells import (
-    Cell,
-    Table,
-    Words,
-    class_name,
-    count_cell,
-    file_name,
-    known_labels,
-    label,
-    printed_u,
-)
+from btcp_tf.reporting import cells, texts
+from btcp_tf.reporting.cells import Cell, Table, Words, class_name, count_cell
 from btcp_tf.reporting.pages import Block, Details
 from btcp_tf.reporting.svg import Matrix
 
@@ -46,7 +37,7 @@ def per_class(
 def _confusion_matrix(
     classes: np.ndarray, counts: np.ndarray, class_names: Sequence[str] | None, dataset: str
 ) -> Matrix:
-    names = [class_name(int(number_), class_names) for number_ in classes]
+    names = [class_name(int(number), class_names) for number in classes]
     right, total = int(counts.trace()), int(counts.sum())
     alt = f"Confusion matrix of {len(names)} classes: {right:,} of {total:,} answers are right"
     pairs = [
@@ -54,15 +45,8 @@ def _confusion_matrix(
         for true, predicted in confused(counts)[:3]
     ]
     alt += f". Most often confused: {'; '.join(pairs)}." if pairs else ", none is confused."
-    return Matrix(
-        alt,
-        counts,
-        names,
-        f"Which class is taken for which: {dataset}",
-        "A row for each true class, a column for each class that was predicted, as counts. Right "
-        "answers stand on the diagonal. The shade of a wrong cell is its share of the row, beside "
-        "the largest such share.",
-    )
+    _, title, caption = texts.figure("confusion", dataset)
+    return Matrix(alt, counts, names, title, caption)
 
 
 def class_table(
@@ -84,52 +68,55 @@ def class_table(
         name for name in (REFERENCE, "btcp") if all(name in p.uncertainty for p in predictions)
     ]
     columns = [np.concatenate([p.uncertainty[name] for p in predictions]) for name in shown]
-    lines = []
+    lines: list[list[Words]] = []
     for number in np.unique(labels):
-        here = labels == number
-        wrong = here & (predicted != number)
-        share = float(wrong.sum() / here.sum())
+        of_class = labels == number
+        wrong = of_class & (predicted != number)
         answers, times = np.unique(predicted[wrong], return_counts=True)
         most = "–"
         if len(answers):
             most = f"{class_name(int(answers[times.argmax()]), class_names)} ({times.max():,})"
-        line: list[Words] = [
-            class_name(int(number), class_names),
-            count_cell(here.sum()),
-            count_cell(wrong.sum()),
-            Cell(f"{100 * share:.2f}", share),
-            most,
-        ]
-        for u in columns:
-            for rows in (here & ~wrong, wrong):
-                mean = float(u[rows].mean()) if rows.any() else math.nan
-                line.append(Cell("n/a" if math.isnan(mean) else printed_u(mean), mean))
-        lines.append(line)
-    seeds = len(predictions)
-    return Table(
-        file_name("classes", dataset),
-        f"Failures per class: {dataset}{who and ', '}{who}"
-        + (f", images and errors of {seeds} seeds added up" if seeds > 1 else ""),
-        {
-            "class": "class",
-            "images": "images",
-            "errors": "errors",
-            "error_rate": "error rate %",
-            "taken_for": "most often taken for",
-            **{
-                f"{name}_{kind}": f"mean u of {label(name)}, {kind}"
-                for name in shown
-                for kind in ("correct", "wrong")
-            },
-        },
-        lines,
+        groups = (of_class & ~wrong, wrong)
+        lines.append(
+            [
+                class_name(int(number), class_names),
+                count_cell(of_class.sum()),
+                count_cell(wrong.sum()),
+                _share_cell(int(wrong.sum()), int(of_class.sum())),
+                most,
+                *(_mean_cell(u[rows]) for u in columns for rows in groups),
+            ]
+        )
+    seeds = f", images and errors of {len(predictions)} seeds added up"
+    means = {
+        f"{name}_{kind}": f"mean u of {cells.label(name)}, {kind}"
+        for name in shown
+        for kind in ("correct", "wrong")
+    }
+    caption = texts.caption(
+        "classes",
+        dataset=dataset,
+        classifier=who and f", {who}",
+        seeds=seeds if len(predictions) > 1 else "",
     )
+    name = cells.file_name("classes", dataset)
+    return Table(name, caption, texts.columns("classes") | means, lines)
+
+
+def _share_cell(part: int, whole: int) -> Cell:
+    share = part / whole
+    return Cell(f"{100 * share:.2f}", share)
+
+
+def _mean_cell(u: np.ndarray) -> Cell:
+    mean = float(u.mean()) if len(u) else math.nan
+    return Cell(cells.printed_u(mean) if len(u) else "n/a", mean)
 
 
 def _answers(predictions: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
     """True and predicted classes of all seeds, one after the other."""
     return (
-        np.concatenate([known_labels(p) for p in predictions]),
+        np.concatenate([cells.known_labels(p) for p in predictions]),
         np.concatenate([p.predicted for p in predictions]),
     )
 
@@ -147,8 +134,8 @@ def confusion(predictions: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarra
     labels, predicted = _answers(predictions)
     classes = np.unique(np.concatenate([labels, predicted]))
     k = len(classes)
-    cells = np.searchsorted(classes, labels) * k + np.searchsorted(classes, predicted)
-    return classes, np.bincount(cells, minlength=k * k).reshape(k, k)
+    places = np.searchsorted(classes, labels) * k + np.searchsorted(classes, predicted)
+    return classes, np.bincount(places, minlength=k * k).reshape(k, k)
 
 
 def confused(counts: np.ndarray) -> list[tuple[int, int]]:
@@ -177,30 +164,20 @@ def confused_table(
     """
     pairs = confused(counts)
     errors = sum(int(counts[pair]) for pair in pairs)
+    if not pairs:
+        return None
     lines: list[list[Words]] = []
     for true, predicted in pairs[:most]:
-        found, of_class = int(counts[true, predicted]), int(counts[true].sum())
-        shares = found / of_class, found / errors
+        times = int(counts[true, predicted])
         lines.append(
             [
                 class_name(int(classes[true]), class_names),
                 class_name(int(classes[predicted]), class_names),
-                count_cell(found),
-                *(Cell(f"{100 * share:.2f}", share) for share in shares),
+                count_cell(times),
+                _share_cell(times, int(counts[true].sum())),
+                _share_cell(times, errors),
             ]
         )
-    if not lines:
-        return None
     more = f", the {most} most frequent of {len(pairs):,} pairs" if len(pairs) > most else ""
-    return Table(
-        file_name("confused", dataset),
-        f"Which class is taken for which: {dataset}{more}",
-        {
-            "true": "true class",
-            "predicted": "predicted",
-            "times": "times",
-            "share_of_class": "of the class %",
-            "share_of_errors": "of all errors %",
-        },
-        lines,
-    )
+    caption = texts.caption("confused", dataset=dataset, most=more)
+    return Table(cells.file_name("confused", dataset), caption, texts.columns("confused"), lines)

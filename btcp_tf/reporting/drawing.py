@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 # The order fixes each method's color, dashes and marker in all figures of all runs.
 KNOWN = ("mcp", "btcp", "tcp", "ohem", "mc_dropout", "trust_score", "thresholding", "residual")
@@ -55,7 +56,7 @@ _REST = dict(color="#B0B0B0", linestyle="-", marker="", linewidth=0.8, zorder=1.
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A figure with the words that go with it."""
+    """A figure with its title, caption and text for readers who do not see it."""
 
     name: str
     """Stem of its files."""
@@ -65,7 +66,7 @@ class Drawing:
     columns: int = 1
     """Panels side by side; a page keeps each of them readable."""
     alt: str = ""
-    """What is seen, in words with numbers; "": the caption says it."""
+    """What is seen, with its main numbers; "": the caption says it."""
     charts: tuple[Chart, ...] = ()
     """The same for a page, which then shows these and not the picture."""
 
@@ -76,6 +77,7 @@ class Drawing:
 
 
 def short(name: str, length: int = 17) -> str:
+    """A name of at most `length` letters, as a figure can show it."""
     name = wording.drawable(name)
     return name if len(name) <= length else name[: length - 1] + "…"
 
@@ -105,8 +107,7 @@ def draw_chart(ax: Axes, chart: Chart, *, title: str = "", legend: str = "best")
         limit(axis.low - 0.01 * span, axis.high + 0.02 * span)
     percent(ax.xaxis, decimals=0)
     percent(ax.yaxis, decimals=0 if chart.y.high > 0.1 else None)
-    label_axes(ax, chart.x.title, chart.y.title, title)
-    draw_legend(ax, loc=legend)
+    finish(ax, chart.x.title, chart.y.title, title, loc=legend)
 
 
 def draw_histograms(
@@ -180,12 +181,21 @@ def styles(names: Iterable[str]) -> dict[str, dict]:
 
 
 def percent(axis: Axis, decimals: int | None = None) -> None:
-    from matplotlib.ticker import PercentFormatter
+    """Shows shares in percent on an axis.
 
-    axis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    Args:
+      axis: The axis.
+      decimals: 0: whole numbers, with decimals only at a label that lies between two of them.
+        None: all labels with as many as the range of the axis needs.
+    """
+    from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+    short = FuncFormatter(lambda share, _: f"{100 * share:.4g}%")
+    axis.set_major_formatter(short if decimals == 0 else PercentFormatter(1, decimals=decimals))
 
 
 def epoch_axis(ax: Axes, last: float) -> None:
+    """Makes the x axis one of whole epochs, from 1 to the last one."""
     from matplotlib.ticker import MaxNLocator
 
     space = max(0.5, 0.03 * last)
@@ -194,6 +204,7 @@ def epoch_axis(ax: Axes, last: float) -> None:
 
 
 def label_axes(ax: Axes, x: str, y: str, title: str) -> None:
+    """Titles of both axes and of the panel, a grid, and no frame on the upper and right side."""
     ax.set_xlabel(x, fontsize=10)
     ax.set_ylabel(y, fontsize=10)
     # Names of users may hold a "$", which must not start a formula.
@@ -205,29 +216,42 @@ def label_axes(ax: Axes, x: str, y: str, title: str) -> None:
         ax.spines[side].set_visible(False)
 
 
-def draw_legend(ax: Axes, **place: Any) -> None:
-    for text in ax.legend(fontsize=9, framealpha=0.85, handlelength=3.2, **place).get_texts():
+def finish(ax: Axes, x: str, y: str, title: str, **legend: Any) -> None:
+    """Labels both axes, and draws the legend of a panel.
+
+    Args:
+      ax: What is drawn so far.
+      x: Label of the x axis.
+      y: Label of the y axis.
+      title: Title of the panel.
+      **legend: Arguments of `Axes.legend`, such as `loc`.
+    """
+    label_axes(ax, x, y, title)
+    draw_legend(ax, **legend)
+
+
+_LEGEND: dict[str, Any] = dict(fontsize=9, handlelength=3.2)
+
+
+def draw_legend(ax: Axes, **legend: Any) -> None:
+    """Draws a panel's legend; a "$" in it starts no formula."""
+    _without_formulas(ax.legend(framealpha=0.85, **_LEGEND, **legend))
+
+
+def _without_formulas(legend: Legend) -> None:
+    for text in legend.get_texts():
         text.set_parse_math(False)
 
 
 def _legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
     entries: dict[str, Any] = {}
     for ax in axes:
-        lines, words = ax.get_legend_handles_labels()
-        entries = dict(zip(words, lines, strict=True)) | entries
+        lines, names = ax.get_legend_handles_labels()
+        entries = dict(zip(names, lines, strict=True)) | entries
         if (own := ax.get_legend()) is not None:
             own.remove()
-    legend = figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="lower center",
-        ncols=columns,
-        fontsize=9,
-        frameon=False,
-        handlelength=3.2,
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    look: dict[str, Any] = dict(loc="lower center", ncols=columns, frameon=False)
+    _without_formulas(figure.legend(entries.values(), entries.keys(), **_LEGEND, **look))
 
 
 def draw_message(ax: Axes, message: str, title: str) -> None:
@@ -256,7 +280,7 @@ class Panel:
     plot: Callable[..., None]
     """Called with an ax and `title=`."""
     alt: str = ""
-    """What the panel shows, in words with numbers."""
+    """What the panel shows, with its main numbers."""
 
 
 def compose(
@@ -287,8 +311,9 @@ def compose(
         part.plot(ax, title=part.title)
     if legend_below:
         _legend_below(figure, axes, 3 * columns)
-    told = [": ".join(filter(None, (part.title, part.alt))) for part in parts if part.alt]
-    return Drawing(name, title, caption, figure, columns, alt or "; ".join(told), tuple(charts))
+    of_panels = [": ".join(filter(None, (part.title, part.alt))) for part in parts if part.alt]
+    alt = alt or "; ".join(of_panels)
+    return Drawing(name, title, caption, figure, columns, alt, tuple(charts))
 
 
 def panels(
@@ -350,9 +375,9 @@ def _render(figure: Figure, ending: str) -> bytes:
     # Files of the same data must not differ by the day or by Matplotlib's version.
     hidden = {"png": ["Software"], "pdf": ["CreationDate", "Creator", "Producer"]}[ending]
     buffer = io.BytesIO()
-    # All words of a figure pass here: names of classes and of foreign columns among them.
-    for words in figure.findobj(Text):
-        words.set_text(wording.drawable(words.get_text()))
+    # All texts of a figure pass here: names of classes and of foreign columns among them.
+    for text in figure.findobj(Text):
+        text.set_text(wording.drawable(text.get_text()))
     with warnings.catch_warnings():
         # Letters that the font does not have are shown as boxes.
         warnings.filterwarnings("ignore", r"Glyph .* missing from font", UserWarning)

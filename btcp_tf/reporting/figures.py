@@ -11,10 +11,9 @@ import numpy as np
 
 from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
-from btcp_tf.methods.registry import METHODS
 from btcp_tf.metrics import tie_groups
-from btcp_tf.reporting import cells, charts, plots
-from btcp_tf.reporting.cells import Row, distinct_columns
+from btcp_tf.reporting import cells, charts, plots, texts
+from btcp_tf.reporting.cells import Row
 from btcp_tf.reporting.drawing import KNOWN, Drawing, Panel, compose
 from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Threshold
@@ -25,35 +24,12 @@ _MOST_LINES = 5  # Lines of an SVG chart: among more, names at their ends would 
 
 _MOST_IN_LEGEND = 6  # Lines whose legend fits into a panel.
 
-_THRESHOLDING = " Thresholding moves tau, in each epoch, to where BACC is best."
-
-_CURVES: tuple[tuple[str, str, str, Callable[..., None], Callable[..., Chart | None]], ...] = (
-    (
-        "risk_coverage",
-        "Risk and coverage",
-        "Answers are accepted in order of u, the most trusted first; the curve is the error rate "
-        "among those accepted. Lower is better; the gray oracle knows every error.",
-        plots.plot_risk_coverage,
-        charts.risk_chart,
-    ),
-    (
-        "roc",
-        "ROC: finding errors by their uncertainty",
-        "Share of errors rejected against share of correct answers rejected with them, over "
-        "all thresholds. Closer to the upper left corner is better.",
-        plots.plot_roc,
-        charts.roc_chart,
-    ),
-    (
-        "reliability",
-        "Reliability of 1 - u as the probability of being correct",
-        "Share of correct answers in 15 bins of the confidence 1 - u. On the gray line, confidence "
-        "equals accuracy; below it the method is overconfident.",
-        plots.plot_reliability,
-        charts.reliability_chart,
-    ),
-)
-"""Name, title, caption, plot and chart of each curve of a classifier's methods."""
+_CURVES: Mapping[str, tuple[Callable[..., None], Callable[..., Chart | None]]] = {
+    "risk_coverage": (plots.plot_risk_coverage, charts.risk_chart),
+    "roc": (plots.plot_roc, charts.roc_chart),
+    "reliability": (plots.plot_reliability, charts.reliability_chart),
+}
+"""Name, plot and chart of each curve of a classifier's methods."""
 
 
 def draw_run(
@@ -72,10 +48,10 @@ def draw_run(
       tau: Decision threshold to mark in the histograms, or one for each method by name.
     """
     scored = {
-        f"{cells.stage_label(name)} classifier": (p.is_error, distinct_columns(p.uncertainty))
+        f"{cells.stage_label(name)} classifier": (p.is_error, cells.distinct_columns(p.uncertainty))
         for name, p in predictions.items()
     }
-    drawings = [_draw_histograms(scored, tau), *(_draw_curves(scored, *row) for row in _CURVES)]
+    drawings = [_draw_histograms(scored, tau), *(_draw_curves(scored, name) for name in _CURVES)]
     history = list(history)
     if history:
         drawings += [draw_u_per_epoch(history), _draw_stages(history, tau)]
@@ -94,16 +70,11 @@ def _draw_histograms(scored: _Scored, tau: float | Mapping[str, float] | None) -
     ]
     if len(columns) > _MOST_HISTOGRAMS:
         columns = [column for column in columns if column[1] in KNOWN] or columns[:_MOST_HISTOGRAMS]
-    return compose(
-        "uncertainty_histogram",
-        "Uncertainty of correct and wrong answers",
-        "Histogram of u in 50 bins, correct answers filled and wrong ones hatched, counts on "
-        "a logarithmic axis. A useful u puts the wrong answers to the right of tau.",
-        [
-            _histogram(title, is_error, u, tau.get(method) if isinstance(tau, Mapping) else tau)
-            for title, method, is_error, u in columns
-        ],
-    )
+    parts = [
+        _histogram(title, is_error, u, tau.get(method) if isinstance(tau, Mapping) else tau)
+        for title, method, is_error, u in columns
+    ]
+    return compose(*texts.figure("uncertainty_histogram"), parts)
 
 
 def _histogram(title: str, is_error: np.ndarray, u: np.ndarray, tau: float | None) -> Panel:
@@ -116,15 +87,9 @@ def _histogram(title: str, is_error: np.ndarray, u: np.ndarray, tau: float | Non
     return Panel(title, plot, f"median u {medians}")
 
 
-def _draw_curves(
-    scored: _Scored,
-    name: str,
-    title: str,
-    caption: str,
-    plot: Callable[..., None],
-    chart: Callable[..., Chart | None],
-) -> Drawing:
+def _draw_curves(scored: _Scored, name: str) -> Drawing:
     """One of `_CURVES` for each classifier; as SVG too, where all have few lines."""
+    plot, chart = _CURVES[name]
     most = max(len(uncertainty) for _, uncertainty in scored.values())
     parts, made = [], []
     for classifier, (is_error, uncertainty) in scored.items():
@@ -134,9 +99,7 @@ def _draw_curves(
         if content and most <= _MOST_LINES:
             made.append(dataclasses.replace(content, title=classifier))
     return compose(
-        name,
-        title,
-        caption,
+        *texts.figure(name),
         parts,
         legend_below=most > _MOST_IN_LEGEND,
         charts=made if len(made) == len(parts) else (),
@@ -145,17 +108,20 @@ def _draw_curves(
 
 def _draw_stages(history: Sequence[Row], tau: float | Mapping[str, float] | None) -> Drawing:
     stages = cells.by(plots.with_thresholding(history), "stage")
-    at_tau = f", at tau = {tau:g}" if isinstance(tau, float) else ""
-    return compose(
+    about = texts.figure(
         "fpr_fnr_per_epoch",
-        "FPR and FNR per epoch",
-        f"Validation data{at_tau}. FPR: share of errors accepted. FNR: share of correct answers "
-        "rejected." + _THRESHOLDING * ("thresholding" in stages),
-        [
-            Panel(cells.stage_label(stage), partial(plots.plot_fpr_fnr, history=rows), _last(rows))
-            for stage, rows in stages.items()
-        ],
+        at_tau=f", at tau = {tau:g}" if isinstance(tau, float) else "",
+        thresholding=_thresholding() if "thresholding" in stages else "",
     )
+    parts = [
+        Panel(cells.stage_label(stage), partial(plots.plot_fpr_fnr, history=rows), _last(rows))
+        for stage, rows in stages.items()
+    ]
+    return compose(*about, parts)
+
+
+def _thresholding() -> str:
+    return " " + texts.text("fragments.thresholding")
 
 
 def _last(rows: Sequence[Row], columns: Sequence[str] = ("fpr", "fnr")) -> str:
@@ -218,10 +184,7 @@ def draw_thresholds(
         return Panel("", plot)
 
     return compose(
-        "thresholds",
-        f"Coverage and risk against tau: {cells.label(method)}",
-        "From 100 accepted answers on. In the right panel a promise's point stands at the test "
-        "set's rate; whether it is above the promised one by chance, the table of promises says.",
+        *texts.figure("thresholds", method=cells.label(method)),
         [panel(coverage, "coverage: answers accepted"), panel(risk, "risk: errors among them")],
         legend_below=True,
         alt="; ".join(
@@ -230,13 +193,6 @@ def draw_thresholds(
             for name, at in points.items()
         ),
     )
-
-
-def _with_own_ranking(rows: Iterable[Row]) -> list[Row]:
-    """Rows without those of methods that differ from another in tau alone."""
-    return [
-        row for row in rows if row["method"] not in METHODS or not METHODS[row["method"]].column_of
-    ]
 
 
 def draw_u_per_epoch(history: Sequence[Row], about: str = "") -> Drawing:
@@ -251,17 +207,12 @@ def draw_u_per_epoch(history: Sequence[Row], about: str = "") -> Drawing:
         plot = partial(plots.plot_epochs, history=history, column=column, ylabel=ylabel)
         return Panel(title, plot)
 
-    return compose(
-        "_".join(filter(None, ("uncertainty_per_epoch", about))),
-        ": ".join(filter(None, ("Mean and standard deviation of u per epoch", about))),
-        "Validation data. If u stays low and narrow while errors remain, it is imbalanced: this is "
-        "what BTCP is designed to prevent.",
-        [
-            panel("Mean", "u_mean", "mean of u"),
-            panel("Deviation", "u_std", "standard deviation of u"),
-        ],
-        alt=_by_stage(history, ("u_mean", "u_std")),
-    )
+    parts = [
+        panel("Mean", "u_mean", "mean of u"),
+        panel("Deviation", "u_std", "standard deviation of u"),
+    ]
+    alt = _by_stage(history, ("u_mean", "u_std"))
+    return compose(*texts.figure("uncertainty_per_epoch", about), parts, alt=alt)
 
 
 def draw_rates_per_epoch(history: Iterable[Row], about: str, tau: float) -> Drawing | None:
@@ -276,35 +227,21 @@ def draw_rates_per_epoch(history: Iterable[Row], about: str, tau: float) -> Draw
     rows = [row for row in plots.with_thresholding(history) if row["stage"] in stages]
     if not rows:
         return None
-    return compose(
-        f"rates_per_epoch_{about}",
-        f"FPR and FNR per epoch: {about}",
-        f"Validation data, at tau = {tau:g}; mean of the seeds, and their range shaded."
-        + _THRESHOLDING,
-        [
-            Panel(title, partial(plots.plot_rate, history=rows, column=column))
-            for title, column in (
-                ("FPR: errors accepted", "fpr"),
-                ("FNR: correct answers rejected", "fnr"),
-            )
-        ],
-        alt=_by_stage(rows),
-    )
+    titles = {"fpr": "FPR: errors accepted", "fnr": "FNR: correct answers rejected"}
+    parts = [
+        Panel(title, partial(plots.plot_rate, history=rows, column=column))
+        for column, title in titles.items()
+    ]
+    name = texts.figure("rates_per_epoch", about, tau=tau, thresholding=_thresholding())
+    return compose(*name, parts, alt=_by_stage(rows))
 
 
 def draw_risk_coverage(predictions: Predictions, about: str) -> Drawing:
     """Risk and coverage of all methods of a classifier on one axis, with the oracle."""
-    scored = (predictions.is_error, distinct_columns(predictions.uncertainty))
-    plot = partial(plots.plot_risk_coverage, is_error=scored[0], uncertainty=scored[1])
-    return compose(
-        f"risk_coverage_{about}",
-        f"Risk and coverage: {about}",
-        "All methods on the answers of the first seed's frozen classifier. Lower is better; the "
-        "oracle knows every error. Thin and gray: controls, and methods that the paper does not "
-        "have, except residual.",
-        [Panel("", plot, charts.risk_chart(*scored).alt)],
-        legend_below=True,
-    )
+    is_error, columns = predictions.is_error, cells.distinct_columns(predictions.uncertainty)
+    plot = partial(plots.plot_risk_coverage, is_error=is_error, uncertainty=columns)
+    panel = Panel("", plot, charts.risk_chart(is_error, columns).alt)
+    return compose(*texts.figure("risk_coverage__of_a_study", about), [panel], legend_below=True)
 
 
 def draw_histograms(predictions: Predictions, about: str, tau: float) -> Drawing | None:
@@ -316,12 +253,7 @@ def draw_histograms(predictions: Predictions, about: str, tau: float) -> Drawing
     ]
     if not parts:
         return None
-    return compose(
-        f"uncertainty_histogram_{about}",
-        f"Uncertainty of correct and wrong answers: {about}",
-        "First seed, frozen classifier, test images; counts on a logarithmic axis.",
-        parts,
-    )
+    return compose(*texts.figure("uncertainty_histogram__of_a_study", about), parts)
 
 
 def draw_confidence(
@@ -347,39 +279,22 @@ def draw_confidence(
                         f"{1 - np.median(outside):.3g} of OOD images",
                     )
                 )
-    if not parts:
-        return None
-    return compose(
-        f"confidence_{about}",
-        f"Confidence of test and OOD images: {about}",
-        "First seed, frozen classifier; test images are filled, OOD images hatched. The less the "
-        "two overlap, the better u separates OOD images from test images.",
-        parts,
-    )
+    return compose(*texts.figure("confidence", about), parts) if parts else None
 
 
 def draw_shift(rows: Sequence[Row], about: str) -> Drawing | None:
     """AURC under each corruption against its strength; None where there is none."""
-    rows = _with_own_ranking(rows)
+    rows = [row for row in rows if cells.has_own_ranking(row["method"])]
     images = [ImageSet.of_row(row) for row in rows]
     names = dict.fromkeys(one.name for one in images if one.kind == "shift")
     if not names:
         return None
-    return compose(
-        f"shift_{about}",
-        f"Covariate shift: {about}",
-        "AURC of the frozen classifier's test answers, mean over seeds, as the images change more; "
-        "below each strength, the accuracy there. AURC rises with the error rate itself.",
-        [
-            Panel(
-                name, partial(plots.plot_shift, rows=rows, corruption=name), _strongest(rows, name)
-            )
-            for name in names
-        ],
-        legend_below=True,
-        height=3.9,
-        bottom=1.05,
-    )
+    parts = [
+        Panel(name, partial(plots.plot_shift, rows=rows, corruption=name), _strongest(rows, name))
+        for name in names
+    ]
+    name = texts.figure("shift", about)
+    return compose(*name, parts, legend_below=True, height=3.9, bottom=1.05)
 
 
 def _strongest(rows: Sequence[Row], name: str) -> str:
@@ -400,42 +315,28 @@ def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawi
       base: As `plot_ablation`.
       about: Name of the data set.
     """
-    return compose(
-        f"ablation_{about}",
-        f"What the loss does to the threshold and to the ranking: {about}",
-        "Frozen BTCP on one classifier, one setting changed at a time, with 95 % intervals. BACC "
-        "depends on where u lies around tau; AUROC and AURC only on the order of the answers.",
-        [
-            Panel("", partial(plots.plot_ablation, rows=rows, metric=name, base=base))
-            for name in ("bacc", "auroc", "aurc")
-        ],
-        alt="; ".join(
-            f"{row.get('ablation') or cells.label(row['method'])}: AUROC "
-            f"{cells.number(row['auroc']):.2%}"
-            for row in (*base, *rows)
-        ),
-        height=1.3 + 0.26 * (len(rows) + len(base)),
-        left=1.35,
-    )
+    parts = [
+        Panel("", partial(plots.plot_ablation, rows=rows, metric=name, base=base))
+        for name in ("bacc", "auroc", "aurc")
+    ]
+    values = [
+        f"{row.get('ablation') or cells.label(row['method'])}: AUROC "
+        f"{cells.number(row['auroc']):.2%}"
+        for row in (*base, *rows)
+    ]
+    name, height = texts.figure("ablation", about), 1.3 + 0.26 * len(values)
+    return compose(*name, parts, alt="; ".join(values), height=height, left=1.35)
 
 
 def draw_ranks(rows: Sequence[Row]) -> Drawing | None:
     """Mean ranks by AURC over data sets and seeds; None where there are too few methods."""
-    rows = _with_own_ranking(rows)
+    rows = [row for row in rows if cells.has_own_ranking(row["method"])]
     names, ranks = plots.mean_ranks(rows)
     if len(names) < 2:
         return None
     means = [
         f"{cells.label(name)}: {row.mean():.1f}" for name, row in zip(names, ranks, strict=True)
     ]
-    return compose(
-        "mean_ranks",
-        "Mean ranks",
-        f"Rank by AURC among the frozen methods, mean of {ranks.shape[1]} data sets and seeds; the "
-        "gray bar is the range, filled points are the paper's methods. Two methods whose mean "
-        "ranks are closer than the critical difference (Nemenyi, 5 %) are not distinguishable by "
-        "it. Seeds of one data set share their test images, so this is a rough guide.",
-        [Panel("", partial(plots.plot_ranks, rows=rows), "; ".join(means))],
-        height=1.6 + 0.25 * len(names),
-        left=1.8,
-    )
+    panel = Panel("", partial(plots.plot_ranks, rows=rows), "; ".join(means))
+    about, height = texts.figure("mean_ranks", classifiers=ranks.shape[1]), 1.6 + 0.25 * len(names)
+    return compose(*about, [panel], height=height, left=1.8)

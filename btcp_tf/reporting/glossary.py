@@ -9,13 +9,9 @@ from btcp_tf.metrics import METRICS, OOD_METRICS
 from btcp_tf.reporting import cells, tables
 from btcp_tf.reporting.cells import Row
 from btcp_tf.reporting.pages import Block, Definitions, Details
+from btcp_tf.reporting.texts import text
 
-_TRAINED = {
-    "tcp": "Estimator of the true class probability, plain squared error (ConfidNet).",
-    "ohem": "The same estimator, trained on the hardest examples of each batch alone.",
-    "thresholding": "TCP's u; tau is where BACC is best on validation data.",
-    "btcp": "The same estimator, trained with the Distributional Focal Loss.",
-}
+_TRAINED = ("tcp", "ohem", "thresholding", "btcp")
 
 
 def explanations(rows: Sequence[Row]) -> list[tuple[str, list[Block]]]:
@@ -57,7 +53,7 @@ def _metrics(ood: bool) -> Block:
 def _methods(rows: Iterable[Row]) -> list[Block]:
     used = {row["method"] for row in rows}
     meanings = {name: cells.first_paragraph(m.prepare) for name, m in METHODS.items() if m.prepare}
-    meanings |= _TRAINED
+    meanings |= {name: text(f"methods.{name}") for name in _TRAINED}
     entries = [
         (cells.marked(name), name, meanings.get(name, "")) for name in METHODS if name in used
     ]

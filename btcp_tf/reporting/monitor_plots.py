@@ -107,8 +107,7 @@ def plot_class_shares(
     # Room for the legend above the bars.
     ax.set_ylim(len(names) - 0.5, -0.6 - 0.1 * len(names))
     drawing.percent(ax.xaxis, decimals=0)
-    drawing.label_axes(ax, "share of the answers", "", title)
-    drawing.draw_legend(ax, loc="upper right", ncols=2)
+    drawing.finish(ax, "share of the answers", "", title, loc="upper right", ncols=2)
 
 
 def plot_rate_by_block(
@@ -202,8 +201,8 @@ def plot_evidence(
     _mark_break(ax, broken)
     ax.set_yscale("log")
     ax.minorticks_off()
-    drawing.label_axes(ax, "accepted answers with a label", "evidence against the promise", title)
-    drawing.draw_legend(ax, loc="upper left")
+    labels = ("accepted answers with a label", "evidence against the promise")
+    drawing.finish(ax, *labels, title, loc="upper left")
 
 
 def _samples(
@@ -219,8 +218,7 @@ def _samples(
 def _finish(ax: Axes, x: str, y: str, title: str, **legend: Any) -> None:
     """Labels and legend of a panel whose y axis is a share."""
     drawing.percent(ax.yaxis)
-    drawing.label_axes(ax, x, y, title)
-    drawing.draw_legend(ax, **legend)
+    drawing.finish(ax, x, y, title, **legend)
 
 
 def _mark_break(ax: Axes, broken: int | None) -> None:

@@ -9,27 +9,14 @@ from btcp_tf.metrics import METRICS
 from btcp_tf.reporting import cells, pages, tables
 from btcp_tf.reporting.cells import MIN_ERRORS_TO_COMPARE, Row
 from btcp_tf.reporting.pages import Block
-
-PAPER_NOTE = (
-    "Beside the paper's table, in percent; the paper's BTCP is the fine-tuned one. Its FPR column "
-    "cannot be matched. By the paper's formula (FPR: accepted errors ÷ errors), MCP on "
-    "Fashion-MNIST would have to reject most correct answers; as the authors' prototype computes "
-    "it (FP / n: accepted errors ÷ all answers), the MNIST classifier would have to be wrong on "
-    "more than 13 %. Both are shown, and no match is claimed. Our AUROC is the paper's AUC; "
-    "several cells of it equal those of an earlier publication."
-)
-
-PART_NOTE = (
-    "The paper's cells are left out: this is a part of the data (max_train_images, "
-    "max_test_images), which cannot be compared with them."
-)
+from btcp_tf.reporting.texts import text
 
 
 def paper_blocks(rows: Sequence[Row], whole: bool) -> list[Block]:
     """The paper's cells beside a run's, or why there are none."""
     if not whole:
-        return [pages.text(PART_NOTE)]
-    return [pages.text(PAPER_NOTE), *tables.paper_tables(rows)]
+        return [pages.text(text("notes.part"))]
+    return [pages.text(text("notes.paper")), *tables.paper_tables(rows)]
 
 
 def merge_notes(notes: Iterable[str]) -> list[str]:

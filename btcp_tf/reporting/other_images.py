@@ -1,4 +1,4 @@
-"""OOD sets, the joint task and shifted images: their"""
+"""OOD sets, the joint task and shifted images: their tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,21 +7,7 @@ from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.reporting import cells, pages
-from btcp_tf.reporting.cells import (
-    Cell,
-    Row,
-    Table,
-    Words,
-    about_row,
-    by,
-    file_name,
-    label,
-    number,
-    ordered,
-    paper_cell,
-    sort_key,
-    value_cell,
-)
+from btcp_tf.reporting.cells import Cell, Row, Table, Words, label, number
 from btcp_tf.reporting.pages import Block
 from btcp_tf.reporting.paper import PAPER_OOD
 from btcp_tf.reporting.tables import method_table
@@ -33,22 +19,22 @@ _PAPER_AFTER = {"ood_acc": "paper_acc", "ood_au": "paper_au"}
 """Metric -> the paper's column beside it."""
 
 
-def other_images(seen: Sequence[Row], raw: Sequence[Row], whole: bool) -> list[Block]:
+def other_images(all_rows: Sequence[Row], single_runs: Sequence[Row], whole: bool) -> list[Block]:
     """Tables of OOD sets, the joint task and shifted images; without such rows nothing.
 
     Args:
-      seen: Rows with `answers`, of one run or over seeds.
-      raw: Rows of single runs, for the number of OOD images.
+      all_rows: Rows with `answers`, of one run or over seeds.
+      single_runs: Rows of single runs, for the number of OOD images.
       whole: Whether the paper's cells may be shown.
     """
     blocks: list[Block] = []
-    for rows in cells.by(seen, "dataset").values():
+    for rows in cells.by(all_rows, "dataset").values():
         sets = [ood for ood in cells.by(rows, "ood") if ood]
         for ood in sets:
-            n_ood = next(int(row["n_ood"]) for row in raw if row.get("ood") == ood)
+            n_ood = next(int(row["n_ood"]) for row in single_runs if row.get("ood") == ood)
             blocks.append(ood_table(cells.only(rows, "ood", ood), n_ood=n_ood, paper=whole))
         if len(sets) > 1:
-            blocks.append(near_far_table([r for r in rows if r.get("task") == "ood"]))
+            blocks.append(near_far_table([row for row in rows if row.get("task") == "ood"]))
         blocks += [joint_table(cells.only(rows, "joint", ood)) for ood in sets]
         failure = [row for row in rows if row.get("task", "failure") == "failure"]
         if any(":" in row["split"] for row in failure):
@@ -78,14 +64,14 @@ def ood_table(rows: Sequence[Row], *, n_ood: int, paper: bool = True) -> Table:
     def cell(row: Row, name: str) -> Cell:
         acc, au = published.get(row["method"], (None, None))
         if name == "paper_acc":
-            return paper_cell(acc)
-        return paper_cell(au, 4) if name == "paper_au" else cells.cell(row, name)
+            return cells.paper_cell(acc)
+        return cells.paper_cell(au, 4) if name == "paper_au" else cells.cell(row, name)
 
     return method_table(
-        file_name("ood", first["dataset"], first["ood"]),
-        f"OOD detection: {first['ood']} ({n_ood:,} images) against {about_row(first)} "
+        cells.file_name("ood", first["dataset"], first["ood"]),
+        f"OOD detection: {first['ood']} ({n_ood:,} images) against {cells.about_row(first)} "
         f"({int(first['n']):,} test images)",
-        ordered(rows),
+        cells.ordered(rows),
         columns,
         cell=cell,
     )
@@ -103,9 +89,9 @@ def joint_table(rows: Sequence[Row]) -> Table:
     """Failure prediction where an OOD image counts as an error, as `ood_table`."""
     first = rows[0]
     return method_table(
-        file_name("joint", first["dataset"], first["ood"]),
-        f"Joint task: find errors and images of {first['ood']}; {about_row(first)}",
-        ordered(rows),
+        cells.file_name("joint", first["dataset"], first["ood"]),
+        f"Joint task: find errors and images of {first['ood']}; {cells.about_row(first)}",
+        cells.ordered(rows),
         _minus_reference("auroc", "aurc") | {name: cells.heading(name) for name in JOINT},
     )
 
@@ -121,14 +107,14 @@ def near_far_table(rows: Sequence[Row]) -> Table:
         for row in rows
         if row["method"] == REFERENCE and not row["answers"]
     }
-    sets = sorted(by(rows, "ood"), key=lambda name: hardness.get(name, math.inf))
+    sets = sorted(cells.by(rows, "ood"), key=lambda name: hardness.get(name, math.inf))
     lines = [
         _across(values, sets, who) for who, values in _side_by_side(rows, "ood", "auroc").values()
     ]
     return Table(
-        file_name("near_far", rows[0]["dataset"]),
+        cells.file_name("near_far", rows[0]["dataset"]),
         f"Near and far: AUROC in %, the set that is hardest for {label(REFERENCE)} first; "
-        f"{about_row(rows[0])}",
+        f"{cells.about_row(rows[0])}",
         {"method": "method", **{name: name for name in sets}},
         lines,
     )
@@ -141,15 +127,18 @@ def shift_table(rows: Sequence[Row], name: str) -> Table:
       rows: Rows of task "failure" with `answers`, of one data set and every split.
       name: Name of the metric.
     """
-    splits = sorted(by(rows, "split"))  # "test" before "test:…", strengths in order.
-    accuracy = {row["split"]: value_cell(row, "accuracy") for row in rows if not row["answers"]}
+    splits = sorted(cells.by(rows, "split"))  # "test" before "test:…", strengths in order.
+    accuracy = {
+        row["split"]: cells.value_cell(row, "accuracy") for row in rows if not row["answers"]
+    }
     lines = [_across(accuracy, splits, "accuracy % of the frozen classifier")]
     for who, values in _side_by_side(rows, "split", name).values():
         if values.keys() != {"test"}:
             lines.append(_across(values, splits, f"{who}: {cells.title_with_unit(name)}"))
     return Table(
-        file_name("shift", name, rows[0]["dataset"]),
-        f"Covariate shift: {cells.title_of(name)} as the test images change; {about_row(rows[0])}",
+        cells.file_name("shift", name, rows[0]["dataset"]),
+        f"Covariate shift: {cells.title_of(name)} as the test images change; "
+        f"{cells.about_row(rows[0])}",
         {"method": "method", **{split: _corruption(split) for split in splits}},
         lines,
     )
@@ -165,9 +154,9 @@ def _side_by_side(
 ) -> dict[str, tuple[str, dict[str, Cell]]]:
     """For each method its heading, and value of a column -> the metric."""
     lines: dict[str, tuple[str, dict[str, Cell]]] = {}
-    for row in ordered(rows):
-        _, values = lines.setdefault(sort_key(row), (cells.who(row), {}))
-        values[row[column]] = value_cell(row, metric)
+    for row in cells.ordered(rows):
+        _, values = lines.setdefault(cells.sort_key(row), (cells.who(row), {}))
+        values[row[column]] = cells.value_cell(row, metric)
     return lines
 
 

@@ -61,8 +61,7 @@ def plot_uncertainty_histogram(
     ax.set_yscale("log")
     ax.set_ylim(bottom=0.5)
     ax.minorticks_off()
-    drawing.label_axes(ax, "uncertainty u", "answers", title)
-    drawing.draw_legend(ax, loc="upper right")
+    drawing.finish(ax, "uncertainty u", "answers", title, loc="upper right")
 
 
 def plot_risk_coverage(
@@ -184,8 +183,7 @@ def plot_confidence(
     samples = ("test", test, FILLED), ("OOD", ood, HATCHED)
     drawing.draw_histograms(ax, samples, bins=bins, span=(0, 1), shares=True)
     drawing.percent(ax.yaxis, decimals=0)
-    drawing.label_axes(ax, "confidence 1 - u", "share of the images", title)
-    drawing.draw_legend(ax)
+    drawing.finish(ax, "confidence 1 - u", "share of the images", title)
 
 
 def with_thresholding(history: Iterable[Row]) -> list[Row]:
@@ -242,8 +240,7 @@ def plot_epochs(
     styles = drawing.styles(stages)
     _plot_over_epochs(ax, ((name, stages[name], column, styles[name]) for name in stages))
     ax.set_ylim(bottom=0)
-    drawing.label_axes(ax, "epoch of the phase", ylabel, title)
-    drawing.draw_legend(ax)
+    drawing.finish(ax, "epoch of the phase", ylabel, title)
 
 
 def plot_rate(ax: Axes, history: Iterable[Row], column: str, *, title: str = "") -> None:
@@ -310,8 +307,7 @@ def plot_shift(
     accuracy = {strengths[row["split"]]: cells.number(row["accuracy"]) for row in rows}
     ax.set_xticks(list(accuracy), [f"{tick}\n{share:.0%}" for tick, share in accuracy.items()])
     ax.set_ylim(bottom=0)
-    drawing.label_axes(ax, "strength, accuracy", cells.title_with_unit(metric), title)
-    drawing.draw_legend(ax)
+    drawing.finish(ax, "strength, accuracy", cells.title_with_unit(metric), title)
 
 
 def mean_ranks(rows: Iterable[Row], metric: str = "aurc") -> tuple[list[str], np.ndarray]:
@@ -325,6 +321,8 @@ def mean_ranks(rows: Iterable[Row], metric: str = "aurc") -> tuple[list[str], np
     Returns:
       Methods and their ranks `[methods, classifiers]`, best mean rank first.
     """
+    from scipy import stats
+
     blocks = [
         {row["method"]: cells.number(row[metric]) for row in group}
         for group in cells.by(rows, "dataset", "seed").values()
@@ -337,10 +335,7 @@ def mean_ranks(rows: Iterable[Row], metric: str = "aurc") -> tuple[list[str], np
     values = np.array([[block[name] for block in blocks] for name in names]).reshape(
         len(names), len(blocks)
     )
-    values = -values if METRICS[metric].higher_is_better else values
-    below = (values[:, None] > values[None]).sum(axis=1)
-    equal = (values[:, None] == values[None]).sum(axis=1)
-    ranks = below + (equal + 1) / 2
+    ranks = stats.rankdata(-values if METRICS[metric].higher_is_better else values, axis=0)
     order = np.argsort(ranks.mean(axis=1), kind="stable")
     return [names[place] for place in order], ranks[order]
 
@@ -352,9 +347,9 @@ def critical_difference(methods: int, blocks: int) -> float:
       methods: Number of methods compared, at least 2.
       blocks: Number of data sets and seeds.
     """
-    from scipy.stats import studentized_range
+    from scipy import stats
 
-    q = float(studentized_range.ppf(0.95, methods, np.inf)) / math.sqrt(2)
+    q = float(stats.studentized_range.ppf(0.95, methods, np.inf)) / math.sqrt(2)
     return q * math.sqrt(methods * (methods + 1) / (6 * blocks))
 
 

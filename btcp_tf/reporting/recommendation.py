@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from btcp_tf.evaluation.keys import FINETUNED
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.methods.registry import METHODS
-from btcp_tf.reporting import cells, pages, tables
+from btcp_tf.reporting import cells, tables
 from btcp_tf.reporting.cells import Cell, Row, Words, count_of, difference_cell, label, number
 from btcp_tf.reporting.glance import Figure, Glance, State, Step
 from btcp_tf.reporting.headline import metric_in_percent, risk_chart
 from btcp_tf.reporting.pages import Block, Heading, Text
 from btcp_tf.reporting.study_data import StudyDataset, best_of, candidates
+from btcp_tf.reporting.texts import pieces, text
 
 MCP = label(REFERENCE)
 
@@ -23,18 +24,19 @@ def study_glance(datasets: Sequence[StudyDataset]) -> Glance:
     if len(datasets) == 1:
         state, sentence, figures = _state(first), _sentence(first), _key_figures(first)
     else:
-        better = sum(d.best is not None and not d.too_few_errors for d in datasets)
+        better = sum(dataset.is_better for dataset in datasets)
         state = State(
             "holds" if better == len(datasets) else "open" if better else "none",
             f"better than {MCP} on {better} of {len(datasets)} data sets",
         )
-        sentence = [f"Use {', '.join(f'{label(d.method)} on {d.name}' for d in datasets)}."]
+        each = [f"{label(dataset.method)} on {dataset.name}" for dataset in datasets]
+        sentence = [f"Use {', '.join(each)}."]
         figures = [_key_figures(dataset)[0] for dataset in datasets]
     answers = first.cells[0].frozen
     drawn = answers is not None and first.method in answers.uncertainty
     return Glance(
         state,
-        f"{', '.join(d.name for d in datasets)} · {count_of(seeds, 'seed')} · "
+        f"{', '.join(dataset.name for dataset in datasets)} · {count_of(seeds, 'seed')} · "
         f"{len(methods)} methods on the same classifiers",
         sentence,
         figures,
@@ -54,17 +56,16 @@ def _state(dataset: StudyDataset) -> State:
 
 def _sentence(dataset: StudyDataset) -> list[Words]:
     if dataset.reference is None:
-        return [f"Nothing is compared: there is no {MCP} among the methods."]
+        return pieces("study.not_compared", mcp=MCP)
     if dataset.too_few_errors:
-        advice = f" to choose a method: take {MCP}, which costs nothing."
-        return [Cell("Too few errors"), advice]
+        return pieces("study.too_few", too_few=Cell("Too few errors"), mcp=MCP)
+    method = Cell(label(dataset.method))
     pairs = f"{100 * number(dataset.reference['auroc']):.1f}"
-    start = "it trusts the wrong one less in "
-    end: list[Words] = [f"{start}{pairs} of 100 pairs."]
-    if dataset.best is not None:
-        auroc = dataset.best["auroc"]
-        end = [start, Cell(f"{100 * auroc:.1f}", auroc), f" of 100 pairs, {MCP} in {pairs}."]
-    return ["Use ", Cell(label(dataset.method)), ": of a right and a wrong answer ", *end]
+    if dataset.best is None:
+        return pieces("study.use_reference", method=method, pairs=pairs)
+    auroc = dataset.best["auroc"]
+    best = Cell(f"{100 * auroc:.1f}", auroc)
+    return pieces("study.use_best", method=method, best=best, mcp=MCP, pairs=pairs)
 
 
 def _key_figures(dataset: StudyDataset) -> list[Figure]:
@@ -72,25 +73,20 @@ def _key_figures(dataset: StudyDataset) -> list[Figure]:
     best, reference, name = dataset.best, dataset.reference, dataset.name
     if reference is None:
         return [Figure("n/a", f"{name}: nothing is compared")]
-    gain = Figure("none", f"{name}: no method is shown to rank the errors better than MCP")
+    gain = Figure("none", text("study.no_gain", dataset=name, mcp=MCP))
     if best is not None:
-        cell = difference_cell(best, "auroc")
-        gain = Figure(
-            cell.text,
-            f"points of AUROC, {label(best['method'])} against {MCP} on {name}, {cell.spread} with "
-            "95 % certainty",
-        )
-    beside = "" if dataset.method == REFERENCE else f"; {MCP}: {_risk_at_90(reference)}"
+        cell, method = difference_cell(best, "auroc"), label(best["method"])
+        about = dict(method=method, mcp=MCP, dataset=name, interval=cell.spread)
+        gain = Figure(cell.text, text("study.gain", **about))
+    chosen, beside = reference, ""
+    if best is not None and dataset.is_better:
+        chosen, beside = best, f"; {MCP}: {_risk_at_90(reference)}"
+    wrong = text("study.risk_at_90", method=label(dataset.method), beside=beside)
+    errors = text("study.errors", n=int(reference["n"]))
     return [
         gain,
-        Figure(
-            _risk_at_90(reference if best is None or not beside else best),
-            f"wrong among the 90 % that {label(dataset.method)} trusts most{beside}",
-        ),
-        Figure(
-            f"{reference['errors']:,.0f}",
-            f"errors of {int(reference['n']):,} test answers for the methods to find",
-        ),
+        Figure(_risk_at_90(chosen), wrong),
+        Figure(f"{reference['errors']:,.0f}", errors),
     ]
 
 
@@ -102,11 +98,8 @@ def _risk_at_90(row: Row) -> str:
 def _steps(first: StudyDataset, seeds: int) -> list[Step]:
     steps = [Step("Look at the errors that are trusted most.", link="#check-these-first")]
     if seeds < 5:
-        sentence = (
-            f"{count_of(seeds, 'seed')} say little about how much another training would change; "
-            "the same command adds more:"
-        )
-        steps.append(Step(sentence, "--seeds=5"))
+        more = text("study.more_seeds", seeds=count_of(seeds, "seed"))
+        steps.append(Step(more, "--seeds=5"))
     if first.best is not None:
         methods = ",".join(dict.fromkeys((REFERENCE, first.best["method"])))
         command = f"python -m btcp_tf.main --dataset={first.name} --method={methods}"
@@ -121,52 +114,38 @@ def recommend(dataset: StudyDataset) -> list[Block]:
     if reference is None:
         return [difference]
     fewest, most = min(errors), max(errors)
-    counts = f"{fewest:,}" + (f" to {most:,}" if most > fewest else "")
-    return [
-        Heading(dataset.name),
-        pages.text(
-            f"{count_of(len(errors), 'seed')}, {int(reference['n']):,} test images, of which the "
-            "classifiers get ",
-            metric_in_percent(reference, "accuracy"),
-            " right: ",
-            Cell(counts),
-            f" errors{' each' * (len(errors) > 1)} for the methods to find. {MCP}, which costs "
-            "nothing, trusts an error less than a correct answer with probability ",
-            metric_in_percent(reference, "auroc"),
-            " (AUROC).",
-        ),
-        _choice(dataset),
-        *_btcp(dataset.test),
-        *_ood(dataset),
-        difference,
-    ]
-
-
-def _choice(dataset: StudyDataset) -> Text:
-    rows, best = candidates(dataset.test), dataset.best
-    counts = ", ".join(
-        f"{sum(row['verdict'] == verdict for row in rows)} {verdict}"
-        for verdict in ("better", "not distinguishable", "worse")
+    task = pieces(
+        "study.task",
+        seeds=count_of(len(errors), "seed"),
+        n=int(reference["n"]),
+        accuracy=metric_in_percent(reference, "accuracy"),
+        errors=Cell(f"{fewest:,}" + (f" to {most:,}" if most > fewest else "")),
+        each=" each" if len(errors) > 1 else "",
+        mcp=MCP,
+        auroc=metric_in_percent(reference, "auroc"),
     )
-    tally = f"Methods against {MCP}, by AUROC with paired 95 % intervals: {counts}."
+    sections = [task, _choice(dataset), *_btcp(dataset.test), *_ood(dataset)]
+    return [Heading(dataset.name), *map(Text, sections), difference]
+
+
+def _choice(dataset: StudyDataset) -> list[Words]:
+    """Which method to use, and how many were compared with MCP."""
+    rows, best = candidates(dataset.test), dataset.best
     if not rows:
-        return pages.text("No other method was compared.")
+        return ["No other method was compared."]
+    verdicts = [row["verdict"] for row in rows]
+    names = ("better", "not distinguishable", "worse")
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in names]
+    tally = text("study.tally", mcp=MCP, counts=", ".join(counts))
     if dataset.too_few_errors:
-        return pages.text(
-            Cell(f"Fewer than {cells.MIN_ERRORS_TO_COMPARE} errors cannot choose a method."),
-            f" Without more data take {MCP}, which costs nothing. {tally} With so few errors these "
-            "intervals are uncertain themselves.",
-        )
+        few = Cell(f"Fewer than {cells.MIN_ERRORS_TO_COMPARE} errors cannot choose a method.")
+        return pieces("study.choose_none", too_few=few, mcp=MCP, tally=tally)
+    use = Cell(f"Use {label(dataset.method)}.")
     if best is None:
-        nothing = " No other method is shown to rank the errors better. "
-        return pages.text(Cell(f"Use {MCP}."), nothing + tally)
-    return pages.text(
-        Cell(f"Use {label(best['method'])}."),
-        f" It ranks the errors better than {MCP}: ",
-        *_gain(best),
-        ". ",
-        *(_cheaper(rows) if _needs_more(best) else ()),
-        tally,
+        return pieces("study.choose_reference", use=use, tally=tally)
+    cheaper = [*_cheaper(rows), " "] if _needs_more(best) else []
+    return pieces(
+        "study.choose_best", use=use, mcp=MCP, gain=_gain(best), cheaper=cheaper, tally=tally
     )
 
 
@@ -182,21 +161,19 @@ def _needs_more(row: Row) -> bool:
 
 def _cheaper(rows: Iterable[Row]) -> list[Words]:
     """The best method that needs one pass."""
-    start = "It takes many passes or classifiers for each answer; "
     cheap = best_of(row for row in rows if not _needs_more(row))
     if cheap is None:
-        return [f"{start}of those that take one, none is better than {MCP}. "]
-    name = label(cheap["method"])
+        return pieces("study.none_cheaper", mcp=MCP)
     gain = difference_cell(cheap, "auroc")
-    return [f"{start}the best that takes one is {name}, AUROC ", gain, ". "]
+    return pieces("study.cheaper", method=label(cheap["method"]), gain=gain)
 
 
-def _btcp(test: Sequence[Row]) -> list[Block]:
+def _btcp(test: Sequence[Row]) -> list[list[Words]]:
     """Whether BTCP beats the MCP of its classifier, in ranking and at the threshold."""
     bases = {(row["stage"], row["answers"]): row for row in test if row["method"] == REFERENCE}
     cubed = next((row for row in test if row["method"] == "mcp_cubed"), None)
     return [
-        _btcp_text(
+        _beside_base(
             row, bases[row["stage"], row["answers"]], None if row["stage"] == FINETUNED else cubed
         )
         for row in cells.ordered(test)
@@ -204,7 +181,7 @@ def _btcp(test: Sequence[Row]) -> list[Block]:
     ]
 
 
-def _btcp_text(row: Row, base: Row, cubed: Row | None) -> Text:
+def _beside_base(row: Row, base: Row, cubed: Row | None) -> list[Words]:
     """BTCP beside the MCP of its classifier, and the cube of MCP, which moves tau alone."""
     name, reference = cells.who(row), cells.who(base)
     verdict = {
@@ -213,46 +190,40 @@ def _btcp_text(row: Row, base: Row, cubed: Row | None) -> Text:
     }.get(row["verdict"], f"{name} and {reference} are not distinguishable in ranking errors")
     control: list[Words] = []
     if cubed is not None:
-        control = [
-            f"; {label('mcp_cubed')}, which ranks exactly as {MCP} and knows nothing more, has ",
-            metric_in_percent(cubed, "bacc"),
-        ]
-    return pages.text(
-        Cell(verdict),
-        " (",
-        *_gain(row),
-        f"). At tau = {row['tau']:g} its BACC is ",
-        metric_in_percent(row, "bacc"),
-        " against ",
-        metric_in_percent(base, "bacc"),
-        *control,
-        ".",
+        bacc = metric_in_percent(cubed, "bacc")
+        control = pieces("study.cubed", method=label("mcp_cubed"), mcp=MCP, bacc=bacc)
+    return pieces(
+        "study.btcp",
+        verdict=Cell(verdict),
+        gain=_gain(row),
+        tau=row["tau"],
+        bacc=metric_in_percent(row, "bacc"),
+        reference=metric_in_percent(base, "bacc"),
+        control=control,
     )
 
 
-def _ood(dataset: StudyDataset) -> list[Block]:
+def _ood(dataset: StudyDataset) -> list[list[Words]]:
     """Which method separates the images of each OOD set best."""
     names = filter(None, cells.by(dataset.over_seeds, "ood"))
     compared = {name: candidates(cells.only(dataset.over_seeds, "ood", name)) for name in names}
-    return [_ood_text(name, rows) for name, rows in compared.items() if rows]
+    return [_separation(name, rows) for name, rows in compared.items() if rows]
 
 
-def _ood_text(name: str, rows: Sequence[Row]) -> Text:
+def _separation(ood: str, rows: Sequence[Row]) -> list[Words]:
     best = best_of(rows)
-    start: list[Words] = [
-        f"No method is shown to separate images of {name} from test images better than {MCP} "
-        "(AUROC)"
-    ]
-    if best is not None:
-        start = [
-            f"Images of {name} are separated from test images best by ",
-            Cell(label(best["method"])),
-            ": AUROC ",
-            metric_in_percent(best, "auroc"),
-            f", difference to {MCP} ",
-            difference_cell(best, "auroc"),
-        ]
+    btcp: list[Words] = []
     for row in rows:
         if row["method"] == "btcp" and row is not best:
-            start += [f"; {label('btcp')} ", difference_cell(row, "auroc")]
-    return pages.text(*start, ".")
+            btcp = [f"; {label('btcp')} ", difference_cell(row, "auroc")]
+    if best is None:
+        return pieces("study.ood_none", ood=ood, mcp=MCP, btcp=btcp)
+    return pieces(
+        "study.ood_best",
+        ood=ood,
+        method=Cell(label(best["method"])),
+        auroc=metric_in_percent(best, "auroc"),
+        mcp=MCP,
+        gain=difference_cell(best, "auroc"),
+        btcp=btcp,
+    )

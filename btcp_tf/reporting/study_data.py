@@ -9,7 +9,6 @@ from typing import Any
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.seeds import across_seeds
-from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import cells
 from btcp_tf.reporting.cells import Row
 from btcp_tf.reporting.notes import uses_all_data
@@ -106,9 +105,14 @@ class StudyDataset:
         return best_of(candidates(self.test))
 
     @property
+    def is_better(self) -> bool:
+        """Whether a method is shown to rank the errors better than MCP, by enough errors."""
+        return self.best is not None and not self.too_few_errors
+
+    @property
     def method(self) -> str:
         """The method to use."""
-        return REFERENCE if self.best is None or self.too_few_errors else self.best["method"]
+        return self.best["method"] if self.best is not None and self.is_better else REFERENCE
 
     def history(self) -> list[dict[str, Any]]:
         """Rows per epoch of all runs' estimators, without fine-tuning."""
@@ -133,8 +137,7 @@ def candidates(rows: Iterable[Row]) -> list[Row]:
         and row["method"] != REFERENCE
         and row.get("verdict")
         and cells.is_candidate(row["method"])
-        # A method that moves tau alone ranks as its base.
-        and not (row["method"] in METHODS and METHODS[row["method"]].column_of)
+        and cells.has_own_ranking(row["method"])
     ]
 
 

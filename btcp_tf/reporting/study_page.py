@@ -23,6 +23,7 @@ from btcp_tf.reporting.paper import PAPER
 from btcp_tf.reporting.pictures import Pictures
 from btcp_tf.reporting.recommendation import recommend, study_glance
 from btcp_tf.reporting.study_data import SavedStudy, StudyDataset, shared
+from btcp_tf.reporting.texts import text
 
 
 def write_study_report(
@@ -108,17 +109,14 @@ def _errors_to_check(dataset: StudyDataset) -> list[Block]:
         remarks=remarks,
         name=dataset.name,
     )
-    about = pages.text(
-        f"{dataset.name}, first seed, frozen classifier: wrong on {len(errors):,} of "
-        f"{len(first.is_error):,} test images, here by u of {cells.label(method)}."
-    )
-    return [about, shown]
+    about = dict(dataset=dataset.name, n=len(first.is_error), method=cells.label(method))
+    return [pages.text(text("study.first_seed", errors=len(errors), **about)), shown]
 
 
 def _failure_prediction(study: SavedStudy) -> list[Block]:
     blocks: list[Block] = []
     if any(dataset.name in PAPER for dataset in study.datasets):
-        blocks.append(pages.text(notes.PAPER_NOTE if study.whole else notes.PART_NOTE))
+        blocks.append(pages.text(text("notes.paper" if study.whole else "notes.part")))
     for dataset in study.datasets:
         blocks.append(tables.failure_table(dataset.test, paper=study.whole))
         blocks.append(tables.ranking_table(dataset.test))
@@ -172,20 +170,13 @@ def _failures_per_class(dataset: StudyDataset) -> list[Block]:
 def _notes(study: SavedStudy) -> list[str]:
     runs = set(cells.by(study.plain, "cell"))
     seeds = max(len(cells.by(dataset.plain, "seed")) for dataset in study.datasets)
-    few = {
-        1: "One seed: nothing here says how much another training would change.",
-        2: "2 seeds: one difference is all that is known of the spread, and the intervals are so "
-        "wide that hardly any two methods can be distinguished; take 3 or more.",
-        **{n: f"{n} seeds: the spread over seeds is only roughly known." for n in (3, 4)},
-    }
+    few = {1: "notes.one_seed", 2: "notes.two_seeds", 3: "notes.few_seeds", 4: "notes.few_seeds"}
     return notes.merge_notes(
         [
             *(f"{cell} failed: {why}" for cell, why in study.failed.items()),
             *notes.of_runs(runs, study.notes),
-            *([few[seeds]] if seeds in few else []),
-            "A verdict is about one comparison; among twenty methods that do not differ, one is "
-            "expected to be called better or worse. The best of many looks better on these test "
-            "images than it will on others.",
+            *([text(few[seeds], seeds=seeds)] if seeds in few else []),
+            text("notes.many_comparisons"),
         ]
     )
 

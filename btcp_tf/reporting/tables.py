@@ -13,28 +13,8 @@ from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.evaluation.results import DIFFERENCES
 from btcp_tf.metrics import METRICS
-from btcp_tf.reporting import cells
-from btcp_tf.reporting.cells import (
-    HEADLINE,
-    RANKING,
-    Cell,
-    Row,
-    Table,
-    Words,
-    about_row,
-    classifiers,
-    count_cell,
-    file_name,
-    group_title,
-    label,
-    marked,
-    number,
-    ordered,
-    paper_cell,
-    printed_u,
-    sort_key,
-    value_cell,
-)
+from btcp_tf.reporting import cells, texts
+from btcp_tf.reporting.cells import Cell, Row, Table, Words, label, number
 from btcp_tf.reporting.paper import PAPER
 from btcp_tf.thresholds import Outcome
 
@@ -74,9 +54,10 @@ def method_table(
 
 def headline_tables(group: Sequence[Row]) -> list[Table]:
     """The first metrics of a classifier's methods, and their differences to its MCP."""
-    title, stem = group_title(group[0]), file_name(group[0]["stage"], group[0]["classifier_id"])
+    title = cells.group_title(group[0])
+    stem = cells.file_name(group[0]["stage"], group[0]["classifier_id"])
     caption = f"{title}, 95 % intervals in brackets"
-    tables = [method_table(f"headline_{stem}", caption, group, HEADLINE, who=_marked)]
+    tables = [method_table(f"headline_{stem}", caption, group, cells.HEADLINE, who=_marked)]
     if compared := [row for row in group if DIFFERENCE_COLUMNS[0] in row]:
         name = f"difference_{stem}"
         caption = f"{title}: difference to {label(REFERENCE)}, paired 95 % intervals"
@@ -85,7 +66,7 @@ def headline_tables(group: Sequence[Row]) -> list[Table]:
 
 
 def _marked(row: Row) -> str:
-    return marked(row["method"])
+    return cells.marked(row["method"])
 
 
 def metric_table(group: Sequence[Row]) -> Table:
@@ -94,27 +75,17 @@ def metric_table(group: Sequence[Row]) -> Table:
     taus = {row["method"]: row["tau"] for row in group if row["tau"] != first["tau"]}
     own = "".join(f", {label(name)} {tau:.3g}" for name, tau in taus.items())
     return Table(
-        file_name("metrics", first["stage"], first["classifier_id"]),
-        f"{group_title(first)}: {first['errors']:,} errors of {first['n']:,}, "
+        cells.file_name("metrics", first["stage"], first["classifier_id"]),
+        f"{cells.group_title(first)}: {first['errors']:,} errors of {first['n']:,}, "
         f"tau = {first['tau']:g}{own}",
-        {"metric": "metric", **{row["method"]: marked(row["method"]) for row in group}},
+        {"metric": "metric", **{row["method"]: cells.marked(row["method"]) for row in group}},
         [
-            [cells.heading(name), *(value_cell(row, name) for row in group)]
+            [cells.heading(name), *(cells.value_cell(row, name) for row in group)]
             for name in METRICS
             if name in first
         ],
     )
 
-
-_PAPER_COLUMNS = {
-    "bacc": "BACC % ↑",
-    "paper_bacc": "paper's",
-    "auroc": "AUROC % ↑",
-    "paper_auc": "paper's",
-    "fpr": "FPR % ↓",
-    "fp_share": "FP / n % ↓",
-    "paper_fpr": "paper's FPR",
-}
 
 _PAPER_ORDER = ("paper_bacc", "paper_auc", "paper_fpr")
 
@@ -123,15 +94,14 @@ def paper_tables(rows: Iterable[Row]) -> list[Table]:
     """The columns of the paper beside its cells, for the data sets that it has."""
     return [
         method_table(
-            file_name("paper", group[0]["stage"], group[0]["classifier_id"]),
-            f"Beside the paper: {group_title(group[0])}, {group[0]['errors']:,} errors of "
-            f"{group[0]['n']:,}, tau = {group[0]['tau']:g}",
+            cells.file_name("paper", group[0]["stage"], group[0]["classifier_id"]),
+            texts.caption("paper", classifier=cells.group_title(group[0]), **group[0]),
             group,
-            _PAPER_COLUMNS,
+            texts.columns("paper"),
             who=_marked,
             cell=lambda row, name: _beside_paper(row, name, spread=False),
         )
-        for group in classifiers(row for row in rows if row["dataset"] in PAPER)
+        for group in cells.classifiers(row for row in rows if row["dataset"] in PAPER)
     ]
 
 
@@ -139,10 +109,10 @@ def _beside_paper(row: Row, name: str, *, spread: bool = True) -> Cell:
     """A metric of a row, or the paper's cell."""
     if name in _PAPER_ORDER:
         published = PAPER.get(row["dataset"], {}).get(row["method"])
-        return paper_cell(published and published[_PAPER_ORDER.index(name)])
+        return cells.paper_cell(published and published[_PAPER_ORDER.index(name)])
     if name == "errors":
-        return count_cell(row["errors"])
-    return value_cell(row, name, spread=spread and name != "tau")
+        return cells.count_cell(row["errors"])
+    return cells.value_cell(row, name, spread=spread and name != "tau")
 
 
 def promise_table(rows: Sequence[Row]) -> Table:
@@ -153,22 +123,9 @@ def promise_table(rows: Sequence[Row]) -> Table:
     """
     deltas = dict.fromkeys(row["delta"] for row in rows if "delta" in row)
     value = "".join(f" (delta {delta:g})" for delta in deltas)
-    return Table(
-        "promises",
-        f"An error rate of accepted answers that holds with a probability of 1 - delta{value} over "
-        "the draw of the calibration images, for images from the same distribution (learn then "
-        "test); then the result on the test images, with exact 95 % intervals.",
-        {
-            "method": "method",
-            "verdict": "on the test set",
-            "target": "promised",
-            "tau": "tau",
-            "calibration": "accepted in calibration",
-            "coverage": "coverage",
-            "risk": "error rate",
-        },
-        [_promise_line(row) for row in rows],
-    )
+    lines = [_promise_line(row) for row in rows]
+    caption = texts.caption("promises", delta=value)
+    return Table("promises", caption, texts.columns("promises"), lines)
 
 
 def _promise_line(row: Row) -> list[Words]:
@@ -186,7 +143,7 @@ def _promise_line(row: Row) -> list[Words]:
         method,
         {"holds": "kept", "broken": "broken"}.get(state, perhaps),
         target,
-        Cell(printed_u(row["tau"], 4), row["tau"]),
+        Cell(cells.printed_u(row["tau"], 4), row["tau"]),
         Cell(f"{row['accepted']:,} of {row['n']:,}, {row['errors']:,} wrong"),
         Cell(f"{row['test_coverage']:.1%}", row["test_coverage"]),
         cells.rate_cell(test.risk, test.low, test.high),
@@ -209,29 +166,15 @@ def decision_table(outcomes: Mapping[str, Outcome], errors: int) -> Table:
         lines.append(
             [
                 name,
-                count_cell(outcome.accepted),
+                cells.count_cell(outcome.accepted),
                 Cell(f"{outcome.coverage:.1%}", outcome.coverage),
-                count_cell(outcome.errors),
+                cells.count_cell(outcome.errors),
                 risk,
                 Cell(f"{caught:,} of {errors:,}", caught),
-                count_cell(outcome.n - outcome.accepted - caught),
+                cells.count_cell(outcome.n - outcome.accepted - caught),
             ]
         )
-    return Table(
-        "decisions",
-        "Which answers are accepted, and how many of them are wrong, with exact (Clopper-Pearson) "
-        "95 % intervals of the error rate.",
-        {
-            "decision": "decision",
-            "accepted": "accepted",
-            "coverage": "coverage",
-            "errors": "wrong ones among them",
-            "risk": "error rate of accepted answers",
-            "caught": "wrong answers caught",
-            "correct_rejected": "right answers rejected",
-        },
-        lines,
-    )
+    return Table("decisions", texts.caption("decisions"), texts.columns("decisions"), lines)
 
 
 def pair_table(values: Mapping[str, Any], name: str, caption: str) -> Table:
@@ -250,17 +193,18 @@ def failure_table(rows: Sequence[Row], *, paper: bool = True) -> Table:
     first = rows[0]
     shown = paper and first["dataset"] in PAPER
     spread = "; mean ± standard deviation" if first.get("seeds", 1) > 1 else ""
+    paper_columns = texts.columns("paper")
     columns = {
         "accuracy": "accuracy %",
         "errors": "errors",
         "tau": "tau",
-        **{key: text for key, text in _PAPER_COLUMNS.items() if shown or "paper" not in key},
+        **{key: title for key, title in paper_columns.items() if shown or "paper" not in key},
         "fnr": cells.heading("fnr"),
     }
     return method_table(
-        file_name("failure", first["dataset"]),
-        f"Failure prediction: {about_row(first)}, {int(first['n']):,} test images{spread}",
-        ordered(rows),
+        cells.file_name("failure", first["dataset"]),
+        f"Failure prediction: {cells.about_row(first)}, {int(first['n']):,} test images{spread}",
+        cells.ordered(rows),
         columns,
         cell=_beside_paper,
     )
@@ -273,11 +217,11 @@ def difference_table(rows: Sequence[Row]) -> Table:
       rows: As `failure_table`.
     """
     column = DIFFERENCE_COLUMNS[0]
-    compared = [row for row in ordered(rows) if not math.isnan(number(row.get(column)))]
+    compared = [row for row in cells.ordered(rows) if not math.isnan(number(row.get(column)))]
     return method_table(
-        file_name("difference", rows[0]["dataset"]),
+        cells.file_name("difference", rows[0]["dataset"]),
         f"Ranking of errors, difference to the {label(REFERENCE)} of the same classifier: "
-        f"{about_row(rows[0])}; paired 95 % intervals",
+        f"{cells.about_row(rows[0])}; paired 95 % intervals",
         sorted(compared, key=lambda row: -row[column]),
         DIFFERENCE_COLUMNS,
     )
@@ -290,21 +234,24 @@ def ranking_table(rows: Sequence[Row]) -> Table:
       rows: As `failure_table`.
     """
     return method_table(
-        file_name("ranking", rows[0]["dataset"]),
-        f"Ranking of errors, which no monotone map of u changes: {about_row(rows[0])}",
-        ordered(rows),
-        RANKING,
+        cells.file_name("ranking", rows[0]["dataset"]),
+        f"Ranking of errors, which no monotone map of u changes: {cells.about_row(rows[0])}",
+        cells.ordered(rows),
+        cells.RANKING,
     )
 
 
 def all_metrics_table(rows: Sequence[Row]) -> Table:
     """Every metric of every line of `failure_table`."""
-    lines = ordered(rows)
+    lines = cells.ordered(rows)
     return Table(
-        file_name("metrics", rows[0]["dataset"]),
-        f"All metrics of failure prediction: {about_row(rows[0])}",
-        {"metric": "metric", **{sort_key(row): cells.who(row) for row in lines}},
-        [[cells.heading(name), *(value_cell(row, name) for row in lines)] for name in METRICS],
+        cells.file_name("metrics", rows[0]["dataset"]),
+        f"All metrics of failure prediction: {cells.about_row(rows[0])}",
+        {"metric": "metric", **{cells.sort_key(row): cells.who(row) for row in lines}},
+        [
+            [cells.heading(name), *(cells.value_cell(row, name) for row in lines)]
+            for name in METRICS
+        ],
     )
 
 
@@ -317,9 +264,8 @@ def ablation_table(rows: Sequence[Row], base: Sequence[Row]) -> Table:
     """
     first = base[0]
     return method_table(
-        file_name("ablation", first["dataset"]),
-        f"Ablation of the loss: {first['dataset']}, seed {first['seed']}, "
-        f"{first['errors']:,} errors, one classifier, tau = {first['tau']:g}; 95 % intervals",
+        cells.file_name("ablation", first["dataset"]),
+        texts.caption("ablation", **first),
         [*base, *rows],
         ABLATION,
         who=lambda row: ", ".join(filter(None, (label(row["method"]), row.get("ablation")))),

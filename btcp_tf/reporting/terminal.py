@@ -32,17 +32,14 @@ def terminal_table(
         ]
         # All intervals if they fit, else the first metric's.
         for shown in (HEADLINE, HEADLINE[:1]):
-            table = [
-                [
-                    row["method"],
-                    *(str(cells.value_cell(row, m, spread=m in shown)) for m in HEADLINE),
-                ]
-                for row in group
-            ]
-            shown_lines = cells.aligned([headings, *table])
-            if max(map(len, shown_lines)) < 80:
+            table = [headings]
+            for row in group:
+                values = [cells.value_cell(row, name, spread=name in shown) for name in HEADLINE]
+                table.append([row["method"], *map(str, values)])
+            aligned = cells.aligned(table)
+            if max(map(len, aligned)) < 80:
                 break
-        lines += [*shown_lines, ""]
+        lines += [*aligned, ""]
     if any(cells.interval(row, name) for row in rows for name in HEADLINE):
         lines += ["In brackets: 95 % bootstrap intervals.", ""]
     if files:
@@ -65,7 +62,7 @@ def study_terminal_table(rows: Sequence[Row]) -> str:
             name = row["method"] + "*" * bool(row["answers"])
             values = [str(cells.value_cell(row, "auroc")), cells.value_cell(row, "aurc").text]
             line = [name, values[0], difference.text, values[1], row.get("verdict", "")]
-            table.append([words.replace("±", "+-").replace("–", "-") for words in line])
+            table.append([entry.replace("±", "+-").replace("–", "-") for entry in line])
         lines += [cells.about_row(group[0]), *cells.aligned(table)]
         if any(row["answers"] for row in group):
             lines.append("  * not the shared classifier: its own answers, or fine-tuned")
