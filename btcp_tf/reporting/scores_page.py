@@ -75,21 +75,11 @@ def write_predictions_report(
     Raises:
       ValueError: If the file is none of predictions with labels; the message says why.
     """
-    page, rows, _ = write_scores_page(
-        path,
-        output_dir=output_dir,
-        tau=tau,
-        bootstrap_draws=bootstrap_draws,
-        reverse=reverse,
-        seed=seed,
-        files_dir=files_dir,
-    )
-    return page, rows
+    return write_scores_page(path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir)[:2]
 
 
 def write_scores_page(
     path: str | os.PathLike,
-    *,
     output_dir: str | os.PathLike | None,
     tau: float | None,
     bootstrap_draws: int,
@@ -144,7 +134,7 @@ def write_scores_page(
         extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
     results.save_rows(folder / "results.json", rows, extra)
-    sentences = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
+    sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     return page, rows, [shown, *sentences, *notes]
 
@@ -223,11 +213,13 @@ def _scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | Non
 def _stored_pictures(array: Path | None, named: Mapping[int, str]) -> dict[int, np.ndarray]:
     """Pictures of rows that name an image of an array, as "x_test[3]"; none if it is damaged."""
     pictures: dict[int, np.ndarray] = {}
+    if array is None:
+        return pictures
     places: dict[str, dict[int, int]] = {}
     for row, name in named.items():
         if match := re.fullmatch(r"(.+)\[([0-9]+)\]", name):
             places.setdefault(match[1], {})[int(match[2])] = row
-    for key, rows in places.items() if array is not None else ():
+    for key, rows in places.items():
         with contextlib.suppress(OSError, ValueError):
             stored = arrays.stored_array(array, key if array.suffix.lower() == ".npz" else "")
             is_image = len(stored.shape) == 3 or stored.shape[3:] in ((1,), (3,))
