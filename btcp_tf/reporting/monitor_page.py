@@ -32,7 +32,7 @@ _HEADS = {
     "too few rows": "No verdict about a change.",
     "broken": "The promise is broken.",
     "kept": "The promise is kept.",
-    "open": "Whether the promise is kept these labels cannot tell.",
+    "open": "Kept or broken: cannot tell.",
     "none": "The promise is not tested.",
 }
 """By verdict."""
