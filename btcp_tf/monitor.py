@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line, compares and reports; returns the exit status.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: The arguments after the program's name; None: those of this process.
     """
     flag_values = _define_flags()
     with command.reading(argv, flag_values, USAGE) as leftovers:
@@ -55,47 +55,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.carry_out(lambda: _run(values, paths), verbose=1)
 
 
+_TEXT_FLAGS = {
+    "baseline": "What the threshold was chosen on: a run's folder, an exported model's directory "
+    "or its parent, or a predictions file.",
+    "scores": f"Answers of btcp_tf.predict ({', '.join(ENDINGS)}).",
+    "labels": "Labels that came later: a CSV file of input,labels for any of the inputs. Or a "
+    "column labels in the scores.",
+    "time_column": "As --ordered, in the order of this column of the labels' file or the scores: "
+    "ISO 8601, or numbers such as Unix seconds.",
+    "output_dir": "Where to write; empty: <scores>-monitor beside the scores.",
+    "column": "Name of the uncertainty in a predictions file that has several.",
+}
+
+_NUMBER_FLAGS = {
+    "tau": (None, "Threshold, for a predictions file as the baseline."),
+    "risk": (None, "Error rate of accepted answers to test; else the promised one."),
+    "alpha": (0.01, "False alarms of all checks for a change together, each time."),
+    "delta": (0.01, "False alarms about the promise: of a look, or of an ordered stream."),
+}
+
+_ORDERED = (
+    "Labels stand in the order in which they came, and further ones are added at the end: the "
+    "promise is tested row by row, however often one looks. Else all rows are tested at once, "
+    "which is for one look."
+)
+
+
 def _define_flags() -> flags.FlagValues:
     flag_values = flags.FlagValues()
-
-    def text_flag(name: str, help: str) -> None:
+    for name, help in _TEXT_FLAGS.items():
         flags.DEFINE_string(name, "", help, flag_values=flag_values)
-
-    def number_flag(name: str, default: float | None, help: str) -> None:
+    for name, (default, help) in _NUMBER_FLAGS.items():
         flags.DEFINE_float(name, default, help, flag_values=flag_values)
-
-    text_flag(
-        "baseline",
-        "What the threshold was chosen on: a run's folder, an exported model's directory or its "
-        "parent, or a predictions file.",
-    )
-    text_flag("scores", f"Answers of btcp_tf.predict ({', '.join(ENDINGS)}).")
-    text_flag(
-        "labels",
-        "Labels that came later: a CSV file of input,labels for any of the inputs. Or a column "
-        "labels in the scores.",
-    )
-    flags.DEFINE_boolean(
-        "ordered",
-        False,
-        "Labels stand in the order in which they came, and further ones are added at the end: the "
-        "promise is tested row by row, however often one looks. Else all rows are tested at once, "
-        "which is for one look.",
-        flag_values=flag_values,
-    )
-    text_flag(
-        "time_column",
-        "As --ordered, in the order of this column of the labels' file or the scores: ISO 8601, or "
-        "numbers such as Unix seconds.",
-    )
-    text_flag("output_dir", "Where to write; empty: <scores>-monitor beside the scores.")
-    text_flag("column", "Name of the uncertainty in a predictions file that has several.")
-    number_flag("tau", None, "Threshold, for a predictions file as the baseline.")
-    number_flag("risk", None, "Error rate of accepted answers to test; else the promised one.")
-    number_flag("alpha", 0.01, "False alarms of all checks for a change together, each time.")
-    number_flag(
-        "delta", 0.01, "False alarms about the promise: of a look, or of an ordered stream."
-    )
+    flags.DEFINE_boolean("ordered", False, _ORDERED, flag_values=flag_values)
     return flag_values
 
 
@@ -143,24 +135,24 @@ def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
 
 
 def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
-    folder = paths["output_dir"]
+    folder, time_column = paths["output_dir"], values["time_column"]
     history = load(folder / "monitor.json")
     baseline = load_baseline(paths["baseline"], column=values["column"])
     scores = _load_scores(values, paths["scores"], baseline)
-    labels, order = None, "rows" if values["ordered"] else ""
+    labels = None
     if "labels" in paths:
-        labels = join_labels(scores, paths["labels"], time_column=values["time_column"])
-    elif (name := values["time_column"]) and scores.times is None:
-        raise ValueError(f"time_column: expected a column {name} in {scores.name}, received none")
-    if values["time_column"]:
-        order = "time"
+        labels = join_labels(scores, paths["labels"], time_column=time_column)
+    elif time_column and scores.times is None:
+        raise ValueError(
+            f"time_column: expected a column {time_column} in {scores.name}, received none"
+        )
     findings = monitoring.monitor(
         baseline,
         scores,
         labels=labels,
-        order=order,
+        order="time" if time_column else "rows" if values["ordered"] else "",
         history=history,
-        **{name: values[name] for name in ("tau", "risk", "alpha", "delta")},
+        **{name: values[name] for name in _NUMBER_FLAGS},
     )
     settings = {
         name: tabular.shown(value) if isinstance(value, str) else value
@@ -174,10 +166,10 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     for name, text in content.items():
         with files.atomic_path(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    print(monitor_page.terminal_text(findings))
-    print()
-    for name, file in (("report", "monitor.html"), ("verdicts", "monitor.json")):
-        print(f"{name:<10}{folder / file}")
+    print(
+        f"{monitor_page.terminal_text(findings)}\n\n"
+        f"report    {folder / 'monitor.html'}\nverdicts  {folder / 'monitor.json'}"
+    )
     return findings.status
 
 

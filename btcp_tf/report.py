@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Reads the command line and writes the report; returns the exit status.
 
     Args:
-      argv: The words after the program's name; None: those of this process.
+      argv: The arguments after the program's name; None: those of this process.
     """
     flag_values = _define_flags()
     with command.reading(argv, flag_values, USAGE) as leftovers:
@@ -63,38 +63,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.carry_out(lambda: _write(path, flag_values), verbose=1)
 
 
-_SCORING = ("tau", "bootstrap_draws", "reverse", "seed", "files_dir")
+_FLAGS: Mapping[str, tuple[Any, Any, str]] = {
+    "output_dir": (
+        flags.DEFINE_string,
+        "",
+        "Where to write; empty: the folder itself, or <name>-report beside a file.",
+    ),
+    "tau": (
+        flags.DEFINE_float,
+        thresholds.DEFAULT.tau,
+        "Decision threshold on u; without it, a file that decides itself (accept) is taken at its "
+        "word.",
+    ),
+    "bootstrap_draws": (flags.DEFINE_integer, 1000, "Draws of the bootstrap intervals."),
+    "reverse": (flags.DEFINE_list, [], "Columns where higher = more trusted."),
+    "seed": (flags.DEFINE_integer, 0, "Seed of the bootstrap draws."),
+    "files_dir": (
+        flags.DEFINE_string,
+        "",
+        "Folder of the files that the column input of a predictions file names, to show those that "
+        "are images; empty: the folder that was scored, or that of the predictions file.",
+    ),
+}
+"""How each flag is defined, its default, and its line of `--help`."""
+
+_SCORING = [name for name in _FLAGS if name != "output_dir"]
+
+_FILES = {
+    "report": "report.html",
+    "markdown": "report.md",
+    "results": "results.json",
+    "tables": "tables",
+    "figures": "figures",
+}
 
 
 def _define_flags() -> flags.FlagValues:
     flag_values = flags.FlagValues()
-    flags.DEFINE_string(
-        "output_dir",
-        "",
-        "Where to write; empty: the folder itself, or <name>-report beside a file.",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_float(
-        "tau",
-        thresholds.DEFAULT.tau,
-        "Decision threshold on u; without it, a file that decides itself (accept) is taken at its "
-        "word.",
-        flag_values=flag_values,
-    )
-    flags.DEFINE_integer(
-        "bootstrap_draws", 1000, "Draws of the bootstrap intervals.", flag_values=flag_values
-    )
-    flags.DEFINE_list(
-        "reverse", [], "Columns where higher = more trusted.", flag_values=flag_values
-    )
-    flags.DEFINE_integer("seed", 0, "Seed of the bootstrap draws.", flag_values=flag_values)
-    flags.DEFINE_string(
-        "files_dir",
-        "",
-        "Folder of the files that the column input of a predictions file names, to show those that "
-        "are images; empty: the folder that was scored, or that of the predictions file.",
-        flag_values=flag_values,
-    )
+    for name, (define, default, help) in _FLAGS.items():
+        define(name, default, help, flag_values=flag_values)
     return flag_values
 
 
@@ -114,14 +121,7 @@ def _write(path: Path, flag_values: flags.FlagValues) -> None:
     print(f"{table}\n")
     for note in notes:
         print(note if "\n" in note else textwrap.fill(note, 79), end="\n\n")
-    files = {
-        "report": "report.html",
-        "markdown": "report.md",
-        "results": "results.json",
-        "tables": "tables",
-        "figures": "figures",
-    }
-    for name, file in files.items():
+    for name, file in _FILES.items():
         if (page.parent / file).exists():
             print(f"{name:<10}{page.parent / file}")
 

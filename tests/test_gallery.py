@@ -164,8 +164,8 @@ def test_the_strongest_evidence_is_named_first_and_weak_one_is_not():
     explained = Explanations("residual", ("answer", "neighbors", "head", "new_look"), values)
     found = gallery.reasons(explained, 3)
     assert [round(reason.value, 3) for reason in found] == [-2.0, 1.2, 0.3]
-    assert "agree" in found[0].words and "disagree" not in found[0].words
-    assert found[1].words == "new look"
+    assert "agree" in found[0].text and "disagree" not in found[0].text
+    assert found[1].text == "new look"
     p = make_predictions()
     assert not any(c.reasons for c in gallery.build(p, "mcp", 0.5, explanations=explained).cards)
 

@@ -863,6 +863,37 @@ def test_cards_of_scores_show_the_files_that_rows_name(undrawn, tmp_path, proble
     assert "n0" in words(cards[4])
 
 
+@pytest.mark.parametrize("ending", ["npz", "npy"])
+@pytest.mark.parametrize("place", ["scored", "given"])
+def test_cards_of_scored_arrays_show_their_images(undrawn, tmp_path, ending, place):
+    images = np.random.default_rng(0).integers(0, 256, (40, 5, 4, 1), np.uint8)
+    folder = tmp_path / "x"
+    folder.mkdir()
+    if ending == "npz":
+        np.savez_compressed(folder / "data.npz", x_test=images, other=images.astype(np.float32))
+    else:
+        np.save(folder / "data.npy", images)
+    path = tmp_path / "scores.csv"
+    key = "x_test" if ending == "npz" else "data"
+    names = [f"{key}[{39 - row}]" for row in range(36)] + ["other[1]", f"{key}[40]", "none[0]", "a"]
+    write_named(path, names)
+    scored = folder if place == "scored" else tmp_path / "moved"
+    about = {"paths": {"input": str(scored / f"data.{ending}")}}
+    about_file(path).write_text(json.dumps(about))
+    options = {"files_dir": folder} if place == "given" else {}
+    cards = shown_cards(path, **options)
+    assert len(cards) > 20
+    for row, card in cards.items():
+        if row < 36:
+            assert card.find("img").get("src") == pictures.data_uri(images[39 - row])
+        else:
+            assert card.find("img") is None
+    for damage in (b"", (folder / f"data.{ending}").read_bytes()[:-400]):
+        (folder / f"data.{ending}").write_bytes(damage)
+        cards = shown_cards(path, **options).values()
+        assert all(card.find("img") is None for card in cards)
+
+
 def test_a_folder_of_files_is_there_and_belongs_to_scores(run, tmp_path, capsys):
     path = tmp_path / "scores.csv"
     write_named(path, ["a", "b", "c"])

@@ -1,6 +1,7 @@
 """Whether new data look like the data that the threshold was chosen on."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -71,12 +72,10 @@ def judge_assumption(
         return Assumption("too few rows", rows, alpha)
     ks, psi = drift.ks(before, now), drift.psi(before, now)
     mix = _class_mix(classes_before, classes_now)
-    checks = [*_uncertainty_checks(ks, psi, rows, alpha), _class_check(mix, alpha)]
     abstention = None
     if tau is not None:
-        counts = ((int(np.sum(u >= tau)), len(u)) for u in (before, now))
-        abstention = drift.rates(*counts)
-        checks.append(_abstention_check(abstention))
+        abstention = drift.rates(*((int(np.sum(u >= tau)), len(u)) for u in (before, now)))
+    checks = list(_checks(ks, psi, mix, abstention, rows, alpha))
     adjusted = drift.holm([check.p_value for check in checks])
     judged = tuple(
         dataclasses.replace(check, adjusted=p, found=p <= alpha)
@@ -102,31 +101,29 @@ def _class_mix(before: np.ndarray, now: np.ndarray) -> Mix:
     return mix._replace(pooled=tuple(int(classes[place]) for place in mix.pooled))
 
 
-def _uncertainty_checks(ks: Ks, psi: Psi, rows: tuple[int, int], alpha: float) -> list[Check]:
-    return [
-        Check(
-            "uncertainty_ks",
-            "u: Kolmogorov-Smirnov distance",
-            ks.distance,
-            f"{ks.distance:.3f}",
-            f"[{ks.low:.3f}, {ks.high:.3f}]",
-            drift.ks_by_chance(*rows, alpha),
-            ks.p_value,
-        ),
-        Check(
-            "uncertainty_psi",
-            "u: population stability index",
-            psi.value,
-            f"{psi.value:.3f}",
-            f"{psi.degrees + 1} bins",
-            psi.by_chance(alpha),
-            psi.p_value,
-        ),
-    ]
-
-
-def _class_check(mix: Mix, alpha: float) -> Check:
-    return Check(
+def _checks(
+    ks: Ks, psi: Psi, mix: Mix, abstention: Rates | None, rows: tuple[int, int], alpha: float
+) -> Iterator[Check]:
+    """The checks of u, of the predicted classes and of the share of abstentions."""
+    yield Check(
+        "uncertainty_ks",
+        "u: Kolmogorov-Smirnov distance",
+        ks.distance,
+        f"{ks.distance:.3f}",
+        f"[{ks.low:.3f}, {ks.high:.3f}]",
+        drift.ks_by_chance(*rows, alpha),
+        ks.p_value,
+    )
+    yield Check(
+        "uncertainty_psi",
+        "u: population stability index",
+        psi.value,
+        f"{psi.value:.3f}",
+        f"{psi.degrees + 1} bins",
+        psi.by_chance(alpha),
+        psi.p_value,
+    )
+    yield Check(
         "classes",
         "predicted classes: chi-squared",
         mix.chi2,
@@ -135,16 +132,14 @@ def _class_check(mix: Mix, alpha: float) -> Check:
         mix.by_chance(alpha),
         mix.p_value,
     )
-
-
-def _abstention_check(rates: Rates) -> Check:
-    return Check(
-        "abstention",
-        "share of abstentions",
-        rates.production,
-        f"{100 * rates.production:.2f} %",
-        f"{interval_text(rates.production_interval)}, was "
-        f"{percent_text(rates.baseline, rates.baseline_interval)}",
-        None,
-        rates.p_value,
-    )
+    if abstention is not None:
+        yield Check(
+            "abstention",
+            "share of abstentions",
+            abstention.production,
+            f"{100 * abstention.production:.2f} %",
+            f"{interval_text(abstention.production_interval)}, was "
+            f"{percent_text(abstention.baseline, abstention.baseline_interval)}",
+            None,
+            abstention.p_value,
+        )

@@ -64,60 +64,42 @@ def promise_text(
     )
     if promise.limit is None:
         return f"Nothing was promised. {observed}."
-    if promise.test == FIXED_SAMPLE:
-        return f"{observed}; {_sample_text(promise, delta)}"
-    if promise.verdict == "broken":
+    if promise.verdict == "broken" and promise.test == SEQUENTIAL:
         return f"{_break_text(promise, scores, delta)} Altogether {observed}."
-    return f"{observed}; {_stream_text(promise, delta)}"
+    return f"{observed}; {_result_text(promise, promise.limit, delta)}"
 
 
-def _limit_text(promise: Promise) -> str:
-    assert promise.limit is not None
-    return f"{100 * promise.limit:.4g} %"
-
-
-def _sample_text(promise: Promise, delta: float) -> str:
-    """The result of the test for one look."""
-    assert promise.p_value is not None
-    rate = _limit_text(promise)
+def _result_text(promise: Promise, limit: float, delta: float) -> str:
+    """What a test says of a limit, but for one that was broken in the order of labels."""
+    rate = f"{100 * limit:.4g} %"
     if promise.verdict == "broken":
         return (
             f"that at most {rate} are is refuted (exact binomial test, p "
-            f"{p_text(promise.p_value)}, false alarm at most {delta:.4g} for one look)."
+            f"{p_text(promise.p_value or 0.0)}, false alarm at most {delta:.4g} for one look)."
         )
-    level = f"(exact binomial test, level {1 - delta:.4g}, for one look)."
+    how = "at whatever time one looks"
+    if promise.test == FIXED_SAMPLE:
+        how = "exact binomial test, for one look"
+    level = f"(level {1 - delta:.4g}, {how})"
     if promise.verdict == "kept":
-        return f"that the rate is at most {rate} is shown {level}"
-    return f"so many labels neither refute nor show that at most {rate} are {level}"
-
-
-def _stream_text(promise: Promise, delta: float) -> str:
-    """The result of a test in the order of labels that has not shown the promise broken."""
-    assert promise.limit is not None and promise.interval is not None
-    rate = _limit_text(promise)
-    if promise.verdict == "kept":
-        return (
-            f"that the rate is at most {rate} is shown (at level {1 - delta:.4g}, at whatever time "
-            "one looks)."
-        )
-    text = (
-        f"so many labels neither refute nor show that at most {rate} are, at whatever time one "
-        "looks."
+        return f"that the rate is at most {rate} is shown {level}."
+    text = f"so many labels neither refute nor show that at most {rate} are {level}."
+    if promise.test == FIXED_SAMPLE or promise.interval is None:
+        return text
+    if promise.interval[0] <= limit:
+        return f"{text} (The interval is for a single look.)"
+    return (
+        f"{text} A single look at these rows would refute it: the interval is for that. More "
+        "labels will tell."
     )
-    if promise.interval[0] > promise.limit:
-        return (
-            f"{text} A single look at these rows would refute it: the interval is for that. More "
-            "labels will tell."
-        )
-    return f"{text} (The interval is for a single look.)"
 
 
 def _break_text(promise: Promise, scores: Scores, delta: float) -> str:
     """Where a test in the order of labels has shown the promise broken."""
-    assert promise.broken_at is not None and promise.row is not None
+    assert promise.broken_at is not None and promise.row is not None and promise.limit is not None
     assert promise.since is not None and promise.since_row is not None
     return (
-        f"That at most {_limit_text(promise)} of the accepted answers are wrong is refuted at "
+        f"That at most {100 * promise.limit:.4g} % of the accepted answers are wrong is refuted at "
         f"accepted answer {promise.broken_at:,} with a label, {scores.row_name(promise.row)} "
         f"(false alarm at most {delta:.4g} over the whole stream, however often one looks). The "
         f"errors are densest from accepted answer {promise.since:,} on, "

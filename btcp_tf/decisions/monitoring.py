@@ -13,7 +13,7 @@ from btcp_tf.core import json_files
 from btcp_tf.decisions import assumptions, drift, labeled, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
-from btcp_tf.decisions.labeled import LabeledAnswers
+from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.promises import SEQUENTIAL, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
@@ -158,13 +158,7 @@ def monitor(
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     answers = labeled.labeled_answers(scores, now, labels, classes, cut)
-    sorting = labeled.sorted_by(answers) if order and answers is not None else None
-    if sorting is not None and order == "rows" and not sorting.errors_last:
-        raise ValueError(
-            "ordered: expected rows in the order in which their labels came, received "
-            f"{sorting}; leave out --ordered for the test of a fixed sample, which needs "
-            "no order, or name a column of times or running numbers with --time_column"
-        )
+    sorting = _sorting(answers, order)
     if risk is not None:
         drift.check_probability("risk", risk)
     elif threshold is not None:
@@ -197,6 +191,18 @@ def monitor(
         now,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _sorting(answers: LabeledAnswers | None, order: str) -> Sorting | None:
+    """What labels that are said to be in order are sorted by; ValueError if that is no order."""
+    sorting = labeled.sorted_by(answers) if order and answers is not None else None
+    if sorting is not None and order == "rows" and not sorting.errors_last:
+        raise ValueError(
+            "ordered: expected rows in the order in which their labels came, received "
+            f"{sorting}; leave out --ordered for the test of a fixed sample, which needs "
+            "no order, or name a column of times or running numbers with --time_column"
+        )
+    return sorting
 
 
 def _check_arguments(baseline: Any, scores: Any, order: Any) -> None:

@@ -28,7 +28,7 @@ class Kind:
     choice: str
     """In the list of a filter."""
     heading: str
-    words: str
+    text: str
     """With {method} for the name of u."""
 
 
@@ -75,7 +75,7 @@ EVIDENCE: Mapping[str, tuple[str, str]] = {
 class Reason:
     """What a piece of evidence did to u."""
 
-    words: str
+    text: str
     value: float
     """In log odds, beside the mean held-out answer; above 0 it raises u."""
 
@@ -280,26 +280,26 @@ def build(
         mcp = None  # It is this u.
     if explanations is not None and explanations.method != method:
         explanations = None
+    names, links, pictures, remarks = names or {}, links or {}, pictures or {}, remarks or {}
+    picked = picked or pick(predictions.is_error, predictions.uncertainty, method)
     cards = [
         Card(
-            row=int(row),
+            row=row,
             kind=kind,
-            name=(names or {}).get(int(row), ""),
-            link=(links or {}).get(int(row), ""),
-            picture=data_uri(pictures[int(row)]) if pictures and int(row) in pictures else "",
+            name=names.get(row, ""),
+            link=links.get(row, ""),
+            picture=data_uri(pictures[row]) if row in pictures else "",
             predicted=cells.class_name(int(predictions.predicted[row]), class_names),
             true=cells.class_name(int(labels[row]), class_names),
             wrong=bool(predictions.is_error[row]),
             accepted=bool(accept[row]),
             u=float(u[row]),
             mcp=None if mcp is None else float(mcp[row]),
-            reasons=() if explanations is None else reasons(explanations, int(row)),
-            remark=(remarks or {}).get(int(row), ""),
+            reasons=() if explanations is None else reasons(explanations, row),
+            remark=remarks.get(row, ""),
         )
-        for kind, rows in (
-            picked or pick(predictions.is_error, predictions.uncertainty, method)
-        ).items()
-        for row in rows
+        for kind, rows in picked.items()
+        for row in rows.tolist()
     ]
     sizes = [abs(reason.value) for card in cards for reason in card.reasons]
     return Gallery(cards, method, max(sizes, default=0.0), name)
@@ -313,15 +313,13 @@ def error_tables(shown: Gallery, who: str) -> list[Table]:
       who: Whose u it is, as "BTCP, frozen".
     """
     columns = {name: name for name in ("image", "true class", "predicted class", f"u ({who})")}
-    return [
-        Table(
-            stem,
-            caption,
-            columns,
-            [[c.name or str(c.row), c.true, c.predicted, cells.printed_u(c.u, 4)] for c in cards],
-        )
-        for stem, (caption, cards) in _errors(shown).items()
-    ]
+    tables = []
+    for stem, (caption, cards) in _errors(shown).items():
+        lines = [
+            [c.name or str(c.row), c.true, c.predicted, cells.printed_u(c.u, 4)] for c in cards
+        ]
+        tables.append(Table(stem, caption, columns, lines))
+    return tables
 
 
 def error_sheets(shown: Gallery, pictures: Pictures) -> dict[str, np.ndarray]:
@@ -344,7 +342,7 @@ def error_sheets(shown: Gallery, pictures: Pictures) -> dict[str, np.ndarray]:
 
 
 def _errors(shown: Gallery) -> dict[str, tuple[str, list[Card]]]:
-    """Stem of a file -> caption and cards of two kinds of errors, those that exist."""
+    """Stem of a file -> caption and cards of two kinds of errors, those that occur."""
     unsuspected = [card for card in shown.cards if card.kind == "unsuspected"]
     trusted = [card for card in shown.cards if card.kind == "trusted"]
     confident = sorted([*unsuspected, *trusted], key=lambda card: card.u)[:SHOWN]
@@ -352,7 +350,7 @@ def _errors(shown: Gallery) -> dict[str, tuple[str, list[Card]]]:
         "most_confident_errors": ("Most confident errors", confident),
         "likely_label_errors": ("Errors that every method trusts", unsuspected),
     }
-    return {stem: found for stem, found in errors.items() if found[1]}
+    return {stem: (caption, cards) for stem, (caption, cards) in errors.items() if cards}
 
 
 def reasons(explanations: Explanations, row: int) -> list[Reason]:
@@ -360,15 +358,12 @@ def reasons(explanations: Explanations, row: int) -> list[Reason]:
     values = explanations.values[row]
     order = np.argsort(-np.abs(values), kind="stable")[:REASONS]
     return [
-        Reason(
-            _evidence_words(explanations.names[place], float(values[place])), float(values[place])
-        )
+        _reason(explanations.names[place], float(values[place]))
         for place in order
         if abs(values[place]) >= 0.05
     ]
 
 
-def _evidence_words(name: str, value: float) -> str:
-    if name in EVIDENCE:
-        return EVIDENCE[name][int(value < 0)]
-    return name.replace("_", " ")
+def _reason(name: str, value: float) -> Reason:
+    plain = name.replace("_", " ")
+    return Reason(EVIDENCE.get(name, (plain, plain))[int(value < 0)], value)

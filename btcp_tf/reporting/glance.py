@@ -36,7 +36,7 @@ DELTA = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """How things are: a name for programs, which gives color and shape, and words."""
+    """How things are: a name for programs, which gives color and shape, and one for people."""
 
     name: StateName
     word: str
@@ -162,9 +162,9 @@ def figures(judged: Judged) -> list[Figure]:
             f"wrong among the accepted, {_certain(outcome.low, outcome.high)}: {outcome.errors:,} "
             f"of {outcome.accepted:,}" + (limit and f"; promised: {limit}"),
         )
-    found = Figure("n/a", "of the errors handed over: no answer is wrong")
+    handed_over = Figure("n/a", "of the errors handed over: no answer is wrong")
     if errors:
-        found = Figure(
+        handed_over = Figure(
             f"{100 * caught / errors:.0f} %",
             f"of the errors handed over, {_certain(*drift.clopper_pearson(caught, errors))}: "
             f"{caught:,} of {errors:,}"
@@ -174,7 +174,7 @@ def figures(judged: Judged) -> list[Figure]:
         f"{of_hundred(outcome.coverage)} %",
         f"accepted ({judged.accepts}): {outcome.accepted:,} of {outcome.n:,}",
     )
-    return [accepted, wrong, found]
+    return [accepted, wrong, handed_over]
 
 
 def _certain(low: float, high: float) -> str:
@@ -293,8 +293,8 @@ def _first_promise(
         share = thresholds.expected_coverage(is_error, uncertainty, rows=n, risk=risk, delta=delta)
         if share:
             return Step(
-                f"Nothing is promised yet. A promise of {promised(risk, delta)} wrong among the "
-                f"accepted answers is possible, with about {100 * share:.0f} of 100 accepted:",
+                f"Nothing is promised yet. A promise that {_wrong(risk, delta)} is possible, with "
+                f"about {100 * share:.0f} of 100 accepted:",
                 f"python -m btcp_tf.set_threshold {model} --threshold=target_risk --risk={risk:g} "
                 f"--delta={delta:g}",
             )
@@ -302,11 +302,14 @@ def _first_promise(
         size = thresholds.labels_for_promise(is_error, uncertainty, risk=risk, delta=delta)
         if size:
             return Step(
-                f"Nothing is promised. A promise of {promised(risk, delta)} wrong among the "
-                f"accepted answers takes about {size[0]:,} labeled calibration answers; there are "
-                f"{n:,}."
+                f"Nothing is promised. A promise that {_wrong(risk, delta)} takes about "
+                f"{size[0]:,} labeled calibration answers; there are {n:,}."
             )
     return None
+
+
+def _wrong(risk: float, delta: float) -> str:
+    return f"at most {100 * risk:.4g} % of the accepted answers are wrong (delta {delta:g})"
 
 
 def serve(saved_model: str, shown: str = "") -> Step | None:

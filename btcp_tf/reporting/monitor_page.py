@@ -32,7 +32,7 @@ _HEADS = {
     "too few rows": "No verdict about a change.",
     "broken": "The promise is broken.",
     "kept": "The promise is kept.",
-    "open": "Whether the promise is kept these labels cannot tell.",
+    "open": "Kept or broken: cannot tell.",
     "none": "The promise is not tested.",
 }
 """By verdict."""
@@ -394,15 +394,10 @@ def terminal_text(findings: Findings) -> str:
     ]
     if findings.assumption.checks:
         table = [["check", "value", "by chance", "p, all checks"]]
-        table += [
-            [
-                check.title,
-                check.shown,
-                "" if check.by_chance is None else f"{check.by_chance:.3f}",
-                wording.p_text(check.adjusted) + " !" * check.found,
-            ]
-            for check in findings.assumption.checks
-        ]
+        for check in findings.assumption.checks:
+            by_chance = "" if check.by_chance is None else f"{check.by_chance:.3f}"
+            adjusted = wording.p_text(check.adjusted) + " !" * check.found
+            table.append([check.title, check.shown, by_chance, adjusted])
         lines += [*cells.aligned(table), ""]
     paragraphs = [("state", _state_text(findings))]
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]

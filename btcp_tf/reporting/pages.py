@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Text:
     """A paragraph."""
 
-    words: Sequence[Words]
+    pieces: Sequence[Words]
     """Plain pieces, and numbers, which stand out."""
 
 
@@ -83,7 +83,7 @@ Block = (
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a reader is told, in order."""
+    """Everything on a page, in order."""
 
     title: str
     notes: Sequence[str]
@@ -103,9 +103,9 @@ class Report:
                 pending[:0] = block.blocks
 
 
-def text(*words: Words) -> Text:
+def text(*pieces: Words) -> Text:
     """A paragraph of these pieces."""
-    return Text(words)
+    return Text(pieces)
 
 
 def write_report(folder: Path, report: Report, *, files: bool) -> Path:
@@ -205,6 +205,7 @@ def _environment() -> "jinja2.Environment":
         "label": label,
         "spans": _spans,
         "md": _escape_markdown,
+        "tex": _tex,
     }
     environment.filters |= filters
     environment.globals["svg"] = svg
@@ -248,28 +249,20 @@ def to_csv(table: Table) -> str:
     What stands beside a number has columns of its own: `NAME_sd`, or `NAME_low` and `NAME_high`,
     and `NAME_verdict`. Not a number and what is missing are empty.
     """
-    cells = [
-        [cell if isinstance(cell, Cell) else Cell(cell) for cell in line] for line in table.lines
-    ]
-    heads, columns = [], []
+    columns: dict[str, list[str]] = {}
     for place, name in enumerate(table.columns):
-        column = [line[place] for line in cells]
-        found = {
-            name: [cell.text if cell.value is None else _exact(cell.value) for cell in column],
-            **{
-                f"{name}_{key}": [_exact(cell.exact.get(key)) for cell in column]
-                for key in ("sd", "low", "high")
-            },
-            f"{name}_verdict": [cell.word for cell in column],
+        cells = [line[place] for line in table.lines]
+        column = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
+        columns[name] = [cell.text if cell.value is None else _exact(cell.value) for cell in column]
+        beside = {
+            key: [_exact(cell.exact.get(key)) for cell in column] for key in ("sd", "low", "high")
         }
-        for head, values in found.items():
-            if head == name or any(values):
-                heads.append(head)
-                columns.append(values)
+        beside["verdict"] = [cell.word for cell in column]
+        columns |= {f"{name}_{key}": values for key, values in beside.items() if any(values)}
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(zip(*columns, strict=True))
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
     return buffer.getvalue()
 
 
@@ -279,24 +272,7 @@ def _exact(value: float | None) -> str:
 
 def to_latex(table: Table) -> str:
     """A `table` with a `tabular` of booktabs' rules: `\\usepackage{booktabs}` shows it."""
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(table.caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        r"\toprule",
-        _tex_line(table.columns.values()),
-        r"\midrule",
-        *map(_tex_line, table.lines),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _tex_line(cells: Iterable[Words]) -> str:
-    return " & ".join(map(_tex, cells)) + r" \\"
+    return _environment().get_template("table.tex").render(table=table)
 
 
 _TEX = {
@@ -318,5 +294,5 @@ _TEX = {
 
 
 def _tex(text: object) -> str:
-    words = "".join(_TEX.get(sign, sign) for sign in str(text))
-    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", words)
+    escaped = "".join(_TEX.get(sign, sign) for sign in str(text))
+    return re.sub(r"(?<![\w$])-(?=\d)", "$-$", escaped)

@@ -34,7 +34,7 @@ from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.reporting.paper import PAPER
 from btcp_tf.reporting.pictures import KEPT, Pictures, save_sheet
 from btcp_tf.reporting.saved_run import SavedRun, load_history
-from btcp_tf.thresholds import Outcome, Threshold, outcome
+from btcp_tf.thresholds import Outcome, Threshold
 
 
 def write_run_report(
@@ -100,7 +100,7 @@ def write_run_report(
         [*error_count_notes(test), *merge_notes(notes)],
         [
             ("Check these first", answers_to_check(to_check, shown.predictor)),
-            ("Threshold and promise", _thresholds(promises, decision, predictions)),
+            ("Threshold and promise", _thresholds(promises, decision, shown)),
             (
                 "How well u finds the errors",
                 [block for group in cells.classifiers(test) for block in headline(group)],
@@ -133,6 +133,11 @@ class Shown:
     predictor: Predictor
     method: str
     threshold: Threshold
+
+    @property
+    def who(self) -> str:
+        """Whose u, for people."""
+        return f"{cells.label(self.method)}, {cells.stage_label(self.predictor)} classifier"
 
     @property
     def judged(self) -> Judged:
@@ -190,14 +195,15 @@ def run_glance(
       settings: As of `write_run_report`.
       problem: As of `write_run_report`.
     """
-    who = f"{cells.label(shown.method)}, {cells.stage_label(shown.predictor)} classifier"
     steps: list[Step | None] = []
     if is_trial(settings):
         steps = [_train_step(settings)]
     elif decision:
         steps = _decision_steps(decision, shown.judged, promises, saved_model, settings)
     steps.append(_model_step(shown, decision, saved_model, settings, problem))
-    return first_screen(shown.predictions, shown.method, shown.judged, ("test images", who), steps)
+    return first_screen(
+        shown.predictions, shown.method, shown.judged, ("test images", shown.who), steps
+    )
 
 
 def is_trial(settings: Mapping[str, Any]) -> bool:
@@ -378,29 +384,26 @@ def _gallery(
     )
 
 
-def _thresholds(
-    promises: Sequence[Row], decision: Decision | None, predictions: Mapping[Predictor, Predictions]
-) -> list[Block]:
+def _thresholds(promises: Sequence[Row], decision: Decision | None, shown: Shown) -> list[Block]:
     blocks: list[Block] = []
     if decision and decision.reason:
         who = f"{cells.label(decision.method)}, {cells.stage_label(decision.predictor)} classifier"
         blocks.append(pages.text(f"Why u of {who}, is exported: {decision.reason}."))
-    test = predictions.get(decision.predictor) if decision else None
-    if decision and test and decision.method in test.uncertainty:
-        chosen, u = decision.threshold, test.uncertainty[decision.method]
+    exported = (shown.method, shown.predictor)
+    if decision and (decision.method, decision.predictor) == exported:
+        test, chosen = shown.predictions, decision.threshold
         mine = [
             row
             for row in promises
             if (row["method"], row["stage"]) == (decision.method, decision.predictor.stage)
         ]
         blocks += [
-            _decision_text(chosen, outcome(chosen, test.is_error, u)),
+            _decision_text(chosen, shown.judged.outcome),
             figures.draw_thresholds(decision.calibration, test, decision.method, chosen, mine),
             _review_table(decision, test),
         ]
-    if promises:
-        shown = [row for row in promises if cells.is_candidate(row["method"])]
-        blocks.append(tables.promise_table(shown))
+    if rows := [row for row in promises if cells.is_candidate(row["method"])]:
+        blocks.append(tables.promise_table(rows))
     return blocks
 
 

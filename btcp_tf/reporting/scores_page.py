@@ -1,8 +1,11 @@
 """The page of a file of scores."""
 
+import contextlib
 import dataclasses
+import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
+from btcp_tf.core import arrays
 from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results, tabular
-from btcp_tf.evaluation.predictions import Answers, load_answers
+from btcp_tf.evaluation.predictions import Answers, about_file, load_answers
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
 from btcp_tf.reporting.cells import GIVEN
 from btcp_tf.reporting.class_failures import per_class
@@ -29,7 +33,7 @@ from btcp_tf.reporting.headline import (
 )
 from btcp_tf.reporting.notes import error_count_notes
 from btcp_tf.reporting.pages import Block, Report, Text
-from btcp_tf.reporting.pictures import find_file, input_folders, read_picture
+from btcp_tf.reporting.pictures import find_file, input_folders, read_picture, thumbnail
 from btcp_tf.thresholds import Outcome, Threshold, outcome
 
 DEFAULT_TAU = 0.5
@@ -60,7 +64,8 @@ def write_predictions_report(
       seed: Seed of the draws.
       files_dir: Folder of the files that the column `input` names. None: that which
         `btcp_tf.predict` scored, else that of `path`. Those of the answers that are shown are
-        linked, and those that are images (see `gallery.read_picture`) are shown.
+        linked, and those that are images (see `pictures.read_picture`) are shown; so are rows of
+        an array of uint8 images that was scored, if its file is there.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
@@ -70,21 +75,11 @@ def write_predictions_report(
     Raises:
       ValueError: If the file is none of predictions with labels; the message says why.
     """
-    page, rows, _ = write_scores_page(
-        path,
-        output_dir=output_dir,
-        tau=tau,
-        bootstrap_draws=bootstrap_draws,
-        reverse=reverse,
-        seed=seed,
-        files_dir=files_dir,
-    )
-    return page, rows
+    return write_scores_page(path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir)[:2]
 
 
 def write_scores_page(
     path: str | os.PathLike,
-    *,
     output_dir: str | os.PathLike | None,
     tau: float | None,
     bootstrap_draws: int,
@@ -94,7 +89,7 @@ def write_scores_page(
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
-    folders = input_folders(path, files_dir)
+    folders, array = input_folders(path, files_dir), _scored_array(path, files_dir)
     answers = load_answers(path, reverse=reverse)
     predictions = answers.predictions
     if predictions.labels is None:
@@ -121,7 +116,7 @@ def write_scores_page(
     ]
     decision, own = _judge(answers, own_taus, usual)
     first = _scores_glance(answers, method, threshold, path)
-    to_check = _scores_gallery(answers, method, threshold, folders)
+    to_check = _scores_gallery(answers, method, threshold, folders, array)
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Check these first", answers_to_check(to_check)),
         ("How well u finds the errors", headline(rows)),
@@ -139,7 +134,7 @@ def write_scores_page(
         extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
     results.save_rows(folder / "results.json", rows, extra)
-    sentences = ["".join(map(str, block.words)) for block in decision if isinstance(block, Text)]
+    sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     return page, rows, [shown, *sentences, *notes]
 
@@ -171,15 +166,19 @@ def _rows(
 
 
 def _scores_gallery(
-    answers: Answers, method: str, threshold: Threshold, folders: Sequence[Path]
+    answers: Answers,
+    method: str,
+    threshold: Threshold,
+    folders: Sequence[Path],
+    array: Path | None,
 ) -> Gallery:
     """The answers of a file to check first, with the pictures that its rows name."""
     p, inputs = answers.predictions, answers.inputs or ()
     picked = gallery.pick(p.is_error, p.uncertainty, method)
+    shown = np.concatenate([*picked.values()]).tolist() if inputs else []
+    named = {row: inputs[row] for row in shown}
     files = {
-        row: file
-        for row in (np.concatenate([*picked.values()]).tolist() if inputs else ())
-        if (file := find_file(inputs[row], folders)) is not None
+        row: file for row, name in named.items() if (file := find_file(name, folders)) is not None
     }
     pictures = {row: read_picture(file) for row, file in files.items()}
     return gallery.build(
@@ -187,11 +186,50 @@ def _scores_gallery(
         method,
         threshold.tau,
         accept=answers.accept,
-        names={row: " ".join(tabular.shown(name).split()) for row, name in enumerate(inputs)},
+        names={row: " ".join(tabular.shown(name).split()) for row, name in named.items()},
         links={row: file.as_uri() for row, file in files.items()},
-        pictures={row: image for row, image in pictures.items() if image is not None},
+        pictures=_stored_pictures(array, named)
+        | {row: image for row, image in pictures.items() if image is not None},
         picked=picked,
     )
+
+
+def _scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | None:
+    """The npz or npy file that was scored, as the file beside `path` says; None: it was none.
+
+    Args:
+      path: The file of scores.
+      files_dir: Folder where it lies now; None: where it was.
+    """
+    try:
+        about = json.loads(about_file(path).read_text(encoding="utf-8"))
+        file = Path(about["paths"]["input"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    file = file if files_dir is None else Path(files_dir) / file.name
+    return file if file.suffix.lower() in (".npz", ".npy") else None
+
+
+def _stored_pictures(array: Path | None, named: Mapping[int, str]) -> dict[int, np.ndarray]:
+    """Pictures of rows that name an image of an array, as "x_test[3]"; none if it is damaged."""
+    pictures: dict[int, np.ndarray] = {}
+    if array is None:
+        return pictures
+    places: dict[str, dict[int, int]] = {}
+    for row, name in named.items():
+        if match := re.fullmatch(r"(.+)\[([0-9]+)\]", name):
+            places.setdefault(match[1], {})[int(match[2])] = row
+    for key, rows in places.items():
+        with contextlib.suppress(OSError, ValueError):
+            stored = arrays.stored_array(array, key if array.suffix.lower() == ".npz" else "")
+            is_image = len(stored.shape) == 3 or stored.shape[3:] in ((1,), (3,))
+            if stored.dtype != np.uint8 or not is_image or stored.name != key:
+                continue
+            for number, pixels in zip(range(max(rows) + 1), stored.batches(0, 1), strict=False):
+                if number in rows:
+                    height, width = pixels.shape[1:3]
+                    pictures[rows[number]] = thumbnail(pixels.reshape(height, width, -1))
+    return pictures
 
 
 def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:

@@ -78,7 +78,7 @@ class Point:
 
     x: float
     y: float
-    words: Sequence[str]
+    label: Sequence[str]
     """One line or two."""
 
 
