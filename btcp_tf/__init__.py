@@ -12,12 +12,16 @@ work with saved predictions (`btcp_tf.metrics`, `btcp_tf.evaluation`,
 """
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 import types
 from collections.abc import Sequence
 from typing import Any
+
+from btcp_tf.core import interrupt
+
+# Before all that takes time.
+interrupt.watch()
 
 __version__ = "0.2.0"
 
@@ -74,7 +78,7 @@ class _MovedModule(types.ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 
-class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Moved:
     """Finds modules under the names that they had before there were packages."""
 
     def find_spec(
@@ -82,7 +86,8 @@ class _Moved(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> importlib.machinery.ModuleSpec | None:
         package, _, name = fullname.rpartition(".")
         if package == __name__ and name in _MOVED:
-            return importlib.machinery.ModuleSpec(fullname, self)
+            loader: Any = self
+            return importlib.machinery.ModuleSpec(fullname, loader)
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:

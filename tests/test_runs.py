@@ -418,8 +418,10 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(
 
 def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, capsys):
     diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
-    assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 0
-    assert "not exported: the classifier answers class" in capsys.readouterr().out
+    assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 1
+    printed = capsys.readouterr()
+    assert "not exported: the classifier answers class" in printed.out
+    assert "--export_collapsed" in printed.err
     assert not (tmp_path / "models").exists()
 
 
@@ -476,9 +478,14 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     monkeypatch.setattr(diagnosis, "collapse", lambda *_: "the estimator collapsed to a constant")
     short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
     short += ["--method=mcp,btcp", "--export_method=btcp"]
-    assert main(short) == 0
-    assert "not exported: the estimator collapsed" in capsys.readouterr().out
-    assert not (tmp_path / "models").exists()
+    for _ in range(2):  # And again where it is finished.
+        assert main(short) == 1
+        printed = capsys.readouterr()
+        assert "not exported: the estimator collapsed" in printed.out
+        [line] = printed.err.strip().splitlines()
+        assert line.startswith("error: not exported: the estimator collapsed")
+        assert "--export_collapsed" in line
+        assert not (tmp_path / "models").exists()
     _, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert "btcp: the estimator collapsed to a constant" in extra["notes"]
 

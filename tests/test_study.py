@@ -271,6 +271,23 @@ def test_a_failed_cell_is_reported_and_stops_no_other(finished, tmp_path, capsys
     assert checkpoint.read_bytes() == b"PK"
 
 
+def test_a_collapsed_cell_has_its_rows_and_is_told_by_the_status(finished, tmp_path, capsys):
+    folder, words = finished
+    for name in ("digits-seed0", "digits-seed1"):
+        shutil.copytree(folder / name, tmp_path / name)
+    path = tmp_path / "digits-seed0" / "finished.json"
+    end = json.loads(path.read_text())
+    assert end["collapse"] == ""
+    path.write_text(json.dumps(end | {"collapse": "the classifier answers class 3"}))
+    short = [*words, f"--output_dir={tmp_path}", "--noablation"]
+    assert study.main(short) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "digits-seed0: the classifier answers class 3" in last and "--export_collapsed" in last
+    rows, extra = load_rows(tmp_path / "results.json")
+    assert {row["seed"] for row in rows} == {0, 1} and not extra["failed"]
+    assert study.main([*short, "--export_collapsed"]) == 0
+
+
 def test_a_smaller_plan_keeps_what_is_there(finished, tmp_path):
     folder, words = finished
     shutil.copytree(folder, tmp_path / "study")

@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 from absl import flags
 
 import btcp_tf
-from btcp_tf.core import config, wording
+from btcp_tf.core import config, interrupt, wording
 from btcp_tf.core.config import Config
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -257,15 +257,15 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
     # It tells at length where it keeps its fonts if there is no home folder.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        with plain_warnings(verbose):
+        with interrupt.raised(), plain_warnings(verbose):
             return int(action() or 0)
     except BrokenPipeError:
         _close_stdout()
         return 0
-    except KeyboardInterrupt:
-        print("\ninterrupted; the same command goes on from here", file=sys.stderr)
-        return 130
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
+        if interrupt.caused(error):
+            print("\ninterrupted; the same command goes on from here", file=sys.stderr)
+            return interrupt.STATUS
         if not is_expected(error):
             raise
         print("error:", wording.one_line(error), file=sys.stderr)
@@ -286,7 +286,7 @@ def plain_warnings(verbose: int = 1) -> Iterator[None]:
             warnings.formatwarning = usual
 
 
-def is_expected(error: Exception) -> bool:
+def is_expected(error: BaseException) -> bool:
     """Whether an error may be the user's or the machine's making, not a fault of the program."""
     expected = (ValueError, RuntimeError, ArithmeticError, OSError, MemoryError)
     # TensorFlow's errors have a base class of their own, known only once it is imported.
@@ -305,7 +305,8 @@ def hidden_stderr() -> Iterator[None]:
     with tempfile.TemporaryFile() as kept:
         os.dup2(kept.fileno(), 2)
         try:
-            yield
+            with interrupt.at_once(shown):
+                yield
         except BaseException:
             kept.seek(0)
             os.write(shown, kept.read())

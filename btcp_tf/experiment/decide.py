@@ -88,15 +88,15 @@ def choose_export(
     best = min(pairs, key=lambda pair: aurc[pair])
     rows = predictions[VALIDATION, best[0]]
     reason = (
-        f"smallest AURC x 1000 on {len(rows.is_error):,} validation images, "
-        f"{int(rows.is_error.sum()):,} of them wrong: {1000 * aurc[best]:.3g}"
+        f"it ranks the errors among {len(rows.is_error):,} validation images, "
+        f"{int(rows.is_error.sum()):,} of them wrong, best: AURC x 1000 {1000 * aurc[best]:.3g}"
     )
     listed = [
         f"{method}{' fine-tuned' * (predictor.stage == FINETUNED)} {1000 * value:.3g}"
         for (predictor, method), value in sorted(aurc.items(), key=lambda item: item[1])
         if (predictor, method) != best
     ]
-    return Choice(*best, "; ".join([reason, *([", ".join(listed)] if listed else [])]))
+    return Choice(*best, reason + f" (others: {', '.join(listed)})" * bool(listed))
 
 
 def served_answers(

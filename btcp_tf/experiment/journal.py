@@ -31,6 +31,12 @@ def log(folder: Path, event: str) -> None:
         file.write(f"{now} {event}\n")
 
 
+def announce(step: str, verbose: int) -> None:
+    """Says on the terminal what is done next, which takes its time."""
+    if verbose:
+        print(step, flush=True)
+
+
 class Journal:
     """Curves per epoch: the history file and TensorBoard, on validation data alone."""
 

@@ -42,6 +42,8 @@ class End:
     """Where the SavedModel is, or why there is none."""
     retry: bool = False
     """Whether the same command is to try the export again."""
+    collapse: str = ""
+    """Why what was chosen for the export must not be exported, see `Scorer.collapse`."""
 
     def to_export(self, export_collapsed: bool) -> bool:
         """Whether a finished run has an export left to do.
@@ -106,9 +108,9 @@ def read_finished(folder: Path) -> End | None:
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        # Without the second where 0.1.0 wrote it.
-        end = End(content["saved_model"], content.get("retry", False))
-        if not (isinstance(end.saved_model, str) and isinstance(end.retry, bool)):
+        # Without the others where 0.1.0 wrote it.
+        end = End(content["saved_model"], content.get("retry", False), content.get("collapse", ""))
+        if not [type(value) for value in dataclasses.astuple(end)] == [str, bool, str]:
             raise ValueError(f"it is {content!r}")
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ValueError(
@@ -116,6 +118,11 @@ def read_finished(folder: Path) -> End | None:
             "it, and the same command goes on from the checkpoints"
         ) from error
     return end
+
+
+def collapsed(collapse: str) -> RuntimeError:
+    """The error of a run that exports nothing as its training failed, see `End.collapse`."""
+    return RuntimeError(f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same")
 
 
 def export_folder(root: str, name: str, dataset: str, *, is_trial: bool) -> Path:
@@ -240,8 +247,8 @@ def try_export(
       How the run ends, and what to raise once that is written.
     """
     if collapse:
-        reason = f"{NOT_EXPORTED}: {collapse}; --export_collapsed exports it all the same"
-        return End(reason), None
+        failure = collapsed(collapse)
+        return End(str(failure), collapse=collapse), failure
     try:
         publication = publishing.publication_id(export.folder)
         threshold = dataclasses.asdict(export.decision.threshold)

@@ -20,7 +20,7 @@ from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, save_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
 from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
 from btcp_tf.experiment.decide import EvaluationSettings
-from btcp_tf.experiment.journal import Journal, log
+from btcp_tf.experiment.journal import Journal, announce, log
 from btcp_tf.experiment.prepare import Architecture, Images, ImageSettings
 from btcp_tf.experiment.publish import EXPORT_OPEN, FINISHED_FILE, End, Export, Replaced
 from btcp_tf.experiment.score import Scorer, ScoreSettings
@@ -43,7 +43,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         checkpoints are damaged.
       RuntimeError: If another process holds the folder. And if the export fails, or is refused as
         the version that it would replace is better: the run is reported and finished then, and the
-        next call of this function tries only the export again.
+        next call of this function tries only the export again. Or if nothing is exported as the
+        training collapsed.
       FileNotFoundError: If the data set is not there.
     """
     folder = Path(config.output_dir)
@@ -54,6 +55,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
             if config.verbose and not part_of_study:
                 print(f"{folder} is finished already; nothing is changed.\n")
                 _print_summary(folder)
+            if end.collapse and not part_of_study:
+                raise publish.collapsed(end.collapse)
             return
         prepare.check_paths(config)
         if not part_of_study:
@@ -72,9 +75,10 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         decided = _decide(config, prepared.images, scored, part_of_study)
         if end is None:
             _report(config, prepared, trained, scored, decided, journal)
-        end, failure = End(f"{NOT_EXPORTED}: part of a study"), None
+        collapse = _collapse(config, scored)
+        end, failure = End(f"{NOT_EXPORTED}: part of a study", collapse=collapse), None
         if not part_of_study:
-            end, failure = _export(config, scored.scorer, decided)
+            end, failure = _export(config, scored.scorer, decided, collapse)
         publish.finish_run(folder, decided.export.decision, end)
         if config.verbose and not part_of_study:
             print()
@@ -117,6 +121,7 @@ class _Decided:
 
 def _prepare(config: Config, part_of_study: bool) -> _Prepared:
     """Loads the images, and builds the network once if its classifier is given."""
+    announce(f"loading TensorFlow and the images of {config.dataset}", config.verbose)
     with command.hidden_stderr():
         # It warns of traces, of which every phase rightly needs some.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -132,6 +137,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
     lines = [f"started with {dataset.name} {dataset.fingerprint}"]
     pixels = note = problem = ""
     if config.classifier:
+        announce(f"trying {config.classifier} out on validation images", config.verbose)
         pixels, note = prepare.choose_pixels(
             config.classifier,
             dataset,
@@ -176,12 +182,16 @@ def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
 
 def _score(config: Config, images: Images, trained: Trained, *, is_finished: bool) -> _Scored:
     """Fits the methods and scores all images; those of a finished run are read."""
+    verbose = config.verbose
+    announce(f"fitting the methods: {', '.join(config.method)}", verbose)
     scorer = score.make_scorer(trained, images.dataset, config.take(ScoreSettings))
     if is_finished:
         choice, predictions = decide.saved_choice(Path(config.output_dir))
     else:
+        sets = 3 + len(images.others)
+        announce(f"computing u of {len(config.method)} methods for {sets} sets of images", verbose)
         predictions = score.predict_all(
-            scorer, images.dataset, images.others, show_progress=config.verbose == 1
+            scorer, images.dataset, images.others, show_progress=verbose == 1
         )
         choice = _choose_export(config, scorer, predictions)
     predictions |= decide.served_answers(predictions, scorer, images.dataset, choice)
@@ -193,11 +203,16 @@ def _choose_export(config: Config, scorer: Scorer, predictions: AllPredictions) 
     name = config.export_method
     if name != "auto":
         predictor = Predictor(name, FINETUNED) if name in config.finetuned else CLASSIFIER
-        return Choice(predictor, name, f"--export_method={name}")
-    pairs = decide.candidates(config.method, config.finetuned)
-    if not config.export_collapsed:
-        pairs = [pair for pair in pairs if not scorer.collapse(*pair)] or pairs
-    return decide.choose_export(predictions, pairs, scorer.held_out_u)
+        choice = Choice(predictor, name, f"--export_method={name}")
+    else:
+        pairs = decide.candidates(config.method, config.finetuned)
+        if not config.export_collapsed:
+            pairs = [pair for pair in pairs if not scorer.collapse(*pair)] or pairs
+        choice = decide.choose_export(predictions, pairs, scorer.held_out_u)
+    if few := config.max_train_images:
+        trial = f"{choice.reason}; a trial with {few:,} training images, not to be served"
+        return choice._replace(reason=trial)
+    return choice
 
 
 def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool) -> _Decided:
@@ -255,6 +270,10 @@ def _report(
     """Writes the results, the page and what it shows."""
     folder, dataset, scorer = Path(config.output_dir), prepared.images.dataset, scored.scorer
     log(folder, f"scored the test set: {len(dataset.test)} images")
+    draws = config.bootstrap_draws
+    announce(
+        f"computing metrics and their intervals from {draws:,} bootstrap draws", config.verbose
+    )
     taus = decide.choose_taus(scored.predictions[VALIDATION, CLASSIFIER], config.method)
     rows = decide.evaluate(
         scored.predictions,
@@ -288,6 +307,7 @@ def _report(
         explained = scorer.explain(decision.method, dataset.test.images)
     if explained is not None:
         save_explanations(folder / EXPLANATIONS_FILE, explained)
+    announce("drawing the report", config.verbose)
     # Before the export, which may fail.
     run_page.redraw_run(
         folder, saved_model=EXPORT_OPEN, images=dataset.test.images, files=dataset.test.files
@@ -313,14 +333,25 @@ def _notes(
     return about + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
 
 
-def _export(config: Config, scorer: Scorer, decided: _Decided) -> tuple[End, Exception | None]:
+def _collapse(config: Config, scored: _Scored) -> str:
+    """Why what was chosen must not be exported; "": it may."""
+    if config.export_collapsed:
+        return ""
+    return scored.scorer.collapse(scored.choice.predictor, scored.choice.method)
+
+
+def _export(
+    config: Config, scorer: Scorer, decided: _Decided, collapse: str
+) -> tuple[End, Exception | None]:
     """How the run ends, and what to raise once that is written."""
     exported = decided.export.decision.predictor, decided.export.decision.method
+    if not collapse:
+        announce(f"exporting a SavedModel to {decided.export.target}", config.verbose)
     return publish.try_export(
         scorer.exported_model(*exported),
         decided.export,
         replaced=decided.replaced,
-        collapse="" if config.export_collapsed else scorer.collapse(*exported),
+        collapse=collapse,
         publish_worse=config.publish,
     )
 

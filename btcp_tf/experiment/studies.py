@@ -14,7 +14,9 @@ from btcp_tf.core import command, files, wording
 from btcp_tf.core.config import Config, to_text
 from btcp_tf.data.datasets import short_name
 from btcp_tf.evaluation import results
+from btcp_tf.experiment import publish
 from btcp_tf.experiment import run as run_
+from btcp_tf.experiment.journal import announce
 from btcp_tf.experiment.settings import parse, save_flagfile
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import study_page
@@ -148,19 +150,21 @@ def run(study: Study) -> int:
       study: From `plan`.
 
     Returns:
-      The number of cells that failed.
+      The number of cells that failed. One whose training collapsed has rows like all others, and
+      is counted: as a run of its own it would export nothing, and end with an error.
 
     Raises:
       RuntimeError: If another process holds the folder, or no cell is finished.
     """
     folder, count = study.folder, len(study.cells)
     failed: dict[str, str] = {}
+    collapsed: dict[str, str] = {}
     with files.folder_lock(folder):
         for number, cell in enumerate(study.cells, 1):
-            if study.verbose:
-                print(f"\n[{number}/{count}] {cell.name}", flush=True)
+            announce(f"\n[{number}/{count}] {cell.name}", study.verbose)
             try:
-                _run_cell(folder, cell)
+                if end := _run_cell(folder, cell):
+                    collapsed[cell.name] = end
             except Exception as error:
                 if not command.is_expected(error):
                     raise
@@ -173,15 +177,18 @@ def run(study: Study) -> int:
             raise RuntimeError("expected at least one run that ends, received none")
         extra |= {"failed": failed, "command": ["python -m btcp_tf.study", *study.arguments]}
         results.save_rows(folder / "results.json", rows, extra)
+        announce(f"\ndrawing the report of {len(extra['cells'])} runs", study.verbose)
         page = study_page.write_study_report(folder)
         if study.verbose:
             print(f"\n{page}")
-        for name, message in failed.items():
+        collapsed = {name: why for name, why in collapsed.items() if name not in failed}
+        for name, message in (collapsed | failed).items():
             print(f"error: {name}: {message}", file=sys.stderr)
-    return len(failed)
+    return len(collapsed | failed)
 
 
-def _run_cell(folder: Path, cell: Cell) -> None:
+def _run_cell(folder: Path, cell: Cell) -> str:
+    """Carries out a cell; returns why its training collapsed, "" if it did not."""
     with command.hidden_stderr():
         import keras
 
@@ -201,6 +208,10 @@ def _run_cell(folder: Path, cell: Cell) -> None:
         shutil.copyfile(source, part)
         part.replace(target)
     run_.run(cell.config, part_of_study=True)
+    end = publish.read_finished(folder / cell.name)
+    if not end or not end.collapse or cell.config.export_collapsed:
+        return ""
+    return f"{end.collapse}; its rows are in the study; --export_collapsed accepts it"
 
 
 def gather(

@@ -101,7 +101,9 @@ class Trainer:
         members = []
         for number in range(2, count + 1):
             if self.settings.verbose:
-                print(f"ensemble: member {number} of {count}")
+                print(
+                    f"ensemble: member {number} of {count}, a classifier like the first", flush=True
+                )
             members.append(self._further(self.dataset, number - 1, f"member{number}"))
         return members
 
@@ -123,7 +125,11 @@ class Trainer:
         folds = []
         for number in range(1, count + 1):
             if self.settings.verbose:
-                print(f"residual: fold {number} of {count}")
+                print(
+                    f"residual: fold {number} of {count}, a classifier that does not see this part "
+                    "of the training images",
+                    flush=True,
+                )
             unseen = part == number - 1
             rest = _without(self.dataset, unseen, f"without {number} of {count}")
             # Other seeds than those of the ensemble.

@@ -201,7 +201,11 @@ def _search(samples: _Samples, seed: int, verbose: int) -> _Trial:
 
     others = [name for name in samples.evidence if name != "answer"]
     parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
-    bar = Bar("trials on held-out samples", len(_STRENGTHS) + len(parts), shown=bool(verbose))
+    bar = Bar(
+        "trying combinations of this evidence by cross-validation",
+        len(_STRENGTHS) + len(parts),
+        shown=bool(verbose),
+    )
     # All of it needs the penalty most; the parts are tried with what suits it.
     trials = [trial(tuple(samples.evidence), strength) for strength in _STRENGTHS]
     strength = min(trials, key=lambda trial: trial.aurc).strength

@@ -211,11 +211,15 @@ def fit_residual(
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
     if verbose:
-        print("second heads ...", flush=True)
+        print("training small networks that answer beside the classifier", flush=True)
     neighbors = _shared_neighbors(everyone, allowed)
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
     if verbose:
-        print(f"evidence of {len(is_error):,} answers: {', '.join(readers[0])} ...", flush=True)
+        print(
+            f"computing what may show the errors among {len(is_error):,} held-out answers (the "
+            f"evidence): {', '.join(readers[0])}",
+            flush=True,
+        )
     computed = [_compute(readers[number], seen, batch_size) for number, seen in answers]
     fit, weights, u = residual_choice.choose(
         is_error,

@@ -68,7 +68,7 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Resi
     from btcp_tf.methods import residual_fit
 
     if reference.verbose:
-        print(f"fitting {name}", flush=True)
+        print(f"{name}: learning from held-out samples which answers are wrong", flush=True)
     own, *folds = reference.held_out
     fit, readers, weights, held_out_u = residual_fit.fit_residual(
         own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose

@@ -140,7 +140,8 @@ def _compile(
 def _announce(stage: str, parts: Sequence[str], done: int, epochs: int) -> None:
     resumed = f", resumed after epoch {done}" if done else ""
     state = ", finished already" if done >= epochs else resumed
-    print(f"{stage}: {' + '.join(parts)}, {epochs} epochs{state}", flush=True)
+    count = f"{epochs} epoch{'s' * (epochs != 1)}"
+    print(f"{stage}: training {' + '.join(parts)}, {count}{state}", flush=True)
 
 
 def _averaging_rate(settings: TrainingSettings, steps: int) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -105,7 +105,8 @@ def fit(
     stages = {"classifier": _classifier_phase(training, adopted)}
     if not estimators:
         return stages
-    title = "features of the training images" if settings.verbose == 1 else ""
+    images = f"{len(dataset.train):,} training images"
+    title = f"computing the features of {images}" if settings.verbose == 1 else ""
     features = _Features(
         training.encode(dataset.train.images, title), training.encode(dataset.validation.images)
     )
