@@ -320,13 +320,12 @@ def with_answers(rows: Iterable[Row]) -> list[dict[str, Any]]:
     Args:
       rows: Rows of single runs, with `stage` and `classifier_id`.
     """
-    groups = by(rows, "dataset", "seed", "ablation", "stage", "classifier_id")
     result = []
-    for (*_, stage, _), group in groups.items():
+    for group in by(rows, "dataset", "seed", "ablation", "stage", "classifier_id").values():
         tuned = next((row["method"] for row in group if row["method"] != REFERENCE), "")
         for row in group:
             own = row["method"] if _answers_itself(row) else ""
-            result.append({**row, "answers": tuned if stage == "finetuned" else own})
+            result.append({**row, "answers": tuned if row["stage"] == FINETUNED else own})
     return result
 
 
@@ -340,14 +339,18 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
 
     def place(row: Row) -> tuple:
         known = names.index(row["method"]) if row["method"] in names else len(names)
-        return row["stage"] == "finetuned", bool(row["answers"]), row["answers"], known
+        return row["stage"] == FINETUNED, bool(row["answers"]), row["answers"], known
 
     return sorted(rows, key=place)
 
 
 def who(row: Row) -> str:
-    """The line's heading of a row of several seeds."""
-    if row["stage"] == "finetuned":
+    """Heading of a row's line: the method, and whose answers, where not the shared classifier's.
+
+    Args:
+      row: With `answers`, see `with_answers`.
+    """
+    if row["stage"] == FINETUNED:
         if row["method"] == REFERENCE:
             return f"{label(REFERENCE)} of the fine-tuned {label(row['answers'])} classifier"
         return f"{label(row['method'])} fine-tuned"
@@ -357,8 +360,8 @@ def who(row: Row) -> str:
 
 
 def sort_key(row: Row) -> str:
-    """The name of a row's line for programs."""
-    if row["stage"] == "finetuned":
+    """Name of a row's line for programs, as `who` is for people."""
+    if row["stage"] == FINETUNED:
         return f"{Predictor(row['answers'], FINETUNED)}:{row['method']}"
     return f"{row['method']}:own" if row["answers"] else row["method"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.evaluation.predictions import REFERENCE
-from btcp_tf.reporting import cells, pages
+from btcp_tf.reporting import cells, pages, texts
 from btcp_tf.reporting.cells import Cell, Row, Table, Words, label, number
 from btcp_tf.reporting.pages import Block
 from btcp_tf.reporting.paper import PAPER_OOD
@@ -69,8 +69,9 @@ def ood_table(rows: Sequence[Row], *, n_ood: int, paper: bool = True) -> Table:
 
     return method_table(
         cells.file_name("ood", first["dataset"], first["ood"]),
-        f"OOD detection: {first['ood']} ({n_ood:,} images) against {cells.about_row(first)} "
-        f"({int(first['n']):,} test images)",
+        texts.caption(
+            "ood", ood=first["ood"], n_ood=n_ood, about=cells.about_row(first), n=int(first["n"])
+        ),
         cells.ordered(rows),
         columns,
         cell=cell,
@@ -90,7 +91,7 @@ def joint_table(rows: Sequence[Row]) -> Table:
     first = rows[0]
     return method_table(
         cells.file_name("joint", first["dataset"], first["ood"]),
-        f"Joint task: find errors and images of {first['ood']}; {cells.about_row(first)}",
+        texts.caption("joint", ood=first["ood"], about=cells.about_row(first)),
         cells.ordered(rows),
         _minus_reference("auroc", "aurc") | {name: cells.heading(name) for name in JOINT},
     )
@@ -113,8 +114,7 @@ def near_far_table(rows: Sequence[Row]) -> Table:
     ]
     return Table(
         cells.file_name("near_far", rows[0]["dataset"]),
-        f"Near and far: AUROC in %, the set that is hardest for {label(REFERENCE)} first; "
-        f"{cells.about_row(rows[0])}",
+        texts.caption("near_far", mcp=label(REFERENCE), about=cells.about_row(rows[0])),
         {"method": "method", **{name: name for name in sets}},
         lines,
     )
@@ -137,8 +137,7 @@ def shift_table(rows: Sequence[Row], name: str) -> Table:
             lines.append(_across(values, splits, f"{who}: {cells.title_with_unit(name)}"))
     return Table(
         cells.file_name("shift", name, rows[0]["dataset"]),
-        f"Covariate shift: {cells.title_of(name)} as the test images change; "
-        f"{cells.about_row(rows[0])}",
+        texts.caption("shift", metric=cells.title_of(name), about=cells.about_row(rows[0])),
         {"method": "method", **{split: _corruption(split) for split in splits}},
         lines,
     )

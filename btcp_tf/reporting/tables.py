@@ -54,13 +54,12 @@ def method_table(
 
 def headline_tables(group: Sequence[Row]) -> list[Table]:
     """The first metrics of a classifier's methods, and their differences to its MCP."""
-    title = cells.group_title(group[0])
     stem = cells.file_name(group[0]["stage"], group[0]["classifier_id"])
-    caption = f"{title}, 95 % intervals in brackets"
+    about = dict(classifier=cells.group_title(group[0]), mcp=label(REFERENCE))
+    caption = texts.caption("headline", **about)
     tables = [method_table(f"headline_{stem}", caption, group, cells.HEADLINE, who=_marked)]
     if compared := [row for row in group if DIFFERENCE_COLUMNS[0] in row]:
-        name = f"difference_{stem}"
-        caption = f"{title}: difference to {label(REFERENCE)}, paired 95 % intervals"
+        name, caption = f"difference_{stem}", texts.caption("headline_difference", **about)
         tables.append(method_table(name, caption, compared, DIFFERENCE_COLUMNS, who=_marked))
     return tables
 
@@ -76,8 +75,7 @@ def metric_table(group: Sequence[Row]) -> Table:
     own = "".join(f", {label(name)} {tau:.3g}" for name, tau in taus.items())
     return Table(
         cells.file_name("metrics", first["stage"], first["classifier_id"]),
-        f"{cells.group_title(first)}: {first['errors']:,} errors of {first['n']:,}, "
-        f"tau = {first['tau']:g}{own}",
+        texts.caption("metrics", classifier=cells.group_title(first), own=own, **first),
         {"metric": "metric", **{row["method"]: cells.marked(row["method"]) for row in group}},
         [
             [cells.heading(name), *(cells.value_cell(row, name) for row in group)]
@@ -203,7 +201,7 @@ def failure_table(rows: Sequence[Row], *, paper: bool = True) -> Table:
     }
     return method_table(
         cells.file_name("failure", first["dataset"]),
-        f"Failure prediction: {cells.about_row(first)}, {int(first['n']):,} test images{spread}",
+        texts.caption("failure", about=cells.about_row(first), n=int(first["n"]), spread=spread),
         cells.ordered(rows),
         columns,
         cell=_beside_paper,
@@ -220,8 +218,7 @@ def difference_table(rows: Sequence[Row]) -> Table:
     compared = [row for row in cells.ordered(rows) if not math.isnan(number(row.get(column)))]
     return method_table(
         cells.file_name("difference", rows[0]["dataset"]),
-        f"Ranking of errors, difference to the {label(REFERENCE)} of the same classifier: "
-        f"{cells.about_row(rows[0])}; paired 95 % intervals",
+        texts.caption("difference", about=cells.about_row(rows[0]), mcp=label(REFERENCE)),
         sorted(compared, key=lambda row: -row[column]),
         DIFFERENCE_COLUMNS,
     )
@@ -235,7 +232,7 @@ def ranking_table(rows: Sequence[Row]) -> Table:
     """
     return method_table(
         cells.file_name("ranking", rows[0]["dataset"]),
-        f"Ranking of errors, which no monotone map of u changes: {cells.about_row(rows[0])}",
+        texts.caption("ranking", about=cells.about_row(rows[0])),
         cells.ordered(rows),
         cells.RANKING,
     )
@@ -246,7 +243,7 @@ def all_metrics_table(rows: Sequence[Row]) -> Table:
     lines = cells.ordered(rows)
     return Table(
         cells.file_name("metrics", rows[0]["dataset"]),
-        f"All metrics of failure prediction: {cells.about_row(rows[0])}",
+        texts.caption("all_metrics", about=cells.about_row(rows[0])),
         {"metric": "metric", **{cells.sort_key(row): cells.who(row) for row in lines}},
         [
             [cells.heading(name), *(cells.value_cell(row, name) for row in lines)]
