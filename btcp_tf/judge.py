@@ -20,23 +20,21 @@ import keras
 import numpy as np
 
 from btcp_tf import metrics, thresholds
-from btcp_tf.attached import estimates, held_out, inference
+from btcp_tf.attached import decision, estimates, held_out, inference, publish
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import is_dataset
 from btcp_tf.attached.model import Estimate
-from btcp_tf.attached.pixels import scale_of_pixels
 from btcp_tf.attached.scoring import Scored, Scoring
-from btcp_tf.core import files, keras_setup
+from btcp_tf.core import keras_setup
 from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
-from btcp_tf.data.known import MOST, Overlap, Part
+from btcp_tf.data.known import Overlap
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import MCP
 from btcp_tf.methods.residual_fit import EVIDENCE
-from btcp_tf.networks import classifiers
 from btcp_tf.training.settings import TrainingSettings
 
 _DRAWS = 1000
@@ -73,16 +71,7 @@ class Judge:
         self._calibration_inputs: Any = None
 
     def __repr__(self) -> str:
-        names, inputs, chosen = self.class_names, self.model.inputs[0], self.threshold
-        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        shape = ", ".join("?" if size is None else str(size) for size in inputs.shape[1:])
-        decision = "no threshold"
-        if chosen is not None:
-            decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
-        return (
-            f"<Judge of a classifier of {inputs.dtype} [n, {shape}], {len(names)} classes "
-            f"({shown}): {self.method}, {'fitted' if self.fitted else 'not fitted'}, {decision}>"
-        )
+        return judge_model.describe(self.model)
 
     @property
     def class_names(self) -> list[str]:
@@ -93,8 +82,7 @@ class Judge:
     def threshold(self) -> thresholds.Threshold | None:
         """What `select_threshold` chose: answers with u < tau are accepted, none where tau is
         None. None before."""
-        found = self._about["threshold"]
-        return None if found is None else thresholds.Threshold(**found)
+        return judge_model.threshold(self._about)
 
     @property
     def fitted(self) -> dict[str, Any] | None:
@@ -118,13 +106,8 @@ class Judge:
         self._about["input_range"] = None if value is None else dataclasses.asdict(value)
 
     @property
-    def _known(self) -> dict[str, Part]:
-        """Samples that are known, by name of the part; none for files of version 0.1.0."""
-        return judge_model.known_parts(self._about)
-
-    @property
     def _about(self) -> dict[str, Any]:
-        return self.model.get_layer("card").about
+        return judge_model.about(self.model)
 
     def fit(
         self,
@@ -145,7 +128,8 @@ class Judge:
         Args:
           x: Inputs `[n, ...]` that the classifier was not trained on; or a `tf.data.Dataset` of
             batches (inputs, labels), then without `y`.
-          y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1, or one-hot `[n, k]`.
+          y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1; or one-hot `[n, k]`; or the
+            names in `class_names`, if they were given. All other methods take the same.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
             a second head learns from them, and those next to a sample are evidence. They go into
             the model. Samples of x that are among them are left out of x, with a warning. None:
@@ -170,6 +154,8 @@ class Judge:
           batch_size: Inputs at once.
           verbose: 1 shows progress bars and a sentence about the result, 0 is silent.
 
+        Warns of a classifier that cannot be right, by the rules by which a run refuses one.
+
         Raises:
           ValueError: If x or y do not fit the classifier, inputs or answers are not finite, the
             arguments' inputs are on different scales, all of x are in the reference, or another
@@ -183,7 +169,7 @@ class Judge:
         held_out.check_folds(folds, reference, copies)
         held_out.check_ensemble(ensemble, x, folds)
         estimate = estimates.fit_residual(
-            self._classifier(batch_size, verbose),
+            AttachedClassifier.of(self.model, batch_size, verbose),
             (x, y),
             reference=reference,
             folds=folds,
@@ -219,7 +205,9 @@ class Judge:
           FloatingPointError: If the loss is no longer finite.
         """
         training = TrainingSettings.from_defaults(verbose=verbose, **settings)
-        estimate = estimates.fit_btcp(self._classifier(batch_size, verbose), x, y, training)
+        estimate = estimates.fit_btcp(
+            AttachedClassifier.of(self.model, batch_size, verbose), x, y, training
+        )
         return self._use(estimate, verbose)
 
     def predict(self, x: Any, *, batch_size: int = 256) -> dict[str, np.ndarray]:
@@ -237,11 +225,11 @@ class Judge:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
             `fit` that they must be on another scale (`input_range = None` lets those pass).
         """
-        found = self._scoring(x, None, batch_size, like=self.input_range)
-        answers = {name: getattr(found, name) for name in ("predicted", "probs", "uncertainty")}
+        scored = self._scoring(x, None, batch_size, like=self.input_range)
+        answers = {name: getattr(scored, name) for name in ("predicted", "probs", "uncertainty")}
         if self.threshold is not None:
             tau = -np.inf if self.threshold.tau is None else self.threshold.tau
-            answers["accept"] = found.uncertainty < tau
+            answers["accept"] = scored.uncertainty < tau
         return answers
 
     def predictions(self, x: Any, y: Any = None, *, batch_size: int = 256) -> Predictions:
@@ -256,17 +244,18 @@ class Judge:
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           batch_size: Inputs at once.
         """
-        found, overlap = self._scored(x, y, batch_size, "threshold")
+        scored, overlap = self._scored(x, y, batch_size, "threshold")
         if overlap.text:
             kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
             warn(f"x: {overlap.text}{kept}")
-        return found.predictions(self.method)
+        return scored.predictions(self.method)
 
     def _scored(self, x: Any, y: Any, batch_size: int, *also: str) -> tuple[Scored, Overlap]:
         """Answers, and which of the samples are known; see `held_out.overlap`."""
-        found = self._scoring(x, y, batch_size, like=self.input_range, hashed=True)
-        assert found.hashes is not None
-        return found, held_out.overlap(found.hashes, self._known, also)
+        scored = self._scoring(x, y, batch_size, like=self.input_range, hashed=True)
+        assert scored.hashes is not None
+        known_parts = judge_model.known_parts(self._about)
+        return scored, held_out.overlap(scored.hashes, known_parts, also)
 
     def evaluate(
         self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
@@ -290,12 +279,14 @@ class Judge:
         Raises:
           ValueError: As `predict`; and if all samples are known.
         """
-        found, overlap = self._scored(x, y, batch_size, "threshold")
+        scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
+        answers = scored.predictions(self.method, rest)
+        held_out.warn_of_one_class(scored.true_classes()[rest], self.class_names, "measured on")
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
         return results.rows(
-            found.predictions(self.method, rest),
+            answers,
             dataset="",
             seed=seed,
             stage="frozen",
@@ -334,39 +325,13 @@ class Judge:
             samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
-        found, overlap = self._scored(x, y, batch_size)
-        if rule == "target_risk" and overlap.share > MOST:
-            raise ValueError(
-                f"x: expected samples that classifier and fit have not seen, at most "
-                f"{MOST:.0%} others, received: {overlap.text}; a promise on those would not "
-                "hold: give fresh samples"
-            )
-        rest = held_out.unknown_rows(overlap, "used")
-        predicted, u = found.predicted[rest], found.uncertainty[rest]
-        labels = None
-        if found.labels is not None or thresholds.needs_labels(rule):
-            labels = found.true_classes()[rest]
-        is_error = None if labels is None else predicted != labels
-        chosen = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
+        scored, overlap = self._scored(x, y, batch_size)
+        chosen, rows, about = decision.choose(scored, overlap, rule, settings)
         if self.fitted is None and "input_range" not in self._about:
-            self.input_range = found.input_range
-        self._calibration_inputs = None if is_dataset(x) else inference.rows_of(x)[rest]
-        assert found.hashes is not None
-        part = Part.of(found.hashes[rest]).to_json()
-        self._about["threshold"] = dataclasses.asdict(chosen)
-        self._about["seen"] = {**(self._about.get("seen") or {}), "threshold": part}
-        # For those who use the exported model.
-        self._about["calibration"] = {
-            "labels": None if labels is None else labels.tolist(),
-            "predicted": predicted.tolist(),
-            "uncertainty": u.tolist(),
-        }
-        if chosen.tau is None:
-            least = chosen.least_risk
-            warn(
-                f"not achievable with this data, and nothing will be accepted: {chosen.rule}"
-                + ("" if least is None else f"; the least that would have been is {least:.4f}")
-            )
+            self.input_range = scored.input_range
+        self._calibration_inputs = None if is_dataset(x) else inference.rows_of(x)[rows]
+        seen = (self._about.get("seen") or {}) | about["seen"]
+        self._about.update(about | {"seen": seen})
         return chosen
 
     def save(self, path: str | os.PathLike) -> None:
@@ -379,19 +344,7 @@ class Judge:
           ValueError: If the path does not end with .keras or cannot be written, or if Keras could
             not read the file again; nothing is written then.
         """
-        path = files.as_path("path", path)
-        if path.suffix != ".keras" or path.is_dir():
-            raise ValueError(f"path: expected a name that ends with .keras, received {path}")
-        classifiers.check_loadable(self.model)
-        files.check_folder("path", path.parent)
-        with files.atomic_path(path) as temporary:
-            # Keras goes by the ending.
-            written = temporary.with_name(temporary.name + ".keras")
-            try:
-                self.model.save(written)
-                written.replace(temporary)
-            finally:
-                written.unlink(missing_ok=True)
+        judge_model.save(self.model, path)
 
     def export(
         self,
@@ -429,50 +382,13 @@ class Judge:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
             than the inputs of `fit`, or `pixels` is.
         """
-        from btcp_tf.serving.saved_model import export
-
-        classifier, known_inputs = self._classifier(), self._calibration_inputs
-        sample, seen = classifier.check_sample(sample, self.input_range)
-        scale = None
-        if seen is not None:
-            scale = scale_of_pixels(classifier.encoder, pixels, seen)
-        threshold = self.threshold or thresholds.DEFAULT
-        if threshold.tau is None:
-            warn(
-                f"the threshold is not achievable, so the SavedModel accepts nothing: "
-                f"{threshold.rule}"
-            )
-        return export(
-            self.model,
-            root,
-            name,
-            self.class_names,
-            sample,
-            threshold=threshold,
-            held_out=judge_model.calibration(self._about),
-            calibration_inputs=known_inputs
-            if known_inputs is None
-            else classifier.check_inputs(known_inputs),
-            about={
-                "uncertainty": {"method": self.method, "stage": "frozen"},
-                "fit": self.fitted,
-                "metadata": metadata or {},
-            },
-            input_range=self.input_range,
-            pixels=scale,
-            verbose=verbose,
+        return publish.export(
+            self.model, root, name, sample, metadata, pixels, self._calibration_inputs, verbose
         )
-
-    def _classifier(self, batch_size: int = 256, verbose: int = 0) -> AttachedClassifier:
-        """The classifier in its two parts."""
-        encoder, ends = self.model.get_layer("encoder"), self.model.get_layer("ends")
-        features = self._about.get("features", "")
-        return AttachedClassifier(encoder, ends, self.class_names, features, batch_size, verbose)
 
     def _use(self, estimate: Estimate, verbose: int) -> Self:
         """Puts a new estimate in the place of the present one, without a threshold."""
-        classifier = self._classifier()
-        about = self._about | estimate.about
+        classifier, about = AttachedClassifier.of(self.model), self._about | estimate.about
         self.model = judge_model.join(classifier.encoder, classifier.ends, estimate.formula, about)
         self._scoring = Scoring(self.model)
         self._calibration_inputs = None
@@ -487,6 +403,7 @@ def attach(
     *,
     class_names: Sequence[str] = (),
     example: np.ndarray | None = None,
+    from_logits: bool | None = None,
 ) -> Judge:
     """Puts an uncertainty estimator on a classifier, which is copied and left as it is.
 
@@ -497,9 +414,14 @@ def attach(
         `networks.classifiers.take_apart`.
       features: Name of the layer whose output the estimator is fitted on; "": the input of the last
         `Dense` layer.
-      class_names: k different names; default: the numbers. White space at their ends is left out,
-        with a warning.
+      class_names: k different names, in the order of the answers; labels may be these names, too.
+        Default: the numbers. White space at their ends is left out, with a warning.
       example: A few inputs, for models that do not know the shape of theirs.
+      from_logits: True says that the answers are logits, False that they are probabilities; None:
+        the model tells. A regression, a model without softmax or sigmoid that was compiled with a
+        loss such as mse, is refused unless this is True. A `Dense(1)` without activation that was
+        not compiled cannot be told from one: it is taken for the logit of the second of two
+        classes, and labels other than 0 and 1 are refused by `fit`.
 
     Raises:
       FileNotFoundError: If there is no such file.
@@ -516,9 +438,16 @@ def attach(
     [0.5, 0.5, 0.5]
     """
     keras_setup.check()
-    parts = AttachedClassifier.take_apart(classifier, features, class_names, example)
-    about = {"class_names": parts.class_names, "method": "residual", "fit": None}
-    about |= {"threshold": None, "calibration": None, "features": features}
+    parts = AttachedClassifier.take_apart(classifier, features, class_names, example, from_logits)
+    about = {
+        "class_names": parts.class_names,
+        "method": "residual",
+        "fit": None,
+        "threshold": None,
+        "calibration": None,
+        "features": features,
+        "from_logits": from_logits,
+    }
     formula = judge_model.residual_formula({}, MCP)
     return Judge(judge_model.join(parts.encoder, parts.ends, formula, about))
 

@@ -1,6 +1,6 @@
 """Scores a folder of images, or an npz or npy file, with several processes or machines.
 
-    pip install -e ".[ray]"
+    pip install ".[ray]"
     python examples/batch_scoring_ray.py --model=saved_models/digits --input=photos \\
         --output=scores.parquet --workers=2
 

@@ -156,7 +156,7 @@ def test_an_untrained_network_of_two_classes_is_refused_although_its_answers_pas
         network = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
         before = network.get_weights()
         logits = models.outputs_model(network)(images)["logits"].numpy()
-        told = adopted._outdone(network, images, labels, logits)
+        told = adopted.outdone(network, images, labels, logits)
         refused.append("with its weights in random order" in told)
         if refused == [True]:
             assert told in adopted.why_poor(network, pair, 256)
@@ -177,7 +177,7 @@ def test_a_poor_network_of_two_classes_that_is_trained_passes(tmp_path, pair, sa
     network = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
     images, labels = pair.validation.images, pair.validation.labels
     logits = models.outputs_model(network)(images)["logits"].numpy()
-    assert adopted._outdone(network, images, labels, logits) == ""
+    assert adopted.outdone(network, images, labels, logits) == ""
 
 
 def test_colors_in_another_order_are_named(tmp_path):

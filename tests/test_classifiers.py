@@ -1,3 +1,4 @@
+import re
 import zipfile
 
 import keras
@@ -5,6 +6,8 @@ import numpy as np
 import pytest
 from keras import layers
 
+import btcp_tf
+from btcp_tf.main import main
 from btcp_tf.networks import classifiers
 
 SHAPE = (12, 12, 1)
@@ -334,3 +337,94 @@ def test_a_softmax_in_half_precision_is_refused_with_the_reason(policy):
     logits = keras.layers.Dense(3, dtype=policy)(inputs)
     probs = keras.layers.Softmax(dtype="float32")(logits)
     classifiers.take_apart(keras.Model(inputs, probs))
+
+
+def compiled(loss, units=1, activation=None):
+    model = functional(units, activation)
+    model.compile("sgd", loss)
+    return model
+
+
+def my_loss(truth, answers):
+    return keras.ops.mean((truth - answers) ** 2)
+
+
+REGRESSIONS = {
+    "mse": ("mse", "mse"),
+    "by its whole name": ("mean_absolute_error", "mae"),
+    "an object": (keras.losses.Huber(), "huber"),
+    "a function": (keras.losses.mean_squared_logarithmic_error, "msle"),
+    "in a list": (["mape"], "mape"),
+}
+
+
+@pytest.mark.parametrize("case", REGRESSIONS)
+@pytest.mark.parametrize("units", [1, 3])
+def test_a_regression_is_no_classifier(case, units, tmp_path):
+    loss, name = REGRESSIONS[case]
+    model = compiled(loss, units)
+    model.save(tmp_path / "my.keras")
+    message = f"^classifier: expected .*softmax, sigmoid or logits.*regression.* loss is {name};"
+    for given in (model, tmp_path / "my.keras", str(tmp_path / "my.keras")):
+        with pytest.raises(ValueError, match=f"{message}.*from_logits=True") as caught:
+            classifiers.take_apart(given)
+        assert "\n" not in str(caught.value)
+        classifiers.take_apart(given, from_logits=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "units", "activation"),
+    [
+        (keras.losses.BinaryCrossentropy(from_logits=True), 1, None),
+        ("binary_crossentropy", 1, None),
+        ("hinge", 1, None),
+        (my_loss, 1, None),
+        ("mse", 1, "sigmoid"),
+        ("mse", 3, "softmax"),
+        (None, 1, None),
+    ],
+)
+def test_what_may_be_a_classifier_is_taken(loss, units, activation, tmp_path):
+    model = compiled(loss, units, activation) if loss else functional(units, activation)
+    if loss is not my_loss:
+        model.save(tmp_path / "my.keras")
+        classifiers.take_apart(tmp_path / "my.keras")
+    classifiers.take_apart(model)
+    classifiers.take_apart(model, from_logits=activation is None)
+    with pytest.raises(ValueError, match="from_logits: expected (True|False), as functional"):
+        classifiers.take_apart(model, from_logits=activation is not None)
+
+
+def test_what_is_no_file_of_a_classifier_is_called_by_its_name(tmp_path, capsys):
+    model = functional()
+    btcp_tf.attach(model).save(tmp_path / "judge.keras")
+    model.save_weights(tmp_path / "my.weights.h5")
+    (tmp_path / "old.h5").write_bytes((tmp_path / "my.weights.h5").read_bytes())
+    (tmp_path / "models" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "1" / "saved_model.pb").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "flags.cfg").touch()
+    cases = {
+        "judge.keras": "expected a classifier, received a Judge .*the classifier's own .keras file",
+        "my.weights.h5": "a file of weights alone: .*load_weights.* model.save",
+        "old.h5": "an HDF5 file: .*load_model.* model.save",
+        "models": "a SavedModel: .*that it was exported from, saved with model.save",
+        "models/1": "a SavedModel: .*that it was exported from, saved with model.save",
+        "run": "the folder of a run.* --flagfile=.*flags.cfg",
+    }
+    for name, message in cases.items():
+        for call in (classifiers.take_apart, btcp_tf.attach):
+            with pytest.raises((ValueError, FileNotFoundError), match=f"^classifier: .*{message}"):
+                call(tmp_path / name)
+        words = ["--dataset=digits", f"--classifier={tmp_path / name}"]
+        assert main([*words, f"--output_dir={tmp_path}/out"]) == 1
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert re.search(message, line), line
+        if name != "judge.keras":
+            with pytest.raises(
+                (ValueError, FileNotFoundError), match=f"^path: .*received .*{name}"
+            ):
+                btcp_tf.load(tmp_path / name)
+    model.save(tmp_path / "my.keras")
+    with pytest.raises(ValueError, match="that Judge.save wrote, .*my.keras .*btcp_tf.attach puts"):
+        btcp_tf.load(tmp_path / "my.keras")

@@ -172,5 +172,15 @@ def test_links_of_pages_outside_the_site(name):
         assert "://" in target or (CHECKOUT / target).exists(), target
 
 
+@pytest.mark.parametrize(
+    "page", [README, *TUTORIAL, *GUIDES], ids=lambda page: str(page.relative_to(CHECKOUT))
+)
+def test_users_install_the_package_and_not_its_tests(page):
+    for command in re.findall(r"pip install [^\n`]*", page.read_text(encoding="utf-8")):
+        tests_follow = "-m pytest" in command
+        assert ("[test" in command) is tests_follow, command
+        assert "-e " not in command or tests_follow or "mkdocs" in command, command
+
+
 def test_the_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150

@@ -468,10 +468,10 @@ def test_classes_are_told_where_errors_are_many():
         held_out = HeldOut(Seen(features[:n], logits[:n]), y[:n])
         errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
         assert (errors >= 100) == told
-        readers = residual_fit._readers(held_out, ("answer",), errors >= 100, 50, seed=0)
+        readers = residual_fit._evidence_layers(held_out, ("answer",), errors >= 100, 50, seed=0)
         assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
     fit, readers, *_ = residual_fit.fit_residual(held_out)
-    assert fit.errors > 900 and all(reader.classes for reader in readers.values())
+    assert fit.errors > 900 and all(layer.classes for layer in readers.values())
 
 
 def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):

@@ -10,8 +10,8 @@ import numpy as np
 
 from btcp_tf import metrics
 from btcp_tf.attached import inference
+from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.inference import CheckedInference, Outputs
-from btcp_tf.attached.model import class_names, has_card
 from btcp_tf.data.input_checks import InputRange, InputWatch
 from btcp_tf.methods.residual_fit import Seen
 from btcp_tf.networks import classifiers, evidence_layers
@@ -46,6 +46,8 @@ class AttachedClassifier:
     """Inputs at once."""
     verbose: int = 0
     """1: progress bars are shown."""
+    from_logits: bool | None = None
+    """Whether the answers are logits, if that was said."""
 
     @classmethod
     def take_apart(
@@ -54,18 +56,36 @@ class AttachedClassifier:
         features: str = "",
         names: Sequence[str] = (),
         example: np.ndarray | None = None,
+        from_logits: bool | None = None,
     ) -> "AttachedClassifier":
         """Arguments and errors as of `btcp_tf.attach`."""
-        if isinstance(classifier, str | os.PathLike):
-            classifier = classifiers.load(classifier, "classifier")
-        if has_card(getattr(classifier, "model", classifier)):
+        if judge_model.has_card(getattr(classifier, "model", classifier)):
             raise ValueError(
                 "classifier: expected a classifier, received a Judge, which has one already; "
                 "btcp_tf.load reads it from a file"
             )
-        encoder, head = classifiers.take_apart(classifier, features, example=example)
-        names = class_names(names, head.output.shape[1])
-        return cls(encoder, classifiers.both_ends(head), list(names), features)
+        encoder, head = classifiers.take_apart(
+            classifier, features, example=example, from_logits=from_logits
+        )
+        names = judge_model.class_names(names, head.output.shape[1])
+        ends = classifiers.both_ends(head)
+        return cls(encoder, ends, names, features, from_logits=from_logits)
+
+    @classmethod
+    def of(
+        cls, model: keras.Model, batch_size: int = 256, verbose: int = 0
+    ) -> "AttachedClassifier":
+        """The two parts of the classifier in a model of `model.join`."""
+        card = judge_model.about(model)
+        return cls(
+            model.get_layer("encoder"),
+            model.get_layer("ends"),
+            card["class_names"],
+            card.get("features", ""),
+            batch_size,
+            verbose,
+            card.get("from_logits"),
+        )
 
     @property
     def input_shape(self) -> tuple[int | None, ...]:
@@ -88,12 +108,12 @@ class AttachedClassifier:
         outputs = [vectors, self.ends(vectors)[0]]
         if self.sees_images:
             outputs.append(View()(self.encoder.input))
-        found = self._infer(outputs, x, y, title, like=like, hashed=True)
-        assert found.hashes is not None
+        answers = self._infer(outputs, x, y, title, like=like, hashed=True)
+        assert answers.hashes is not None
         # Half precision overflows in what is computed of them.
-        seen = Seen(*(output.astype(np.float32) for output in found.outputs))
-        labels = inference.check_labels(found.labels, len(seen.logits), len(self.class_names))
-        return Samples(seen, labels, found.hashes, found.input_range)
+        seen = Seen(*(output.astype(np.float32) for output in answers.outputs))
+        labels = inference.check_labels(answers.labels, len(seen.logits), self.class_names)
+        return Samples(seen, labels, answers.hashes, answers.input_range)
 
     def probs(self, x: Any, title: str) -> np.ndarray:
         """Probabilities `[n, k]`."""
@@ -103,6 +123,17 @@ class AttachedClassifier:
     def _infer(self, outputs: Any, x: Any, y: Any, title: str, **settings: Any) -> Outputs:
         infer = CheckedInference(keras.Model(self.encoder.input, outputs), self.batch_size)
         return infer(x, y, title if self.verbose else "", **settings)
+
+    def copy(self) -> keras.Model | None:
+        """inputs → probs, with layers `encoder` and `classifier` that share no weights with these;
+        None: Keras cannot copy it."""
+        probs = keras.Model(self.ends.input, self.ends.outputs[1], name="classifier")
+        # Not the encoder's own: Keras would count it twice in the copy.
+        inputs = keras.Input(self.input_shape, dtype=self.dtype)
+        try:
+            return classifiers.copy(keras.Model(inputs, probs(self.encoder(inputs))))
+        except ValueError:
+            return None
 
     def check_inputs(self, x: Any, name: str = "x") -> np.ndarray:
         """Inputs in the classifier's shape and type; ValueError for others."""
@@ -140,6 +171,9 @@ class AttachedClassifier:
           classifier: A Keras model, or the path of one.
           x: Inputs, perhaps a dataset of them, some of which are tried.
 
+        Returns:
+          Its parts, with the names of this one's classes.
+
         Raises:
           ValueError: If it has other inputs or another number of classes.
         """
@@ -147,7 +181,9 @@ class AttachedClassifier:
             first = next(iter(x), ())
             x = first[0] if isinstance(first, tuple | list) and first else first
         example = self.check_inputs(inference.rows_of(x)[:4])
-        other = AttachedClassifier.take_apart(classifier, self.features, example=example)
+        other = AttachedClassifier.take_apart(
+            classifier, self.features, example=example, from_logits=self.from_logits
+        )
         if len(other.class_names) != len(self.class_names):
             raise ValueError(
                 f"classifier: expected one of {len(self.class_names)} classes, received one of "
@@ -158,4 +194,9 @@ class AttachedClassifier:
                 f"classifier: expected one of inputs {self.input_shape}, received one of "
                 f"{other.input_shape}"
             )
-        return dataclasses.replace(other, batch_size=self.batch_size, verbose=self.verbose)
+        return dataclasses.replace(
+            other,
+            class_names=self.class_names,
+            batch_size=self.batch_size,
+            verbose=self.verbose,
+        )

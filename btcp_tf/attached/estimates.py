@@ -14,7 +14,7 @@ from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.model import Estimate, residual_formula
 from btcp_tf.core.warning import warn
 from btcp_tf.methods import residual_fit
-from btcp_tf.methods.residual_choice import FEW_ERRORS
+from btcp_tf.methods.residual_choice import ENOUGH_ERRORS
 from btcp_tf.training import phases
 from btcp_tf.training.settings import TrainingSettings
 
@@ -33,7 +33,9 @@ def fit_residual(
     """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
     errors are those of `Judge.fit`."""
     own = held_out.collect(classifier, samples, reference, copies)
-    held_out.warn_if_poor(own.held_out, classifier.class_names)
+    held_out.warn_of_one_class(own.held_out.labels, classifier.class_names, "learned from")
+    seen, labels = own.held_out.seen, own.held_out.labels
+    held_out.warn_if_poor(classifier, seen, labels, held_out.pair(samples))
     learned, hashes = own.held_out, dict(own.hashes)
     if ensemble:
         versions = [samples[0], *copies]
@@ -42,7 +44,7 @@ def fit_residual(
     others = held_out.collect_folds(classifier, folds, own)
     if others:
         hashes["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
-    fit, readers, weights, _ = residual_fit.fit_residual(
+    fit, layers, weights, _ = residual_fit.fit_residual(
         learned,
         [fold.held_out for fold in others],
         allowed=evidence,
@@ -51,7 +53,7 @@ def fit_residual(
         verbose=classifier.verbose,
     )
     _warn_of_few_errors(fit.errors, fit.samples, "held-out")
-    formula = residual_formula(readers, weights)
+    formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 
 
@@ -60,18 +62,20 @@ def fit_btcp(
 ) -> Estimate:
     """Trains the paper's estimator; arguments and errors are those of `Judge.fit_btcp`."""
     samples = classifier.samples(x, y, "training samples")
+    held_out.warn_of_one_class(samples.labels, classifier.class_names, "learned from")
+    held_out.warn_if_poor(classifier, samples.seen, samples.labels, (x, y))
     probs = special.softmax(samples.seen.logits, axis=1)
     with tempfile.TemporaryDirectory() as folder:
         estimator, facts = phases.fit_estimator(
             samples.seen.features, probs, samples.labels, settings, Path(folder)
         )
     n, errors = len(samples.labels), facts["train_errors"]
-    words = f"BTCP: {errors} errors among {n} samples, gamma {facts['gamma']:.4g}"
+    sentence = f"BTCP: {errors} errors among {n} samples, gamma {facts['gamma']:.4g}"
     if facts["collapse"]:
         warn(facts["collapse"])
-        words += f"; {facts['collapse']}"
+        sentence += f"; {facts['collapse']}"
     _warn_of_few_errors(errors, n, "training")
-    fit = {"samples": n, "errors": errors, **facts, "words": words}
+    fit = {"samples": n, "errors": errors, **facts, "words": sentence}
 
     def formula(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
         return estimator(features)
@@ -80,7 +84,7 @@ def fit_btcp(
 
 
 def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
-    if errors < FEW_ERRORS:
+    if errors < ENOUGH_ERRORS:
         warn(
             f"the classifier is wrong on {errors} of {samples} {kind} samples; an estimator learns "
             "little from so few errors"

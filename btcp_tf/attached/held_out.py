@@ -17,6 +17,10 @@ from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import Overlap, Part
 from btcp_tf.methods.residual_fit import HeldOut, Seen
 from btcp_tf.networks import plausibility
+from btcp_tf.training import adopted
+
+_LOOKED_AT = 2000
+"""Samples by which it is judged whether a classifier can be right."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,24 +56,24 @@ def collect(
     Raises:
       ValueError: See `Judge.fit`.
     """
-    x, y = _pair(samples)
+    x, y = pair(samples)
     if copies and is_dataset(x):
         # Shuffled anew, it would come in another order.
         raise ValueError("copies: expected none beside a dataset, received some")
     own = classifier.samples(x, y, "held-out samples", like)
     like = like or own.input_range
-    again = [
+    copied = [
         _copy(classifier, copy, own.labels, f"copies[{number}]", like)
         for number, copy in enumerate(copies)
     ]
     hashes = {"fit": own.hashes}
-    if again:
-        hashes["copies"] = np.concatenate([copy.hashes for copy in again])
-    ranges = [own.input_range, *(copy.input_range for copy in again)]
-    around, kept = None, np.arange(len(own.labels))
+    if copied:
+        hashes["copies"] = np.concatenate([copy.hashes for copy in copied])
+    ranges = [own.input_range, *(copy.input_range for copy in copied)]
+    known_answers, kept = None, np.arange(len(own.labels))
     if reference is not None:
         trained_on = _reference(classifier, reference, like)
-        around = (trained_on.seen, trained_on.labels)
+        known_answers = (trained_on.seen, trained_on.labels)
         hashes["reference"] = trained_on.hashes
         ranges.append(trained_on.input_range)
         parts = {"reference": Part.of(trained_on.hashes)}
@@ -77,8 +81,8 @@ def collect(
     held_out = HeldOut(
         _seen_rows(own.seen, kept),
         own.labels[kept],
-        around,
-        tuple(_seen_rows(copy.seen, kept) for copy in again),
+        known_answers,
+        tuple(_seen_rows(copy.seen, kept) for copy in copied),
     )
     present = [one for one in ranges if one is not None]
     joined = functools.reduce(InputRange.joined, present) if present else None
@@ -98,13 +102,13 @@ def _copy(
 
 def _reference(classifier: AttachedClassifier, reference: Any, like: InputRange | None) -> Samples:
     with errors_name("reference"):
-        found = classifier.samples(*_pair(reference), "reference samples", like)
-        if (count := len(found.labels)) < 2:
+        samples = classifier.samples(*pair(reference), "reference samples", like)
+        if (count := len(samples.labels)) < 2:
             raise ValueError(f"expected at least 2 samples, received {count}")
-    return found
+    return samples
 
 
-def _pair(samples: Any) -> tuple[Any, Any]:
+def pair(samples: Any) -> tuple[Any, Any]:
     """(inputs, labels), or a dataset of both, as two arguments."""
     if not isinstance(samples, tuple | list):
         return samples, None
@@ -164,19 +168,19 @@ def collect_folds(
       own: What is learned from its own answers; inputs of folds are compared with its range, and
         samples that stand in both are a warning.
     """
-    found = []
+    collected = []
     for number, (fold, samples, reference, *copies) in enumerate(folds):
         with errors_name(f"folds[{number}]"):
             x = samples[0] if isinstance(samples, tuple | list) and samples else samples
             other = classifier.take_alike_apart(fold, x)
-            again = copies[0] if copies else ()
-            found.append(collect(other, samples, reference, again, own.input_range))
-    if found:
-        hashes = np.concatenate([fold.hashes["fit"] for fold in found])
+            versions = copies[0] if copies else ()
+            collected.append(collect(other, samples, reference, versions, own.input_range))
+    if collected:
+        hashes = np.concatenate([fold.hashes["fit"] for fold in collected])
         parts = {"folds": Part.of(hashes)}
-        if words := known.overlap(own.hashes["fit"], parts, parts).text:
-            warn(f"x: {words}")
-    return found
+        if text := known.overlap(own.hashes["fit"], parts, parts).text:
+            warn(f"x: {text}")
+    return collected
 
 
 def ensemble_probs(
@@ -203,22 +207,55 @@ def ensemble_probs(
     return tuple(total / (1 + len(members)) for total in totals)
 
 
-def warn_if_poor(held_out: HeldOut, class_names: Sequence[str]) -> None:
-    """Warns of a classifier that knows no more than how frequent the classes are, and of labels of
-    one class alone, from which nobody could tell."""
-    present = np.unique(held_out.labels)
-    if len(present) == 1 < len(held_out.labels):
+def warn_of_one_class(labels: np.ndarray, class_names: Sequence[str], done: str) -> None:
+    """Warns of labels of one class alone, whose answers say nothing of others.
+
+    Args:
+      labels: Class numbers `[n]`; a single one is no reason.
+      class_names: Of all classes.
+      done: What is done with the samples, for the warning.
+    """
+    present = np.unique(labels)
+    if len(present) == 1 < len(labels):
         warn(
-            f"y: expected labels of several classes, received {len(held_out.labels):,} of "
-            f"{class_names[present[0]]!r} alone: what is learned from them holds for no other class"
+            f"y: expected labels of several classes, received {len(labels):,} of "
+            f"{class_names[present[0]]!r} alone: what is {done} them holds for no other class"
         )
-    found = plausibility.examine(held_out.seen.logits, held_out.labels, class_names)
-    if found.words:
+
+
+def warn_if_poor(
+    classifier: AttachedClassifier, seen: Seen, labels: np.ndarray, samples: tuple[Any, Any]
+) -> None:
+    """Warns of a classifier that cannot be right, by the rules by which a run refuses one.
+
+    A random part of the samples is looked at, so that it takes as long for many as for few.
+
+    Args:
+      classifier: Takes no harm.
+      seen: Its answers.
+      labels: True classes `[n]`.
+      samples: The (inputs, labels) that the answers belong to, or (dataset, None).
+    """
+    rows = np.random.default_rng(0).permutation(len(labels))[:_LOOKED_AT]
+    result = plausibility.examine(seen.logits[rows], labels[rows], classifier.class_names)
+    if result.words:
         warn(
-            f"the classifier is {found.words}; suspects are the scale of x (pixels from 0 to "
+            f"the classifier is {result.words}; suspects are the scale of x (pixels from 0 to "
             "1, say, where it was trained on 0 to 255), the order of the color channels, and "
-            "that of the classes in y"
+            "that of the classes in y, or it is not trained"
         )
+    elif adopted.may_be_untrained(result) and (network := classifier.copy()):
+        x, y = inference.random_rows(*samples, adopted.TRIED)
+        few = classifier.samples(x, y, "")
+        reason = adopted.outdone(
+            network,
+            classifier.check_inputs(x),
+            few.labels,
+            few.seen.logits,
+            classifier.batch_size,
+        )
+        if reason:
+            warn(f"the classifier is {reason}")
 
 
 def check_list(name: str, value: Any, of: str) -> None:
@@ -242,11 +279,11 @@ def check_folds(folds: Any, reference: Any, copies: Any) -> None:
                 f"folds[{number}]: expected {wanted} for a reference, as beside x, received "
                 f"{received}"
             )
-        again = fold[3] if len(fold) == 4 else ()
-        check_list(f"folds[{number}]: copies", again, "arrays")
-        if len(again) != len(copies):
+        own = fold[3] if len(fold) == 4 else ()
+        check_list(f"folds[{number}]: copies", own, "arrays")
+        if len(own) != len(copies):
             raise ValueError(
-                f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(again)}"
+                f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(own)}"
             )
 
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.core import wording
+from btcp_tf.core import files, wording
 from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import Part
@@ -53,9 +53,9 @@ Formula = Callable[[Any, Any, Any, Any], Any]
 tensors."""
 
 
-def residual_formula(readers: dict[str, keras.layers.Layer], weights: Weights) -> Formula:
+def residual_formula(layers: dict[str, keras.layers.Layer], weights: Weights) -> Formula:
     """u of the residual estimator, see `residual_fit.residual_of`."""
-    return functools.partial(residual_fit.residual_of, readers, weights)
+    return functools.partial(residual_fit.residual_of, layers, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,6 +105,49 @@ def join(
     return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
 
 
+def about(model: keras.Model) -> dict[str, Any]:
+    """What the card of a model of `join` says; to be changed in place."""
+    return model.get_layer("card").about
+
+
+def threshold(about: Mapping[str, Any]) -> thresholds.Threshold | None:
+    """The threshold that a card says; None: there is none yet."""
+    chosen = about["threshold"]
+    return None if chosen is None else thresholds.Threshold(**chosen)
+
+
+def describe(model: keras.Model) -> str:
+    """A model of `join` in one line."""
+    card, inputs = about(model), model.inputs[0]
+    names, chosen = card["class_names"], threshold(card)
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    shape = ", ".join("?" if size is None else str(size) for size in inputs.shape[1:])
+    decision = "no threshold"
+    if chosen is not None:
+        decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
+    return (
+        f"<Judge of a classifier of {inputs.dtype} [n, {shape}], {len(names)} classes "
+        f"({shown}): {card['method']}, {'fitted' if card['fit'] else 'not fitted'}, {decision}>"
+    )
+
+
+def save(model: keras.Model, path: str | os.PathLike) -> None:
+    """Writes a model of `join` as one `.keras` file; errors are those of `Judge.save`."""
+    path = files.as_path("path", path)
+    if path.suffix != ".keras" or path.is_dir():
+        raise ValueError(f"path: expected a name that ends with .keras, received {path}")
+    classifiers.check_loadable(model)
+    files.check_folder("path", path.parent)
+    with files.atomic_path(path) as temporary:
+        # Keras goes by the ending.
+        written = temporary.with_name(temporary.name + ".keras")
+        try:
+            model.save(written)
+            written.replace(temporary)
+        finally:
+            written.unlink(missing_ok=True)
+
+
 def has_card(model: Any) -> bool:
     """Whether a model is one of `join`."""
     return any(isinstance(layer, Card) for layer in getattr(model, "layers", ()))
@@ -120,8 +163,8 @@ def load(path: str | os.PathLike) -> keras.Model:
     model = classifiers.load(path)
     try:
         if not has_card(model):
-            raise ValueError("no card")
-        _check_about(model.get_layer("card").about, model.output["probs"].shape[-1])
+            raise ValueError("a model without an estimator: btcp_tf.attach puts one on it")
+        _check_about(about(model), model.output["probs"].shape[-1])
     except ValueError as error:
         raise ValueError(
             f"path: expected a file that Judge.save wrote, received {path} ({error})"

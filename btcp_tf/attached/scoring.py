@@ -1,6 +1,7 @@
 """What a model of `model.join` answers: predictions, u, and u of MCP."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -28,6 +29,8 @@ class Scored(NamedTuple):
     """See `inference.Outputs`."""
     input_range: InputRange | None
     """See `inference.Outputs`."""
+    class_names: Sequence[str]
+    """Of the k classes."""
 
     @property
     def predicted(self) -> np.ndarray:
@@ -36,7 +39,7 @@ class Scored(NamedTuple):
 
     def true_classes(self) -> np.ndarray:
         """The labels, checked, int64 `[n]`."""
-        return check_labels(self.labels, *self.probs.shape)
+        return check_labels(self.labels, len(self.probs), self.class_names)
 
     def predictions(self, method: str, rows: Any = slice(None)) -> Predictions:
         """Some of the answers, with u of a method and, beside it, of "mcp"."""
@@ -67,10 +70,11 @@ class Scoring:
             ends = [served.output["probs"], served.output[name]]
             model = keras.Model(served.input, [*ends, served.get_layer("mcp_logit").output])
             self._inferences[batch_size] = CheckedInference(model, batch_size)
-        found = self._inferences[batch_size](x, y, like=like, hashed=hashed)
-        probs, u, z = found.outputs
+        answers = self._inferences[batch_size](x, y, like=like, hashed=hashed)
+        probs, u, z = answers.outputs
         mcp = special.expit(z[:, 0].astype(np.float64))
-        return Scored(probs, models.uncertainty_of({name: u}), mcp, *found[1:])
+        names = self._model.get_layer("card").about["class_names"]
+        return Scored(probs, models.uncertainty_of({name: u}), mcp, *answers[1:], names)
 
     @functools.cached_property
     def _served(self) -> keras.Model:

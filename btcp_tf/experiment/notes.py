@@ -10,7 +10,7 @@ from btcp_tf.data.catalog import DATASETS
 from btcp_tf.evaluation.keys import CALIBRATION, CLASSIFIER, TEST, VALIDATION, ImageSet
 from btcp_tf.experiment.values import AllPredictions
 from btcp_tf.methods.registry import METHODS
-from btcp_tf.methods.residual_choice import FEW_ERRORS
+from btcp_tf.methods.residual_choice import ENOUGH_ERRORS
 
 if TYPE_CHECKING:
     from btcp_tf.training.phases import Stage
@@ -80,7 +80,7 @@ def of_training(stages: Iterable["Stage"]) -> list[str]:
                 f"{stage.name}: gamma = 1 / (12 var(U)) is {uncapped:.4g}, capped at "
                 f"{facts['gamma']:g} (gamma_max)"
             )
-        if facts.get("train_errors", FEW_ERRORS) < FEW_ERRORS:
+        if facts.get("train_errors", ENOUGH_ERRORS) < ENOUGH_ERRORS:
             notes.append(
                 f"{stage.name}: the classifier is wrong on only {facts['train_errors']} "
                 "training images; an estimator learns little from so few errors"

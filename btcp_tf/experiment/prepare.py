@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from btcp_tf.core import files, wording
+from btcp_tf.core import wording
 from btcp_tf.core.config import OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
@@ -15,6 +15,7 @@ from btcp_tf.data.overlaps import PARTS
 from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.evaluation.keys import ImageSet
 from btcp_tf.experiment import settings as settings_
+from btcp_tf.networks import keras_files
 
 if TYPE_CHECKING:
     import keras
@@ -134,7 +135,7 @@ def check_paths(config: Config) -> None:
       FileNotFoundError, ValueError: If one does not, or cannot be what it should be.
     """
     if config.classifier:
-        files.check_keras_file("classifier", config.classifier)
+        keras_files.check_classifier("classifier", config.classifier)
     if config.dataset in OWN_DATA:
         datasets.check_place(config.dataset, config.data_dir)
     for name in config.ood:

@@ -262,7 +262,7 @@ class Scorer:
             if method == "mcp":
                 yield residual_fit.residual_model(model, {}, MCP)
             elif isinstance(score := self.scores.get(method), ResidualScore):
-                yield residual_fit.residual_model(model, score.readers, score.weights)
+                yield residual_fit.residual_model(model, score.layers, score.weights)
             else:
                 yield model
 

@@ -19,8 +19,20 @@ _UNPENALIZED = 1e6
 
 _DRAWS = 1000
 
-FEW_ERRORS = 100
-"""An estimator learns little from fewer wrong answers than these."""
+EVIDENCE = ("answer", "head", "neighbors", "image_head", "image_neighbors")
+"""Evidence that the residual estimator may use: the whole answer; a second head on the features,
+and the nearest of the classifier's training samples by their features; the same two by the `View`
+of the images. All but the first need the training samples."""
+
+NO_INDEX = ("answer", "head", "image_head")
+"""The evidence that takes no training sample into the model."""
+
+ENOUGH_ERRORS = 100
+"""Wrong answers from which on an estimator has enough to learn from: with fewer there is a warning,
+and the evidence does not tell classes apart."""
+
+FEW_ERRORS = ENOUGH_ERRORS
+"""The name of `ENOUGH_ERRORS` in version 0.1.0."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,13 +288,13 @@ def _difference(
     draws = metrics.bootstrap(
         is_error, {"mcp": mcp, "u": u}, tau=0.5, draws=_DRAWS, seed=seed, table=table
     )
-    found = {}
+    difference = {}
     for name in table:
         function = getattr(metrics, name)
         low, high = metrics.interval(draws["u"][name] - draws["mcp"][name])
         value = function(is_error, u) - function(is_error, mcp)
-        found[name] = (float(value), float(low), float(high))
-    return found
+        difference[name] = (float(value), float(low), float(high))
+    return difference
 
 
 def _is_better(difference: Mapping[str, tuple[float, float, float]]) -> bool:
@@ -296,9 +308,9 @@ def _too_few(samples: _Samples) -> Fit:
     """The fit where there are hardly any wrong, or hardly any right answers: MCP."""
     errors, n = samples.errors, samples.n
     rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
-    words = f"{rare} answers among {n} are too few to learn from: u is MCP"
+    sentence = f"{rare} answers among {n} are too few to learn from: u is MCP"
     baseline = _baseline(samples, MCP, ())
-    return Fit(n, errors, (), 0.0, {}, words=words, summary=words, baseline=baseline)
+    return Fit(n, errors, (), 0.0, {}, words=sentence, summary=sentence, baseline=baseline)
 
 
 def _sentence(
@@ -313,7 +325,7 @@ def _sentence(
 
 
 def _summary(samples: _Samples, is_better: bool) -> str:
-    few = ", which are few to learn from" if samples.errors < FEW_ERRORS else ""
+    few = ", which are few to learn from" if samples.errors < ENOUGH_ERRORS else ""
     return f"learned from {_source(samples)}{few}; {_verdict(is_better)}"
 
 

@@ -20,7 +20,8 @@ import numpy as np
 from scipy import special
 
 from btcp_tf.methods import residual_choice, second_head
-from btcp_tf.methods.residual_choice import FEW_ERRORS, Fit, Weights
+from btcp_tf.methods.residual_choice import ENOUGH_ERRORS, EVIDENCE, Fit, Weights
+from btcp_tf.methods.residual_choice import NO_INDEX as NO_INDEX
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import (
     NEIGHBORS,
@@ -34,13 +35,13 @@ from btcp_tf.networks.evidence_layers import (
 
 
 def residual_model(
-    model: keras.Model, readers: dict[str, keras.layers.Layer], weights: Weights
+    model: keras.Model, layers: dict[str, keras.layers.Layer], weights: Weights
 ) -> keras.Model:
     """The classifier with the residual estimator in the place of the trained one.
 
     Args:
       model: From `networks.assemble`; its weights are shared.
-      readers: From `fit_residual`; {}: u is MCP, perhaps calibrated.
+      layers: From `fit_residual`; {}: u is MCP, perhaps calibrated.
       weights: From `fit_residual`, or `residual_choice.MCP`.
     """
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
@@ -48,20 +49,12 @@ def residual_model(
     features = encoder(image)
     logits, probs = classifiers.both_ends(classifier)(features)
     z = McpLogit(name="mcp_logit")(logits)
-    uncertainty = residual_of(readers, weights, image, features, logits, z)
+    uncertainty = residual_of(layers, weights, image, features, logits, z)
     return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="residual")
 
 
 _AXES = 64
 """Principal axes along which `image_neighbors` measures distances."""
-
-EVIDENCE = ("answer", "head", "neighbors", "image_head", "image_neighbors")
-"""Evidence that the residual estimator may use: the whole answer; a second head on the features,
-and the nearest of the classifier's training samples by their features; the same two by the `View`
-of the images. All but the first need the training samples."""
-
-NO_INDEX = ("answer", "head", "image_head")
-"""The evidence that takes no training sample into the model."""
 
 
 class Fitted(NamedTuple):
@@ -69,7 +62,7 @@ class Fitted(NamedTuple):
 
     fit: Fit
     """How it went."""
-    readers: dict[str, keras.layers.Layer]
+    layers: dict[str, keras.layers.Layer]
     """The layers that compute the evidence of the classifier itself, in order."""
     weights: Weights
     """For the evidence in that order."""
@@ -195,61 +188,61 @@ def fit_residual(
       ValueError: If `allowed` or an argument is not as described.
     """
     check_evidence(allowed)
-    everyone = [held_out, *folds]
-    _check_held_out(everyone)
+    all_held_out = [held_out, *folds]
+    _check_held_out(all_held_out)
     # The samples of all, then the first copies of all, and so on.
     answers = [
         (number, [one.seen, *one.copies][version])
         for version in range(1 + len(held_out.copies))
-        for number, one in enumerate(everyone)
+        for number, one in enumerate(all_held_out)
     ]
     is_error = np.concatenate(
-        [seen.logits.argmax(axis=1) != everyone[number].labels for number, seen in answers]
+        [seen.logits.argmax(axis=1) != all_held_out[number].labels for number, seen in answers]
     )
-    classifier = np.repeat(np.arange(len(everyone)), [len(one.labels) for one in everyone])
+    classifier = np.repeat(np.arange(len(all_held_out)), [len(one.labels) for one in all_held_out])
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
-    classes = bool(is_error[: len(classifier)].sum() >= FEW_ERRORS)
+    classes = bool(is_error[: len(classifier)].sum() >= ENOUGH_ERRORS)
     if verbose:
         print("training small networks that answer beside the classifier", flush=True)
-    neighbors = _shared_neighbors(everyone, allowed)
-    readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
+    neighbors = _shared_neighbors(all_held_out, allowed)
+    layers = [_evidence_layers(one, allowed, classes, neighbors, seed) for one in all_held_out]
     if verbose:
         print(
             f"computing what may show the errors among {len(is_error):,} held-out answers (the "
-            f"evidence): {', '.join(readers[0])}",
+            f"evidence): {', '.join(layers[0])}",
             flush=True,
         )
-    computed = [_compute(readers[number], seen, batch_size) for number, seen in answers]
+    computed = [_compute(layers[number], seen, batch_size) for number, seen in answers]
     fit, weights, u = residual_choice.choose(
         is_error,
         np.concatenate([z for z, _ in computed]),
-        {name: np.concatenate([evidence[name] for _, evidence in computed]) for name in readers[0]},
+        {name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]},
         seed,
         classifier,
         _ensemble_target(held_out),
         verbose,
     )
-    used = {name: readers[0][name] for name in fit.evidence}
+    used = {name: layers[0][name] for name in fit.evidence}
     return Fitted(fit, used, weights, u[: len(held_out.labels)])
 
 
-def _check_held_out(everyone: Sequence[HeldOut]) -> None:
-    if len({len(one.copies) for one in everyone}) > 1:
+def _check_held_out(all_held_out: Sequence[HeldOut]) -> None:
+    if len({len(one.copies) for one in all_held_out}) > 1:
         raise ValueError(
             "copies: expected as many of all held-out samples, received "
-            + ", ".join(str(len(one.copies)) for one in everyone)
+            + ", ".join(str(len(one.copies)) for one in all_held_out)
         )
-    if len(everyone) > 1 and any(one.ensemble for one in everyone):
+    if len(all_held_out) > 1 and any(one.ensemble for one in all_held_out):
         raise ValueError("ensemble: expected none beside folds, received one")
 
 
-def _shared_neighbors(everyone: Sequence[HeldOut], allowed: Sequence[str]) -> int:
+def _shared_neighbors(all_held_out: Sequence[HeldOut], allowed: Sequence[str]) -> int:
     """How many neighbors are looked at: no more than the smallest index has, so that the evidence
     means the same for all classifiers."""
     indexes = [
         one.index(name)
-        for one in everyone
+        for one in all_held_out
         for name in _from_reference(one, allowed)
         if name.endswith("neighbors")
     ]
@@ -275,36 +268,36 @@ def check_evidence(allowed: Any) -> None:
         raise ValueError(f"{expected}, received {', '.join(map(str, names)) or 'none'}")
 
 
-def _readers(
+def _evidence_layers(
     held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
 ) -> dict[str, keras.layers.Layer]:
     """The layers that compute the evidence, in the order of `EVIDENCE`."""
-    readers: dict[str, keras.layers.Layer] = {
+    layers: dict[str, keras.layers.Layer] = {
         "answer": AnswerEvidence(classes=classes, name="answer")
     }
     for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
-            readers[name] = held_out.head(name, seed)
+            layers[name] = held_out.head(name, seed)
             continue
         index = held_out.index(name)
         size, width = index.points.shape
         axes = min(_AXES, width) if name.startswith("image_") else 0
-        reader = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
-        reader.set_points(index.points, index.labels, index.shares)
-        readers[name] = reader
-    return readers
+        layer = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
+        layer.set_points(index.points, index.labels, index.shares)
+        layers[name] = layer
+    return layers
 
 
 def _from_reference(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
     """The evidence that needs a reference, and has one, in the order of `EVIDENCE`."""
     if held_out.reference is None:
         return []
-    around = held_out.reference[0]
-    return [name for name in EVIDENCE[1:] if name in allowed and _vectors(name, around) is not None]
+    seen, _ = held_out.reference
+    return [name for name in EVIDENCE[1:] if name in allowed and _vectors(name, seen) is not None]
 
 
 def score_residual(
-    readers: dict[str, keras.layers.Layer],
+    layers: dict[str, keras.layers.Layer],
     weights: Weights,
     seen: Any,
     *,
@@ -313,18 +306,18 @@ def score_residual(
     """u `[n]` of the estimator that `fit_residual` returned.
 
     Args:
-      readers: From `fit_residual`.
+      layers: From `fit_residual`.
       weights: From `fit_residual`.
       seen: `Seen`, or another object with its fields.
       batch_size: Samples at once.
     """
-    z, evidence = _compute(readers, seen, batch_size)
+    z, evidence = _compute(layers, seen, batch_size)
     a, b, h = weights
     return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
 
 
 def contributions(
-    readers: dict[str, keras.layers.Layer],
+    layers: dict[str, keras.layers.Layer],
     weights: Weights,
     seen: Any,
     baseline: Mapping[str, float],
@@ -334,22 +327,22 @@ def contributions(
     """Why u is what it is: what MCP and each kind of evidence add to logit(u).
 
     Args:
-      readers: From `fit_residual`.
+      layers: From `fit_residual`.
       weights: From `fit_residual`.
       seen: `Seen` of n answers, or what has its fields.
       baseline: `Fit.baseline`.
       batch_size: Samples at once.
 
     Returns:
-      g names, "mcp" and those of the readers; and `[n, g]` by how much each moves logit(u) from its
+      g names, "mcp" and those of the layers; and `[n, g]` by how much each moves logit(u) from its
       mean over the held-out samples. The sum of a row is logit(u) minus the mean logit(u) there.
     """
-    parts = residual_choice.parts_of(*_compute(readers, seen, batch_size), weights)
+    parts = residual_choice.parts_of(*_compute(layers, seen, batch_size), weights)
     return tuple(parts), np.stack([part - baseline[name] for name, part in parts.items()], axis=1)
 
 
 def residual_of(
-    readers: dict[str, keras.layers.Layer],
+    layers: dict[str, keras.layers.Layer],
     weights: Weights,
     inputs: Any,
     features: Any,
@@ -359,31 +352,31 @@ def residual_of(
     """The same in a functional model: u `[n, 1]`, of Keras tensors.
 
     Args:
-      readers: From `fit_residual`.
+      layers: From `fit_residual`.
       weights: From `fit_residual`.
       inputs: The classifier's, `[n, ...]`.
       features: `[n, d]`.
       logits: `[n, k]`.
       z: MCP's logit `[n, 1]`, from `McpLogit`.
     """
-    of_images = any(name.startswith("image_") for name in readers)
+    of_images = any(name.startswith("image_") for name in layers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    read = [reader(*evidence_inputs(name, seen)) for name, reader in readers.items()]
+    evidence = [layer(*evidence_inputs(name, seen)) for name, layer in layers.items()]
     a, b, h = weights
     layer = Residual(read=len(h), name="residual")
-    u = layer([z, *read])
+    u = layer([z, *evidence])
     layer.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
     return u
 
 
 def _compute(
-    readers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
+    layers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
     z = _in_batches(McpLogit(), [seen.logits], batch_size)
     return z, {
-        name: _in_batches(reader, evidence_inputs(name, seen), batch_size)
-        for name, reader in readers.items()
+        name: _in_batches(layer, evidence_inputs(name, seen), batch_size)
+        for name, layer in layers.items()
     }
 
 

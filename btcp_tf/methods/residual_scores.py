@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from btcp_tf.methods.outputs import Outputs, Reference, Score
+from btcp_tf.methods.residual_choice import EVIDENCE, NO_INDEX
 
 if TYPE_CHECKING:
     import keras
@@ -22,9 +23,6 @@ def residual(reference: Reference) -> Score:
     those of further classifiers in `folds`, and of `copies` of both. Where it does not beat MCP on
     the samples themselves, it is MCP, calibrated. Range [0, 1].
     """
-    # TensorFlow, which the rest of this module does without.
-    from btcp_tf.methods.residual_fit import EVIDENCE
-
     return _residual("residual", reference, EVIDENCE)
 
 
@@ -33,9 +31,6 @@ def residual_no_index(reference: Reference) -> Score:
 
     Range [0, 1].
     """
-    # TensorFlow, which the rest of this module does without.
-    from btcp_tf.methods.residual_fit import NO_INDEX
-
     return _residual("residual_no_index", reference, NO_INDEX)
 
 
@@ -43,7 +38,7 @@ def residual_no_index(reference: Reference) -> Score:
 class ResidualScore:
     """A fitted residual estimator: u of outputs, and the parts that a model is made of."""
 
-    readers: "dict[str, keras.layers.Layer]"
+    layers: "dict[str, keras.layers.Layer]"
     weights: "Weights"
     fit: "Fit"
     held_out_u: np.ndarray
@@ -53,14 +48,14 @@ class ResidualScore:
         # TensorFlow, which the rest of this module does without.
         from btcp_tf.methods import residual_fit
 
-        return residual_fit.score_residual(self.readers, self.weights, outputs)
+        return residual_fit.score_residual(self.layers, self.weights, outputs)
 
     def contributions(self, outputs: Outputs) -> tuple[tuple[str, ...], np.ndarray]:
         """What moved logit(u) of each answer, and by how much: see `residual_fit.contributions`."""
         # TensorFlow, which the rest of this module does without.
         from btcp_tf.methods import residual_fit
 
-        return residual_fit.contributions(self.readers, self.weights, outputs, self.fit.baseline)
+        return residual_fit.contributions(self.layers, self.weights, outputs, self.fit.baseline)
 
 
 def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
@@ -70,8 +65,8 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Resi
     if reference.verbose:
         print(f"{name}: learning from held-out samples which answers are wrong", flush=True)
     own, *folds = reference.held_out
-    fit, readers, weights, held_out_u = residual_fit.fit_residual(
+    fit, layers, weights, held_out_u = residual_fit.fit_residual(
         own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose
     )
     reference.facts[name] = fit.summary
-    return ResidualScore(readers, weights, fit, held_out_u)
+    return ResidualScore(layers, weights, fit, held_out_u)

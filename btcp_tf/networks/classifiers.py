@@ -17,7 +17,7 @@ import numpy as np
 from keras import layers, ops
 
 from btcp_tf import metrics
-from btcp_tf.core import files
+from btcp_tf.networks import keras_files
 
 _PACKAGE = "btcp_tf"
 
@@ -103,6 +103,7 @@ def take_apart(
     features: str = "",
     *,
     example: np.ndarray | None = None,
+    from_logits: bool | None = None,
 ) -> tuple[keras.Model, keras.Model]:
     """Takes a classifier apart into an encoder and a classifier on its features.
 
@@ -115,6 +116,10 @@ def take_apart(
         `Dense` layer. Features are vectors.
       example: A few inputs `[n, ...]`. Needed where the model does not know the shape of its
         input, or takes other inputs than numbers.
+      from_logits: Whether the answers are logits (True) or probabilities (False). None: the answers
+        tell, and logits of a model that was compiled with the loss of a regression (mse, mae, …)
+        are refused: they are no classifier's. A model that is not compiled does not say what its
+        numbers mean: one alone is taken for the logit of the second of two classes.
 
     Returns:
       `encoder`: inputs → features `[n, d]`; and `classifier`: features → probs `[n, k]`, with the
@@ -123,8 +128,8 @@ def take_apart(
     Raises:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no Keras model, is not built, cannot be copied, has several inputs or
-        outputs, has no such layer, answers with other than finite class scores, or cannot be taken
-        apart there; or if it does not take the example.
+        outputs, has no such layer, answers with other than finite class scores (a regression, say),
+        or cannot be taken apart there; or if it does not take the example.
 
     >>> model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(2, "softmax")])
     >>> encoder, classifier = take_apart(model)
@@ -132,15 +137,16 @@ def take_apart(
     ((None, 3), (None, 2))
     """
     original = _loaded(classifier)
-    copy = _copy(original)
+    copied = copy(original)
     if example is not None:
         example = metrics.array("example", example)
-    inputs = _inputs(copy, example)
+    inputs = _inputs(copied, example)
     trial = _trial(inputs, example)
     answers = _answers(original, trial, example)
     _check_answers(answers)
-    for encoder, head in _parts(copy, inputs, features, answers.shape[1]):
-        if _agrees(encoder, head, trial, answers):
+    for encoder, head in _parts(copied, inputs, features, answers.shape[1]):
+        if end := _end(encoder, head, trial, answers):
+            _check_meaning(original, end == "logits", from_logits)
             return encoder, head
     raise ValueError(
         "classifier: expected answers that are the softmax, the sigmoid or the logits of its last "
@@ -183,15 +189,19 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
 
     Args:
       path: The file.
-      what: Name of the argument, for errors.
+      what: Name of the argument, for errors; as "classifier", the file of a `Judge` is refused.
 
     Raises:
       FileNotFoundError: If there is no such file.
       ValueError: If it is no path, or Keras cannot load the file.
     """
-    found = files.check_keras_file(what, path)
+    check = keras_files.check_classifier if what == "classifier" else keras_files.check_file
+    found = check(what, path)
     try:
-        return keras.models.load_model(found, compile=False)
+        model = keras.models.load_model(found, compile=False)
+        # It says what the answers are meant to be.
+        model.loss = keras_files.loss_in(found)
+        return model
     except Exception as error:  # Whatever a damaged or foreign file raises.
         why = reason(error)
         if name := _unknown(error):
@@ -265,10 +275,17 @@ def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
     return classifier
 
 
-def _copy(model: keras.Model) -> keras.Model:
+def copy(model: keras.Model) -> keras.Model:
+    """A model of the same layers with weights of its own.
+
+    Raises:
+      ValueError: If Keras cannot copy it.
+    """
     if _is_graph(model):
+        # Of the same layers, but not compiled: a loss of one's own need not be known to Keras.
+        model = keras.Model(model.inputs, model.outputs, name=model.name)
         try:
-            copy = keras.models.clone_model(model)
+            twin = keras.models.clone_model(model)
         except (TypeError, ValueError) as error:
             name = _unknown(error)
             raise ValueError(
@@ -277,26 +294,24 @@ def _copy(model: keras.Model) -> keras.Model:
             ) from error
     else:
         try:
-            copy = type(model).from_config(model.get_config())
-            copy.build_from_config(model.get_build_config())
+            twin = type(model).from_config(model.get_config())
+            twin.build_from_config(model.get_build_config())
         except (NotImplementedError, TypeError, ValueError) as error:
             raise ValueError(
                 "classifier: expected a model that Keras can save, with get_config() and "
                 f"from_config(), received a {type(model).__name__} without"
             ) from error
-    copy.set_weights(model.get_weights())
-    for layer, twin in zip(flat_layers(model), flat_layers(copy), strict=True):
+    twin.set_weights(model.get_weights())
+    for layer, other in zip(flat_layers(model), flat_layers(twin), strict=True):
         # An adapted vocabulary is no weight; Keras knows it as files of the layer.
         if hasattr(layer, "save_assets"):
             with tempfile.TemporaryDirectory() as folder:
                 layer.save_assets(folder)
-                twin.load_assets(folder)
+                other.load_assets(folder)
         # An adapted Normalization computes what it applies from its weights here, once.
-        if hasattr(twin, "finalize_state"):
-            twin.finalize_state()
-    if isinstance(copy, keras.Sequential):
-        copy = keras.Model(copy.inputs, copy.outputs, name=copy.name)
-    return copy
+        if hasattr(other, "finalize_state"):
+            other.finalize_state()
+    return twin
 
 
 def _is_graph(model: keras.Model) -> bool:
@@ -474,11 +489,30 @@ def _head(start: Any, x: Any, dense: layers.Dense) -> keras.Model:
     return keras.Model(start, probs, name="classifier")
 
 
-def _agrees(encoder: keras.Model, head: keras.Model, trial: Any, answers: np.ndarray) -> bool:
-    """Whether the answers are the logits or the probabilities of the two parts."""
+def _end(encoder: keras.Model, head: keras.Model, trial: Any, answers: np.ndarray) -> str:
+    """Which end of the two parts the answers are, "logits" or "probs"; "": neither."""
     ends = both_ends(head)
     skip = head.output.shape[1] - answers.shape[1]  # 1 with one answer for two classes.
-    return any(
-        np.allclose(ops.convert_to_numpy(end)[:, skip:], answers, rtol=1e-5, atol=1e-6)
-        for end in ends(encoder(trial, training=False), training=False)
-    )
+    outputs = ends(encoder(trial, training=False), training=False)
+    for name, output in zip(("logits", "probs"), outputs, strict=True):
+        if np.allclose(ops.convert_to_numpy(output)[:, skip:], answers, rtol=1e-5, atol=1e-6):
+            return name
+    return ""
+
+
+def _check_meaning(model: keras.Model, are_logits: bool, from_logits: bool | None) -> None:
+    """ValueError if answers are not what they are said to be, or are a regression's."""
+    if from_logits is not None:
+        if bool(from_logits) != are_logits:
+            raise ValueError(
+                f"from_logits: expected {are_logits}, as {model.name} answers "
+                f"{'logits' if are_logits else 'probabilities'}, received {from_logits}"
+            )
+        return
+    if are_logits and (loss := keras_files.regression_loss(getattr(model, "loss", None))):
+        raise ValueError(
+            "classifier: expected a classifier, whose answers are softmax, sigmoid or logits, "
+            f"received {model.name}, a regression: its last layer has no activation, and its loss "
+            f"is {loss}; if the answers are logits all the same, put a softmax or sigmoid behind "
+            "them, or say attach(classifier, from_logits=True)"
+        )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _IMAGES = 2000
 """Validation images that are looked at."""
 
-_TRIED = 500
+TRIED = 500
 """Validation images for each trial of another scale."""
 
 _LOW_ERROR_RATE = 0.1
@@ -98,12 +98,12 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     found = plausibility.examine(logits, labels, dataset.class_names)
     is_error = logits.argmax(axis=1) != labels
     untrained = ""
-    if not found.words and found.gain < _PLAIN_GAIN * found.entropy:
-        untrained = _outdone(network, images[:_TRIED], labels[:_TRIED], logits[:_TRIED])
+    if may_be_untrained(found):
+        untrained = outdone(network, images[:TRIED], labels[:TRIED], logits[:TRIED])
     words = found.words or untrained
     if not words and not is_error.mean() > _LOW_ERROR_RATE:
         return ""
-    suspect = _another_reading(network, dataset, logits[:_TRIED].argmax(axis=1), found.order)
+    suspect = _another_reading(network, dataset, logits[:TRIED].argmax(axis=1), found.order)
     if suspect:
         return f"{words}; {suspect}" if words else suspect
     if found.words and not found.order:
@@ -115,8 +115,18 @@ def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:
     return words
 
 
-def _outdone(
-    network: "keras.Model", images: np.ndarray, labels: np.ndarray, logits: np.ndarray
+def may_be_untrained(found: plausibility.Plausibility) -> bool:
+    """Whether a classifier against which nothing speaks knows so little that `outdone` must tell
+    whether it is trained."""
+    return not found.words and found.gain < _PLAIN_GAIN * found.entropy
+
+
+def outdone(
+    network: "keras.Model",
+    images: np.ndarray,
+    labels: np.ndarray,
+    logits: np.ndarray,
+    batch_size: int = TRIED,
 ) -> str:
     """In words if the network knows less than one with the same weights in random order; else "".
 
@@ -124,16 +134,17 @@ def _outdone(
     all the same: some tell two classes apart by luck, and their samples alone cannot show that.
 
     Args:
-      network: As in `why_poor`; has its own weights again afterwards.
-      images: Validation images.
+      network: Has layers `encoder` and `classifier`, and its own weights again afterwards.
+      images: Validation images, or other inputs.
       labels: Their labels.
       logits: What the network answers.
+      batch_size: Images at once.
     """
     own = plausibility.examine(logits, labels)
     parts = (network.get_layer("encoder"), network.get_layer("classifier"))
     weights = [weight for part in parts for weight in part.weights]
     before = [weight.numpy() for weight in weights]
-    infer = Inference(models.outputs_model(network), _TRIED)
+    infer = Inference(models.outputs_model(network), batch_size)
     rng = np.random.default_rng(0)
     try:
         for _ in range(_SHUFFLED):
@@ -205,7 +216,7 @@ def _trials(
     encoder = network.get_layer("encoder")
     if models.reads_whole_numbers(network):
         # It takes pixels as they are, without a layer that could be set.
-        infer = Inference(models.outputs_model(network), _TRIED)
+        infer = Inference(models.outputs_model(network), TRIED)
         yield "255 - x", infer(255 - images)["logits"]
         if images.shape[3] == 3:
             yield "x in the color order BGR", infer(images[..., ::-1])["logits"]
@@ -216,7 +227,7 @@ def _trials(
         for name, (scale, offset, bgr) in ways.items():
             layer.scale, layer.offset = np.asarray(scale), np.asarray(offset)
             # Traced anew: the numbers are constants of the graph.
-            infer = Inference(models.outputs_model(network), _TRIED)
+            infer = Inference(models.outputs_model(network), TRIED)
             yield name, infer(images[..., ::-1] if bgr else images)["logits"]
     finally:
         layer.scale, layer.offset = before
