@@ -213,9 +213,9 @@ def warn_if_poor(held_out: HeldOut, class_names: Sequence[str]) -> None:
             f"{class_names[present[0]]!r} alone: what is learned from them holds for no other class"
         )
     found = plausibility.examine(held_out.seen.logits, held_out.labels, class_names)
-    if found.words:
+    if found.problem:
         warn(
-            f"the classifier is {found.words}; suspects are the scale of x (pixels from 0 to "
+            f"the classifier is {found.problem}; suspects are the scale of x (pixels from 0 to "
             "1, say, where it was trained on 0 to 255), the order of the color channels, and "
             "that of the classes in y"
         )
