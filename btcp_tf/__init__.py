@@ -13,15 +13,25 @@ work with saved predictions (`btcp_tf.metrics`, `btcp_tf.evaluation`,
 
 import importlib
 import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Sequence
 from typing import Any
 
-from btcp_tf.core import interrupt
 
-# Before all that takes time.
-interrupt.watch()
+def _is_command() -> bool:
+    """Whether this process was started as `python -m btcp_tf.main` or alike, or as `btcp_tf`."""
+    if sys.argv[:1] == ["-m"]:  # As long as Python looks for the module.
+        return any(word.removeprefix("-m").startswith("btcp_tf.") for word in sys.orig_argv)
+    return os.path.basename(sys.argv[0] if sys.argv else "") in ("btcp_tf", "btcp_tf.exe")
+
+
+if _is_command():
+    # Before all that takes time.
+    from btcp_tf.core import interrupt
+
+    interrupt.watch()
 
 __version__ = "0.2.0"
 

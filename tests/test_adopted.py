@@ -1,5 +1,7 @@
 """Given classifiers that cannot be right, and what is said of them."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -150,7 +152,7 @@ def test_an_untrained_network_of_two_classes_is_refused_although_its_answers_pas
         model = two_classes(seed)
         found = plausibility.examine(model(images / np.float32(255)).numpy(), labels)
         # What knows more than half of what there is to know can be right, wherever it is from.
-        if found.words or found.gain > 0.5 * found.entropy or len(refused) == 4:
+        if found.problem or found.gain > 0.5 * found.entropy or len(refused) == 4:
             continue
         model.save(tmp_path / "my.keras")
         network = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
@@ -178,6 +180,29 @@ def test_a_poor_network_of_two_classes_that_is_trained_passes(tmp_path, pair, sa
     images, labels = pair.validation.images, pair.validation.labels
     logits = models.outputs_model(network)(images)["logits"].numpy()
     assert adopted.outdone(network, images, labels, logits) == ""
+
+
+def test_what_the_check_costs_is_bounded(tmp_path, pair, monkeypatch):
+    two_classes(0).save(tmp_path / "my.keras")
+    network = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
+    many = pair.validation.take(np.arange(5000) % len(pair.validation))
+    seen = []
+    answer = adopted.Inference.__call__
+
+    def counted(self, images, *more):
+        seen.append(len(images))
+        return answer(self, images, *more)
+
+    monkeypatch.setattr(adopted.Inference, "__call__", counted)
+    # Whatever it knows, networks of shuffled weights are tried.
+    monkeypatch.setattr(adopted, "_PLAIN_GAIN", np.inf)
+    monkeypatch.setattr(plausibility, "LEAST_GAIN", -np.inf)
+    monkeypatch.setattr(plausibility, "class_order", lambda *_: ())
+    monkeypatch.setattr(adopted, "_CLEARLY_MORE", np.inf)
+    adopted.why_poor(network, dataclasses.replace(pair, validation=many), 256)
+    first, *others = seen
+    assert first == 2000 and others[:19] == [200] * 19
+    assert max(others[19:], default=0) <= 500
 
 
 def test_colors_in_another_order_are_named(tmp_path):

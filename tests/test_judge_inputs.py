@@ -288,7 +288,7 @@ def test_an_untrained_classifier_of_two_classes_is_said_although_its_answers_pas
         p = model(x).numpy()
         z = np.log(p / (1 - p))
         answers = plausibility.examine(np.hstack([0 * z, z]), y)
-        if answers.words or answers.gain > 0.5 * answers.entropy:
+        if answers.problem or answers.gain > 0.5 * answers.entropy:
             continue
         judge = btcp_tf.attach(model)
         weights = judge.model.get_weights()

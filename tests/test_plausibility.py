@@ -18,7 +18,7 @@ def answers(n=600, classes=10, noise=1.0, seed=0, weights=None):
 def test_the_scale_of_logits_says_nothing(scale):
     logits, labels = answers(noise=1.5)
     found = plausibility.examine(scale * logits, labels)
-    assert found.words == "" and found.order == ()
+    assert found.problem == "" and found.order == ()
     assert found.accuracy == np.mean(logits.argmax(axis=1) == labels) > 0.6
     assert found.low > 0.3 * found.entropy
 
@@ -42,7 +42,7 @@ def test_rare_classes_pass_though_the_accuracy_is_that_of_the_frequent_class():
     for bias in (-8.0, 0.0):
         z = rng.normal(size=4000) + 2 * labels + bias
         found = plausibility.examine(np.stack([np.zeros(4000), z], axis=1), labels)
-        assert found.words == "", bias
+        assert found.problem == "", bias
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
@@ -51,7 +51,7 @@ def test_noise_and_inverted_answers_cannot_be_right(classes):
     noise = np.random.default_rng(5).normal(size=logits.shape) * 20
     for poor in (noise, np.zeros_like(logits), -logits if classes > 2 else noise):
         found = plausibility.examine(poor, labels)
-        assert "not clearly lower than" in found.words
+        assert "not clearly lower than" in found.problem
         assert found.low <= LEAST_GAIN * found.entropy
 
 
@@ -61,29 +61,29 @@ def test_a_shift_of_the_class_order_is_named(shift):
     names = [f"class {c}" for c in range(10)]
     found = plausibility.examine(np.roll(logits, shift, axis=1), labels, names)
     assert found.order == tuple((np.arange(10) + shift) % 10)
-    assert f"shifted by {shift:+d}: its answer {shift % 10} is class 0" in found.words
+    assert f"shifted by {shift:+d}: its answer {shift % 10} is class 0" in found.problem
     assert found.accuracy < 0.2
 
 
 def test_two_classes_in_the_wrong_order_are_named():
     logits, labels = answers(classes=2, n=200)
-    assert "the two are exchanged" in plausibility.examine(logits[:, ::-1], labels).words
+    assert "the two are exchanged" in plausibility.examine(logits[:, ::-1], labels).problem
     logits, labels = answers(n=1000)
     swapped = logits[:, [0, 1, 2, 7, 4, 5, 6, 3, 8, 9]]
     found = plausibility.examine(swapped, labels, list("abcdefghij"))
     # It knows far more than the frequencies, and is wrong all the same.
     assert found.low > 0.2 * found.entropy
-    assert found.words.endswith("its answer 7 is d, 3 is h")
+    assert found.problem.endswith("its answer 7 is d, 3 is h")
     # One class that is mostly taken for another is no other order.
     taken = logits.copy()
     taken[labels == 3, 7] += 5
-    assert plausibility.examine(taken, labels).words == ""
+    assert plausibility.examine(taken, labels).problem == ""
 
 
 @pytest.mark.parametrize("labels", [[0, 1] * 3, [1] * 50])
 def test_nothing_is_said_of_few_samples_or_of_one_class(labels):
     found = plausibility.examine(np.zeros((len(labels), 3)), labels)
-    assert found.words == "" and np.isnan(found.gain)
+    assert found.problem == "" and np.isnan(found.gain)
 
 
 def test_clearly_better_answers_leave_less_than_half_of_the_errors():
@@ -102,11 +102,11 @@ def test_too_few_samples_or_errors_do_not_refuse_what_is_right(seed):
     labels = np.arange(60) % 30 == 0
     logits = np.stack([rng.normal(2, 1, 60), rng.normal(-2, 1, 60)], axis=1)
     logits[labels] = logits[labels][:, ::-1]
-    assert plausibility.examine(logits, labels.astype(int)).words == ""
+    assert plausibility.examine(logits, labels.astype(int)).problem == ""
     # A few answers that explode say nothing of the others.
     labels = rng.integers(0, 10, 300)
     logits = rng.normal(0, 1, (300, 10)) + 4 * np.eye(10)[labels]
     logits[:2] *= 1000
-    assert plausibility.examine(logits, labels).words == ""
+    assert plausibility.examine(logits, labels).problem == ""
     # An untrained network is refused all the same.
-    assert plausibility.examine(rng.normal(0, 1, (300, 10)), labels).words
+    assert plausibility.examine(rng.normal(0, 1, (300, 10)), labels).problem

@@ -238,22 +238,16 @@ def warn_if_poor(
     """
     rows = np.random.default_rng(0).permutation(len(labels))[:_LOOKED_AT]
     result = plausibility.examine(seen.logits[rows], labels[rows], classifier.class_names)
-    if result.words:
+    if result.problem:
         warn(
-            f"the classifier is {result.words}; suspects are the scale of x (pixels from 0 to "
+            f"the classifier is {result.problem}; suspects are the scale of x (pixels from 0 to "
             "1, say, where it was trained on 0 to 255), the order of the color channels, and "
             "that of the classes in y, or it is not trained"
         )
     elif adopted.may_be_untrained(result) and (network := classifier.copy()):
-        x, y = inference.random_rows(*samples, adopted.TRIED)
+        x, y = inference.random_rows(*samples, adopted.SHUFFLED_SAMPLES)
         few = classifier.samples(x, y, "")
-        reason = adopted.outdone(
-            network,
-            classifier.check_inputs(x),
-            few.labels,
-            few.seen.logits,
-            classifier.batch_size,
-        )
+        reason = adopted.outdone(network, classifier.check_inputs(x), few.labels, few.seen.logits)
         if reason:
             warn(f"the classifier is {reason}")
 

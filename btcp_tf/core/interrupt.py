@@ -21,9 +21,9 @@ _stderr = 2
 
 
 def watch() -> None:
-    """Lets Ctrl-C end this process at once, if it is a command of `btcp_tf` that begins."""
+    """Lets Ctrl-C end this process, a command of `btcp_tf` that begins, at once."""
     # In the background of a script it may be ignored, and stays so.
-    if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
@@ -58,13 +58,6 @@ def caused(error: BaseException) -> bool:
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
-
-
-def _is_command() -> bool:
-    """Whether this process was started as `python -m btcp_tf.main` or alike, or as `btcp_tf`."""
-    if sys.argv[:1] == ["-m"]:  # As long as Python looks for the module.
-        return any(word.removeprefix("-m").startswith("btcp_tf.") for word in sys.orig_argv)
-    return os.path.basename(sys.argv[0] if sys.argv else "") in ("btcp_tf", "btcp_tf.exe")
 
 
 def _end(number: int, frame: Any) -> None:

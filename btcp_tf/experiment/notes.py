@@ -58,7 +58,7 @@ def of_others(
 
 
 def of_taus(methods: Iterable[str], taus: Mapping[str, float], tau: float) -> list[str]:
-    """Notes on methods for which `decide.choose_taus` found no tau; theirs is the run's."""
+    """Notes on methods for which `decide.choose_taus` has no tau; theirs is the run's."""
     return [
         f"{name}: no threshold could be chosen, as the validation answers are all correct or all "
         f"wrong; tau stays {tau:g}"

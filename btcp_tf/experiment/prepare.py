@@ -101,12 +101,12 @@ def load_images(settings: ImageSettings) -> Images:
         bad_files=settings.bad_files,
         verbose=settings.verbose,
     )
-    found = overlaps.between({part: getattr(whole, part) for part in PARTS})
-    dataset = overlaps.leave_out(whole, found)
-    if found.no_promise and settings.threshold == "target_risk":
+    repeated = overlaps.between({part: getattr(whole, part) for part in PARTS})
+    dataset = overlaps.leave_out(whole, repeated)
+    if repeated.no_promise and settings.threshold == "target_risk":
         raise ValueError(
             "threshold: expected another one than target_risk, which promises an error rate, as "
-            f"{found.no_promise}; remove the copies, or choose best_bacc, say"
+            f"{repeated.no_promise}; remove the copies, or choose best_bacc, say"
         )
     return Images(whole, dataset, load_others(settings, dataset.test.images))
 

@@ -103,8 +103,8 @@ class Summaries:
 
         Args:
           trial: Its name.
-          settings: Command-line words by name. Those that read as numbers are
-            written as numbers, so that the table sorts and filters by size.
+          settings: Text of the command line by name. Numbers in it are written as numbers, so
+            that the table sorts and filters by size.
           metrics: Final metrics by name, such as `btcp/auroc`; the tags are
             `final/<name>`. None, NaN and infinity are left out.
         """

@@ -85,12 +85,8 @@ class Tap(layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         model = keras.saving.serialize_keras_object(self.model)
-        return {
-            **super().get_config(),
-            "model": model,
-            "position": self.position,
-            "side": self.side,
-        }
+        own = {"model": model, "position": self.position, "side": self.side}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Tap":
@@ -196,11 +192,11 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
       ValueError: If it is no path, or Keras cannot load the file.
     """
     check = keras_files.check_classifier if what == "classifier" else keras_files.check_file
-    found = check(what, path)
+    file = check(what, path)
     try:
-        model = keras.models.load_model(found, compile=False)
+        model = keras.models.load_model(file, compile=False)
         # It says what the answers are meant to be.
-        model.loss = keras_files.loss_in(found)
+        model.loss = keras_files.loss_in(file)
         return model
     except Exception as error:  # Whatever a damaged or foreign file raises.
         why = reason(error)
@@ -210,7 +206,7 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
                 "it, or load inside of keras.saving.custom_object_scope"
             )
         raise ValueError(
-            f"{what}: expected a .keras file that Keras can load, received {found} ({why})"
+            f"{what}: expected a .keras file that Keras can load, received {file} ({why})"
         ) from error
 
 
@@ -225,37 +221,40 @@ def check_loadable(model: keras.Model) -> None:
     try:
         keras.models.model_from_json(model.to_json())
     except Exception as error:  # Whatever foreign code raises.
-        name = _unknown(error)
         raise ValueError(
             "classifier: expected one that Keras can read from a file again, received one with "
-            + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot read: {reason(error)}")
+            f"{_obstacle(error)}"
         ) from error
     finally:
         random.setstate(state)
 
 
-_UNREGISTERED = (
-    "which is not registered: put @keras.saving.register_keras_serializable() before it, and "
-    "import it wherever the file is read"
-)
+def _obstacle(error: Exception) -> str:
+    """What in a model Keras cannot read or copy."""
+    if name := _unknown(error):
+        return (
+            f"{name}, which is not registered: put @keras.saving.register_keras_serializable() "
+            "before it, and import it wherever the file is read"
+        )
+    return f"what it cannot read: {reason(error)}"
 
 
 def _unknown(error: Exception) -> str:
     """Name of a class or function that Keras did not find; "": it failed otherwise."""
-    found = re.search(r"Could not locate (?:class|function) '([^']+)'", str(error))
-    return found[1] if found else ""
+    match = re.search(r"Could not locate (?:class|function) '([^']+)'", str(error))
+    return match[1] if match else ""
 
 
 def reason(error: Exception) -> str:
     """In a line why Keras could not make an object; it hands on reasons inside of others."""
-    words = str(error)
-    if "enable_unsafe_deserialization" in words:
+    message = str(error)
+    if "enable_unsafe_deserialization" in message:
         return (
             "a Lambda layer holds Python code, which Keras runs only after "
             "keras.config.enable_unsafe_deserialization(); where you trust it, call that first, "
             "or put a registered layer in its place"
         )
-    first = words.rpartition("Exception encountered: ")[2].strip().splitlines()
+    first = message.rpartition("Exception encountered: ")[2].strip().splitlines()
     return first[0] if first else type(error).__name__
 
 
@@ -287,10 +286,9 @@ def copy(model: keras.Model) -> keras.Model:
         try:
             twin = keras.models.clone_model(model)
         except (TypeError, ValueError) as error:
-            name = _unknown(error)
             raise ValueError(
                 f"classifier: expected a model that Keras can copy, received {model.name} with "
-                + (f"{name}, {_UNREGISTERED}" if name else f"what it cannot: {reason(error)}")
+                f"{_obstacle(error)}"
             ) from error
     else:
         try:
@@ -327,8 +325,8 @@ def _inputs(model: keras.Model, example: np.ndarray | None) -> Any:
                 "classifier: expected one input and one output, received "
                 f"{len(model.inputs)} and {len(model.outputs)}"
             )
-        found = model.inputs[0]
-        return keras.Input(found.shape[1:], dtype=found.dtype, name="image")
+        own = model.inputs[0]
+        return keras.Input(own.shape[1:], dtype=own.dtype, name="image")
     if example is not None:
         kind = "string" if example.dtype.kind in "OSU" else example.dtype.name
         return keras.Input(example.shape[1:], dtype=kind, name="image")
@@ -403,14 +401,14 @@ def _parts(
         raise ValueError(
             f"features: expected the name of one layer of {_list(names)}, received {features!r}"
         )
-    found = [n for n, layer in enumerate(inside) if isinstance(layer, layers.Dense)]
-    found = [n for n in reversed(found) if inside[n].units == width]
-    if not found:
+    dense_layers = [n for n, layer in enumerate(inside) if isinstance(layer, layers.Dense)]
+    fitting = [n for n in reversed(dense_layers) if inside[n].units == width]
+    if not fitting:
         raise ValueError(
             f"classifier: expected a last Dense layer of {width} units, received {model.name} of "
             f"{_list(names)}"
         )
-    for position in found:
+    for position in fitting:
         read = (names.index(features), "output") if features else (position, "input")
         vectors = Tap(model, *read, name="tap")(inputs)
         _check_vectors(vectors.shape, features or f"what {names[position]} reads")

@@ -38,23 +38,33 @@ _DOUBT = 0.05  # Weight of not knowing, beside at most 1 for each neighbor.
 class _Float32(layers.Layer):
     """A layer in float32 whatever the policy: half precision has too few digits for u near 0."""
 
+    _arguments: Sequence[str] = ()
+    """Arguments of `__init__` that a file keeps; attributes of the same names."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"dtype": "float32", **settings})
 
     def get_config(self) -> dict[str, Any]:
-        # Keras' default would look for the arguments of `__init__`, and lose name and dtype.
-        return dict(super().get_config())
+        own = {name: getattr(self, name) for name in self._arguments}
+        return {**super().get_config(), **own}
+
+    def _constant(
+        self, name: str, *shape: int, start: str = "zeros", dtype: str | None = None
+    ) -> Any:
+        """A weight that no training changes."""
+        return self.add_weight(
+            shape=shape, initializer=start, trainable=False, dtype=dtype, name=name
+        )
 
 
 class _Versioned(_Float32):
     """A layer whose formula has changed; one from a file of btcp_tf 0.1.0 keeps the first."""
 
+    _arguments: Sequence[str] = ("version",)
+
     def __init__(self, version: int = 2, **settings: Any) -> None:
         super().__init__(**settings)
         self.version = version
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "version": self.version}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -82,6 +92,8 @@ class AnswerEvidence(_Float32):
       classes: Whether the predicted class is among the columns.
     """
 
+    _arguments = ("top", "classes")
+
     def __init__(self, top: int = 5, classes: bool = True, **settings: Any) -> None:
         super().__init__(**settings)
         self.top = top
@@ -101,9 +113,6 @@ class AnswerEvidence(_Float32):
         if self.classes:
             parts.append(ops.one_hot(ops.argmax(logits, axis=1), k, dtype="float32"))
         return ops.concatenate(parts, axis=1)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "top": self.top, "classes": self.classes}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -222,6 +231,8 @@ class NeighborEvidence(_Versioned):
         logarithm of distance plus `unit`.
     """
 
+    _arguments = ("version", "size", "width", "neighbors", "axes", "faint")
+
     def __init__(
         self,
         size: int,
@@ -237,25 +248,15 @@ class NeighborEvidence(_Versioned):
         self.neighbors = min(neighbors, size)
         self.axes = axes
         self.faint = faint
-        self.points = self.add_weight(
-            shape=(size, axes or width), initializer="zeros", trainable=False, name="points"
-        )
-        self.labels = self.add_weight(
-            shape=(size,), initializer="zeros", trainable=False, dtype="int32", name="labels"
-        )
-        self.mean = self.add_weight(
-            shape=(width,), initializer="zeros", trainable=False, name="mean"
-        )
+        self.points = self._constant("points", size, axes or width)
+        self.labels = self._constant("labels", size, dtype="int32")
+        self.mean = self._constant("mean", width)
         # A length below which all distances are alike.
-        self.unit = self.add_weight(shape=(), initializer="ones", trainable=False, name="unit")
+        self.unit = self._constant("unit", start="ones")
         if axes:
-            self.turn = self.add_weight(
-                shape=(width, axes), initializer="zeros", trainable=False, name="turn"
-            )
+            self.turn = self._constant("turn", width, axes)
         if self.version > 1:
-            self.shares = self.add_weight(
-                shape=(size,), initializer="ones", trainable=False, name="shares"
-            )
+            self.shares = self._constant("shares", size, start="ones")
 
     def set_points(
         self, points: np.ndarray, labels: np.ndarray, shares: np.ndarray | float = 1.0
@@ -336,10 +337,6 @@ class NeighborEvidence(_Versioned):
         nearest, order = ops.top_k(-squared, self.neighbors)
         return -nearest, ops.take_along_axis(places, order, axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        sizes = {"size": self.size, "width": self.width, "neighbors": self.neighbors}
-        return {**super().get_config(), **sizes, "axes": self.axes, "faint": self.faint}
-
 
 def _weighted_shares(
     squared: Any, unit: Any, shares: Any, other: Any, counts: Sequence[int]
@@ -353,7 +350,7 @@ def _weighted_shares(
       other: bool `[n, m]`, whether its label is another one than that predicted.
       counts: Ascending, at most m.
     """
-    found: list[Any] = []
+    each: list[Any] = []
     share: Any = 0.5
     for count in reversed(counts):
         reach = squared[:, count - 1 : count]
@@ -362,8 +359,8 @@ def _weighted_shares(
         weights = (reach - squared[:, :count]) / (reach + unit) * apart * shares[:, :count]
         against = ops.sum(ops.where(other[:, :count], weights, 0.0), axis=1)
         share = (against + _DOUBT * share) / (ops.sum(weights, axis=1) + _DOUBT)
-        found.insert(0, share)
-    return found
+        each.insert(0, share)
+    return each
 
 
 def _spread(points: np.ndarray) -> float:
@@ -442,6 +439,8 @@ class HeadEvidence(_Versioned):
       version: 1 also says whether the head's own answer is another one, which jumps.
     """
 
+    _arguments = ("version", "width", "classes", "hidden", "faint")
+
     def __init__(
         self, width: int, classes: int, hidden: int = 256, faint: float = 0.0, **settings: Any
     ) -> None:
@@ -450,11 +449,13 @@ class HeadEvidence(_Versioned):
         self.classes = classes
         self.hidden = hidden
         self.faint = faint
-        shapes = [(width,), (width,), (width, hidden), (hidden,), (hidden, classes), (classes,)]
-        names = ["mean", "scale", "kernel1", "bias1", "kernel2", "bias2"]
         self.values = [
-            self.add_weight(shape=shape, initializer="zeros", trainable=False, name=name)
-            for shape, name in zip(shapes, names, strict=True)
+            self._constant("mean", width),
+            self._constant("scale", width),
+            self._constant("kernel1", width, hidden),
+            self._constant("bias1", hidden),
+            self._constant("kernel2", hidden, classes),
+            self._constant("bias2", classes),
         ]
 
     def call(self, features: Any, logits: Any) -> Any:
@@ -475,10 +476,6 @@ class HeadEvidence(_Versioned):
             parts.append(ops.cast(ops.argmax(own, axis=1) != predicted, "float32"))
         return ops.stack(parts, axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        sizes = {"width": self.width, "classes": self.classes, "hidden": self.hidden}
-        return {**super().get_config(), **sizes, "faint": self.faint}
-
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class ResidualLogit(_Float32):
@@ -489,6 +486,8 @@ class ResidualLogit(_Float32):
     Args:
       read: Columns of all evidence together; 0: there is none.
     """
+
+    _arguments = ("read",)
 
     def __init__(self, read: int, **settings: Any) -> None:
         super().__init__(**settings)
@@ -504,9 +503,6 @@ class ResidualLogit(_Float32):
         if evidence:
             total += ops.matmul(ops.concatenate(evidence, axis=1), self.h)
         return total
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "read": self.read}
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

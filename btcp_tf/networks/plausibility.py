@@ -56,7 +56,7 @@ class Plausibility:
     """Mean cross-entropy of the class frequencies, in nats."""
     order: tuple[int, ...] = ()
     """For each label the answer that stands for it, if another class order fits; else empty."""
-    words: str = ""
+    problem: str = ""
     """Why the classifier cannot be right; "" where nothing speaks against it, or too few samples
     to tell."""
 
@@ -78,14 +78,14 @@ def examine(
       class_names: k words for messages; default: the numbers.
 
     Returns:
-      With `words` if the interval of the gain does not lie above `LEAST_GAIN` times the entropy
+      With `problem` if the interval of the gain does not lie above `LEAST_GAIN` times the entropy
       and the gain itself is below `DOUBTFUL_GAIN` times it, or if another class order leaves less
       than `MOST_ERRORS_LEFT` of the errors.
 
     >>> random = np.random.default_rng(0)
     >>> labels = random.integers(0, 3, 200)
     >>> logits = 2 * np.eye(3)[labels] + random.normal(size=(200, 3))
-    >>> examine(logits, labels).words
+    >>> examine(logits, labels).problem
     ''
     >>> examine(logits, (labels + 1) % 3).order
     (2, 0, 1)
@@ -95,22 +95,27 @@ def examine(
     accuracy = float(right.mean()) if n else np.nan
     if n < _FEWEST or len(np.unique(labels)) < 2:
         return Plausibility(n, accuracy, np.nan, np.nan, np.nan, np.nan)
-    own, frequencies = _cross_entropies(logits, labels)
-    gain, entropy = float((frequencies - own).mean()), float(frequencies.mean())
-    half = stats.t.ppf(0.975, n - 1) * (frequencies - own).std(ddof=1) / np.sqrt(n)
-    found = Plausibility(n, accuracy, gain, gain - half, gain + half, entropy)
+    gains, frequencies = _gains(logits, labels)
+    gain, entropy = float(gains.mean()), float(frequencies.mean())
+    half = stats.t.ppf(0.975, n - 1) * gains.std(ddof=1) / np.sqrt(n)
+    low, high = gain - half, gain + half
     order = class_order(logits.argmax(axis=1), labels, logits.shape[1])
     reasons = []
-    if found.low <= LEAST_GAIN * entropy and gain < DOUBTFUL_GAIN * entropy:
+    if low <= LEAST_GAIN * entropy and gain < DOUBTFUL_GAIN * entropy:
         reasons.append(
             f"its cross-entropy is not clearly lower than the {entropy:.4g} of the class "
-            f"frequencies: by {gain:.3g} with the interval [{found.low:.3g}, {found.high:.3g}], "
+            f"frequencies: by {gain:.3g} with the interval [{low:.3g}, {high:.3g}], "
             f"expected more than {LEAST_GAIN * entropy:.3g}"
         )
     if order:
-        reasons.append(order_words(order, class_names))
-    words = f"right on {accuracy:.1%} of {n} samples, {'; '.join(reasons)}" if reasons else ""
-    return dataclasses.replace(found, order=order, words=words)
+        reasons.append(order_text(order, class_names))
+    problem = f"right on {accuracy:.1%} of {n} samples, {'; '.join(reasons)}" if reasons else ""
+    return Plausibility(n, accuracy, gain, low, high, entropy, order, problem)
+
+
+def gain(logits: np.ndarray, labels: np.ndarray) -> float:
+    """`Plausibility.gain` alone, of logits `[n, k]` and labels `[n]`."""
+    return float(_gains(np.asarray(logits, np.float64), labels)[0].mean())
 
 
 def clearly_better(right: np.ndarray, before: np.ndarray) -> bool:
@@ -131,8 +136,9 @@ def clearly_better(right: np.ndarray, before: np.ndarray) -> bool:
     return bool(is_fewer and by_chance < _CLEARLY)
 
 
-def _cross_entropies(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Out of fold, of the classifier and of the class frequencies, `[n]` each."""
+def _gains(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Out of fold, `[n]` each: by how much the classifier lowers the cross-entropy of the class
+    frequencies, and that one."""
     n, classes = logits.shape
     fold = np.random.default_rng(0).permutation(n) % _FOLDS
     own, frequencies = np.empty(n), np.empty(n)
@@ -158,7 +164,7 @@ def _cross_entropies(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray
             method="bounded",
         )
         own[apart], frequencies[apart] = cross_entropy(best.x, apart), cross_entropy(0.0, apart)
-    return own, frequencies
+    return frequencies - own, frequencies
 
 
 def class_order(predicted: np.ndarray, labels: np.ndarray, classes: int) -> tuple[int, ...]:
@@ -188,8 +194,8 @@ def _assignment(predicted: np.ndarray, labels: np.ndarray, classes: int) -> np.n
     return optimize.linear_sum_assignment(shares + 1e-9 * np.eye(classes), maximize=True)[1]
 
 
-def order_words(order: Sequence[int], class_names: Sequence[str] = ()) -> str:
-    """A class order of `class_order` in words; the names are those of the labels."""
+def order_text(order: Sequence[int], class_names: Sequence[str] = ()) -> str:
+    """A class order of `class_order` as text; the names are those of the labels."""
     classes = len(order)
     class_names = class_names or [str(label) for label in range(classes)]
     shift = order[0]

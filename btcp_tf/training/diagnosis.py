@@ -65,12 +65,12 @@ def unlearned(probs: np.ndarray, labels: np.ndarray) -> str:
         return constant
     # As float32 has them, p = 0 for all that is improbable.
     logits = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
-    found = plausibility.examine(logits, labels)
-    if not found.low <= 0:
+    verdict = plausibility.examine(logits, labels)
+    if not verdict.low <= 0:
         return ""
     return (
-        f"the classifier did not learn: right on {found.accuracy:.1%} of {found.n} validation "
+        f"the classifier did not learn: right on {verdict.accuracy:.1%} of {verdict.n} validation "
         "images, its cross-entropy is not clearly lower than that of the class frequencies (by "
-        f"{found.gain:.3g}, interval [{found.low:.3g}, {found.high:.3g}]); more epochs or another "
-        "learning rate usually helps"
+        f"{verdict.gain:.3g}, interval [{verdict.low:.3g}, {verdict.high:.3g}]); more epochs or "
+        "another learning rate usually helps"
     )

@@ -193,12 +193,7 @@ class _Training:
           targets: Computes U before each epoch.
           features: Where the encoder is frozen, its outputs.
         """
-        settings = self.settings
-        epochs, learning_rate = {
-            "classifier": (settings.classifier_epochs, settings.learning_rate),
-            "estimator": (settings.estimator_epochs, settings.estimator_learning_rate),
-            "finetune": (settings.finetune_epochs, settings.finetune_learning_rate),
-        }[phase.name]
+        rate_name = "learning_rate" if phase == PHASES[0] else f"{phase.name}_learning_rate"
         model = self._phase_model(phase, loss)
 
         def describe(row: Row) -> Row:
@@ -214,9 +209,9 @@ class _Training:
             model,
             x,
             y,
-            settings=settings,
-            epochs=epochs,
-            learning_rate=learning_rate,
+            settings=self.settings,
+            epochs=getattr(self.settings, f"{phase.name}_epochs"),
+            learning_rate=getattr(self.settings, rate_name),
             checkpoint=self.folder / f"{name}.npz",
             basis=basis,
             former_bases=former_bases,
@@ -288,9 +283,9 @@ def _finetuning_phase(training: _Training, estimator: Stage) -> Stage:
         return _u_true(probs, train.labels)
 
     rows = training.train(name, PHASES[2], train.images, train.labels, loss=loss, targets=targets)
-    found = training.outputs(None)
-    problem = diagnosis.unlearned(found.probs, validation.labels) or diagnosis.collapse(
-        found.uncertainty, rows[-1]["effective_sample_size"]
+    outputs = training.outputs(None)
+    problem = diagnosis.unlearned(outputs.probs, validation.labels) or diagnosis.collapse(
+        outputs.uncertainty, rows[-1]["effective_sample_size"]
     )
     values, facts = checkpoints.snapshot(training.network), {"gamma": loss.gamma}
     return Stage(name, estimator.method, values, rows, facts, problem, loss)
