@@ -29,7 +29,7 @@ _LONGEST = ("test_runs", "test_training", "test_judge", "test_main", "test_study
 _OTHERS = {
     "torch_uncertainty": "test_metrics_torch.py",
     "mapie": "test_thresholds_mapie.py",
-    "kserve": "test_client_kserve.py",
+    "kserve": "serving/test_client_kserve.py",
 }
 collect_ignore = [test for name, test in _OTHERS.items() if not importlib.util.find_spec(name)]
 

@@ -20,7 +20,7 @@ def test_mirrored_from_the_command_line(tmp_path):
     command += [f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/models"]
     command += ["--bootstrap_draws=50"]
     command += ["--strategy=mirrored", "--logical_devices=2", "--method=mcp,btcp"]
-    # Tracing takes the time, and tests/test_training.py has fine-tuning under this strategy.
+    # Tracing takes the time; tests/training/test_training.py has fine-tuning under this strategy.
     command += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=0"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr[-2000:]

@@ -452,7 +452,7 @@ def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
 def test_a_killed_run_ends_like_one_that_was_not(whole, tmp_path):
     command = [sys.executable, "-m", "btcp_tf.main", *words(tmp_path, "--verbose=2")]
     checkpoints = tmp_path / "run" / "checkpoints"
-    # Each kill costs a process; tests/test_training.py has one in every phase without.
+    # Each kill costs a process; tests/training/test_training.py has one in every phase without.
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while not (checkpoints / "btcp.npz").exists():
         assert process.poll() is None, process.stderr.read().decode()[-2000:]

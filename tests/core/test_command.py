@@ -29,7 +29,7 @@ from btcp_tf.experiment.settings import (
 )
 
 FIELDS = dataclasses.fields(Config)
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 # The supplement's table: batch, epochs of the three phases, feature dimension, encoder.
 SUPPLEMENT = {

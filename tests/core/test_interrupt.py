@@ -10,7 +10,7 @@ import pytest
 
 from btcp_tf.core import command, interrupt
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 COMMANDS = ["main", "study", "report", "predict", "set_threshold", "monitor"]
 

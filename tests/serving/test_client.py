@@ -1,7 +1,7 @@
 """The client alone: what it sends, refuses, retries and makes of answers.
 
-The servers here are doubles that answer what a test tells them; tests/test_serving.py asks real
-ones.
+The servers here are doubles that answer what a test tells them; tests/serving/test_serving.py asks
+real ones.
 """
 
 import base64
@@ -27,7 +27,7 @@ from google.protobuf import any_pb2, wrappers_pb2
 
 from btcp_tf.serving.client import ANSWERS, Client
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 NAMES = np.array(["cat", "dog", "owl"])
 IMAGES = np.random.default_rng(0).integers(256, size=(5, 2, 2, 1), dtype=np.uint8)
 

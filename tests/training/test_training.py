@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from scipy import special
-from test_progress import Terminal
+from terminal import Terminal
 
 from btcp_tf import losses
 from btcp_tf.core.config import PHASES, Config

@@ -1,24 +1,8 @@
-import io
 import sys
 
+from terminal import Terminal
+
 from btcp_tf.core.progress import Bar
-
-
-class Terminal(io.StringIO):
-    """What standard output is on a terminal: `rows` are its lines at the end."""
-
-    def isatty(self):
-        return True
-
-    @property
-    def rows(self):
-        rows = []
-        for line in self.getvalue().split("\n"):
-            shown = ""
-            for drawn in line.split("\r"):
-                shown = drawn + shown[len(drawn) :]
-            rows.append(shown.rstrip())
-        return rows
 
 
 def test_a_bar_is_one_line_within_the_terminal(monkeypatch):

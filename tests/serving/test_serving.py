@@ -1,6 +1,6 @@
 """The files for TensorFlow Serving, and a real server that speaks its protocols.
 
-`python -m pytest -m servers tests/test_serving.py` starts Ray Serve (extra `ray`), about a
+`python -m pytest -m servers tests/serving/test_serving.py` starts Ray Serve (extra `ray`), about a
 minute; what has no such marker reads files alone.
 """
 
@@ -39,7 +39,7 @@ from btcp_tf import thresholds
 from btcp_tf.serving import saved_model
 from btcp_tf.serving.client import ANSWERS, Client
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "serving"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "serving"
 SHAPE = (4, 4, 1)
 IMAGES = np.random.default_rng(1).integers(256, size=(7, *SHAPE), dtype=np.uint8)
 ROWS = np.random.default_rng(2).normal(size=(7, 5)).astype(np.float32)

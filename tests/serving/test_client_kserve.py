@@ -2,7 +2,7 @@
 
 Collected only where KServe is installed, in an environment of its own: `pip install kserve
 "tensorflow>=2.21,<2.22" tensorflow-serving-api requests tenacity "pytest-xdist[psutil]" pytest`,
-then `python -m pytest -m servers tests/test_client_kserve.py`.
+then `python -m pytest -m servers tests/serving/test_client_kserve.py`.
 
 KServe takes the requests apart, puts answers and errors into HTTP, and knows nothing of this
 project; the model behind it is ten lines around `tf.saved_model.load`.
