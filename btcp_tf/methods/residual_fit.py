@@ -216,8 +216,8 @@ def fit_residual(
     readers = [_readers(one, allowed, classes, neighbors, seed) for one in everyone]
     if verbose:
         print(
-            f"computing what may show the errors among {len(is_error):,} held-out answers (the "
-            f"evidence): {', '.join(readers[0])}",
+            f"computing what may show the errors among {len(is_error):,} held-out answers, the "
+            f"evidence:\n  {', '.join(readers[0])}",
             flush=True,
         )
     computed = [_compute(readers[number], seen, batch_size) for number, seen in answers]
