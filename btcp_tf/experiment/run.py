@@ -75,10 +75,7 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         decided = _decide(config, prepared.images, scored, part_of_study)
         if end is None:
             _report(config, prepared, trained, scored, decided, journal)
-        collapse = _collapse(config, scored)
-        end, failure = End(f"{NOT_EXPORTED}: part of a study", collapse=collapse), None
-        if not part_of_study:
-            end, failure = _export(config, scored.scorer, decided, collapse)
+        end, failure = _export(config, scored, decided, part_of_study)
         publish.finish_run(folder, decided.export.decision, end)
         if config.verbose and not part_of_study:
             print()
@@ -333,22 +330,18 @@ def _notes(
     return about + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
 
 
-def _collapse(config: Config, scored: _Scored) -> str:
-    """Why what was chosen must not be exported; "": it may."""
-    if config.export_collapsed:
-        return ""
-    return scored.scorer.collapse(scored.choice.predictor, scored.choice.method)
-
-
 def _export(
-    config: Config, scorer: Scorer, decided: _Decided, collapse: str
+    config: Config, scored: _Scored, decided: _Decided, part_of_study: bool
 ) -> tuple[End, Exception | None]:
     """How the run ends, and what to raise once that is written."""
-    exported = decided.export.decision.predictor, decided.export.decision.method
+    predictor, method, _ = scored.choice
+    collapse = "" if config.export_collapsed else scored.scorer.collapse(predictor, method)
+    if part_of_study:
+        return End(f"{NOT_EXPORTED}: part of a study", collapse=collapse), None
     if not collapse:
         announce(f"exporting a SavedModel to {decided.export.target}", config.verbose)
     return publish.try_export(
-        scorer.exported_model(*exported),
+        scored.scorer.exported_model(predictor, method),
         decided.export,
         replaced=decided.replaced,
         collapse=collapse,
@@ -357,13 +350,9 @@ def _export(
 
 
 def _print_summary(folder: Path) -> None:
-    files = {
-        "report": folder / "report.html",
-        "results": folder / "results.json",
-        "predictions": folder / "predictions.npz",
-        "figures": folder / "figures",
-    }
-    missing = [path for path in files.values() if not path.exists()]
+    results_file = folder / "results.json"
+    paths = [folder / "report.html", results_file, folder / "predictions.npz", folder / "figures"]
+    missing = [path for path in paths if not path.exists()]
     remedy = f"delete {folder / FINISHED_FILE}, and the same command makes them again"
     if missing:
         print(f"note: {', '.join(map(str, missing))} are missing; {remedy}")
@@ -372,7 +361,7 @@ def _print_summary(folder: Path) -> None:
         summary = run_page.closing_screen(folder, end.saved_model if end else EXPORT_OPEN)
     except (ValueError, TypeError, KeyError, IndexError, OSError) as error:
         raise ValueError(
-            f"expected the results of a finished run in {files['results']}, received what cannot "
+            f"expected the results of a finished run in {results_file}, received what cannot "
             f"be read ({error}); {remedy}"
         ) from error
     print(summary)

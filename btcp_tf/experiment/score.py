@@ -401,7 +401,7 @@ def predict_all(
     for name in ("validation", "calibration", "test"):
         part = getattr(dataset, name)
         answers = scorer(part.images, part.labels, title=name if show_progress else "")
-        predictions |= {(ImageSet(name), who): found for who, found in answers.items()}
+        predictions |= {(ImageSet(name), who): one for who, one in answers.items()}
     for image_set, images in others.items():
         shifted = image_set.kind == "shift"
         answers = scorer(
@@ -411,5 +411,5 @@ def predict_all(
             sampled=not shifted,
             title=str(image_set) if show_progress else "",
         )
-        predictions |= {(image_set, who): found for who, found in answers.items()}
+        predictions |= {(image_set, who): one for who, one in answers.items()}
     return predictions

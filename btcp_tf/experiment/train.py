@@ -125,11 +125,7 @@ class Trainer:
         folds = []
         for number in range(1, count + 1):
             if self.settings.verbose:
-                print(
-                    f"residual: fold {number} of {count}, a classifier that does not see this part "
-                    "of the training images",
-                    flush=True,
-                )
+                print(f"residual: fold {number} of {count}, training on the others", flush=True)
             unseen = part == number - 1
             rest = _without(self.dataset, unseen, f"without {number} of {count}")
             # Other seeds than those of the ensemble.

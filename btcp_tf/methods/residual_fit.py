@@ -209,8 +209,8 @@ def fit_residual(
     layers = [_evidence_layers(one, allowed, classes, neighbors, seed) for one in all_held_out]
     if verbose:
         print(
-            f"computing what may show the errors among {len(is_error):,} held-out answers (the "
-            f"evidence): {', '.join(layers[0])}",
+            f"computing what may show the errors among {len(is_error):,} held-out answers, the "
+            f"evidence:\n  {', '.join(layers[0])}",
             flush=True,
         )
     computed = [_compute(layers[number], seen, batch_size) for number, seen in answers]

@@ -749,6 +749,9 @@ def test_a_method_that_is_asked_for_is_exported(name):
     predictor = TUNED if name == "btcp" else CLASSIFIER
     found = run_._choose_export(config, None, {})
     assert found == (predictor, name, f"--export_method={name}")
+    trial = dataclasses.replace(config, max_train_images=500)
+    reason = run_._choose_export(trial, None, {}).reason
+    assert reason.startswith(f"--export_method={name}; a trial with 500 training images")
 
 
 def test_an_export_that_ranks_worse_than_mcp_is_told():
@@ -799,7 +802,16 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     assert main([*short, "--classifier_epochs=1"]) == 0
     checkpoints = tmp_path / "run" / "checkpoints"
     assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
-    assert "residual: fold 2 of 2" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "residual: fold 2 of 2" in printed
+    steps = ["loading TensorFlow and the images of digits", "classifier: training encoder"]
+    steps += ["fitting the methods: mcp, residual", "residual: learning from held-out samples"]
+    steps += ["computing u of 2 methods for 3 sets of images", "computing metrics"]
+    steps += ["drawing the report", "exporting a SavedModel to", "SavedModel  "]
+    places = [printed.find(step) for step in steps]
+    assert -1 not in places and places == sorted(places), printed
+    # And no word that only those know who wrote it.
+    assert "second head" not in printed and "trials" not in printed
     rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp", "residual"]
     [note] = [note for note in extra["notes"] if note.startswith("residual: ")]
