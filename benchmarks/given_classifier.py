@@ -9,7 +9,6 @@ splits. Their 95 % intervals come from drawing samples with replacement: a sampl
 splits is drawn once for all of them.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,11 +40,7 @@ class Tested(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.given_classifier",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = common.parser("given_classifier", __doc__)
     parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
     parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
     parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
@@ -55,6 +50,7 @@ def main() -> None:
     parser.add_argument("--fit", type=int, default=3000, help="samples that the estimator learns")
     parser.add_argument("--calibrate", type=int, default=1500, help="samples for thresholds")
     parser.add_argument("--test", type=int, default=3500)
+    parser.add_argument("--min_coverage", type=float, default=0.3, help="of the thresholds")
     parser.add_argument("--skip", type=int, default=0, help="first samples that are left out")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--draws", type=int, default=1000, help="of the bootstrap")
@@ -79,7 +75,7 @@ def main() -> None:
             )
         x, y = x[arguments.skip :], y[arguments.skip :]
         tested = [
-            test_split(arguments.classifier, x, y, reference, parts, seed)
+            test_split(arguments.classifier, x, y, reference, parts, arguments.min_coverage, seed)
             for seed in range(arguments.splits)
         ]
     except (OSError, ValueError) as error:
@@ -109,6 +105,7 @@ def test_split(
     y: np.ndarray,
     reference: tuple[np.ndarray, np.ndarray] | None,
     parts: Sequence[int],
+    min_coverage: float,
     seed: int,
 ) -> Tested:
     """Fits, calibrates and tests on one split.
@@ -119,6 +116,7 @@ def test_split(
       y: Labels `[n]`.
       reference: Samples that it was trained on, and their labels.
       parts: How many samples to fit on, to calibrate on and to test on.
+      min_coverage: Share of the samples that a threshold has to accept to be considered.
       seed: Seed of the split.
     """
     import btcp_tf
@@ -134,7 +132,11 @@ def test_split(
     for method, u in answers.uncertainty.items():
         for risk in RISKS:
             chosen = thresholds.target_risk(
-                calibration.is_error, calibration.uncertainty[method], risk=risk, delta=0.05
+                calibration.is_error,
+                calibration.uncertainty[method],
+                risk=risk,
+                delta=0.05,
+                min_coverage=min_coverage,
             )
             coverage[method, risk] = 0.0 if chosen.tau is None else float((u < chosen.tau).mean())
     return Tested(test, answers.is_error, dict(answers.uncertainty), coverage)
