@@ -59,8 +59,8 @@ _TEXT_FLAGS = {
     "baseline": "What the threshold was chosen on: a run's folder, an exported model's directory "
     "or its parent, or a predictions file.",
     "scores": f"Answers of btcp_tf.predict ({', '.join(ENDINGS)}).",
-    "labels": "Labels that came later: a CSV file of input,labels for any of the inputs. Or a "
-    "column labels in the scores.",
+    "labels": "Labels that came later: a CSV file of input,labels (numbers or names of classes) "
+    "for any of the inputs. Or a column labels in the scores.",
     "time_column": "As --ordered, in the order of this column of the labels' file or the scores: "
     "ISO 8601, or numbers such as Unix seconds.",
     "output_dir": "Where to write; empty: <scores>-monitor beside the scores.",
@@ -141,7 +141,12 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     scores = _load_scores(values, paths["scores"], baseline)
     labels = None
     if "labels" in paths:
-        labels = join_labels(scores, paths["labels"], time_column=time_column)
+        labels = join_labels(
+            scores,
+            paths["labels"],
+            time_column=time_column,
+            class_names=baseline.class_names,
+        )
     elif time_column and scores.times is None:
         raise ValueError(
             f"time_column: expected a column {time_column} in {scores.name}, received none"
@@ -176,7 +181,12 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
 def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> Scores:
     column = values["column"]
     names = [name for name in (column, "uncertainty", baseline.column) if name]
-    scores = load_scores(path, list(dict.fromkeys(names)), time_column=values["time_column"])
+    scores = load_scores(
+        path,
+        list(dict.fromkeys(names)),
+        time_column=values["time_column"],
+        class_names=baseline.class_names,
+    )
     if column and column not in (baseline.column, scores.column):
         raise ValueError(
             f"column: expected an uncertainty of {baseline.name} or {scores.name}, "

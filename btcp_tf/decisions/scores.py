@@ -15,7 +15,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,11 @@ def _choose_column(path: Path, answers: Predictions, column: str) -> str:
 
 
 def load_scores(
-    path: str | os.PathLike, columns: Sequence[str] = ("uncertainty",), *, time_column: str = ""
+    path: str | os.PathLike,
+    columns: Sequence[str] = ("uncertainty",),
+    *,
+    time_column: str = "",
+    class_names: Sequence[str] | None = None,
 ) -> Scores:
     """Reads what `btcp_tf.predict` wrote, or a predictions file of any program.
 
@@ -204,6 +208,8 @@ def load_scores(
         `evaluation.load_predictions` takes.
       columns: Names that the uncertainty may have; the first that is there is taken.
       time_column: Column that says when a row came, see `Columns.times`; `times` is None without.
+      class_names: Names of the classes, which `labels` may have in the place of numbers; None: they
+        are not known.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names
@@ -216,7 +222,7 @@ def load_scores(
         own = ("input", "labels", "predicted", "class_name", "accept", "problem")
         table = tabular.read(path, (*own, *columns, *filter(None, [time_column])))
         if "predicted" in table.names:
-            return _scores_of_table(table, str(path), columns, time_column)
+            return _scores_of_table(table, str(path), columns, time_column, class_names or ())
     scores = _scores_of_predictions(path, columns)
     if table is not None and time_column in table.values:
         return dataclasses.replace(scores, times=table.answered().times(time_column))
@@ -224,7 +230,11 @@ def load_scores(
 
 
 def _scores_of_table(
-    table: tabular.Columns, name: str, columns: Sequence[str], time_column: str
+    table: tabular.Columns,
+    name: str,
+    columns: Sequence[str],
+    time_column: str,
+    class_names: Sequence[str],
 ) -> Scores:
     column = next((name for name in columns if name in table.names), columns[0])
     table.require(column)
@@ -235,12 +245,18 @@ def _scores_of_table(
     predicted = np.array(table.converted("predicted", _class, "a class number"), np.int64)
     labels = None
     if "labels" in table.values:
-        labels = np.array(table.converted("labels", _label, "a class number or nothing"), np.int64)
+        convert, wanted = _reader_of_labels(class_names)
+        values = table.converted(
+            "labels",
+            lambda value: -1 if _is_missing(value) else convert(value),
+            f"{wanted} or nothing",
+        )
+        labels = np.array(values, np.int64)
     accept = table.truths("accept")
     times = table.times(time_column) if time_column in table.values else None
     u = table.numbers(column)
     predictions.check_size(f"{name}: {column}", u)
-    class_names = zip(predicted.tolist(), table.values.get("class_name", ()), strict=False)
+    names = zip(predicted.tolist(), table.values.get("class_name", ()), strict=False)
     return Scores(
         name,
         u,
@@ -250,7 +266,7 @@ def _scores_of_table(
         labels=labels,
         accept=accept,
         classes=table.classes,
-        class_names={k: wording.clean(str(name)) for k, name in class_names if name is not None},
+        class_names={k: wording.clean(str(name)) for k, name in names if name is not None},
         problems=failed,
         times=times,
     )
@@ -282,13 +298,37 @@ def _class(value: Any) -> int:
     )
 
 
-def _label(value: Any) -> int:
-    missing = value is None or (isinstance(value, float) and math.isnan(value))
-    return -1 if missing else _class(value)
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _reader_of_labels(class_names: Sequence[str]) -> tuple[Callable[[Any], int], str]:
+    """What makes a class number of an entry of a file, and what it expects.
+
+    A number is one even if there are classes whose names are numbers.
+    """
+    numbers = {name: number for number, name in enumerate(class_names)}
+    if not numbers:
+        return _class, "a class number"
+
+    def convert(value: Any) -> int:
+        name = wording.clean(value) if isinstance(value, str) else value
+        try:
+            return _class(value)
+        except ValueError:
+            return numbers[name]
+
+    return convert, f"a class number or one of {', '.join(class_names[:5])}" + (
+        ", ..." if len(class_names) > 5 else ""
+    )
 
 
 def join_labels(
-    scores: Scores, path: str | os.PathLike, *, time_column: str = ""
+    scores: Scores,
+    path: str | os.PathLike,
+    *,
+    time_column: str = "",
+    class_names: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels that arrived later, in their order.
 
@@ -297,6 +337,7 @@ def join_labels(
       path: .csv, .jsonl or .parquet with the columns `input` and `labels`, a row for each label.
       time_column: Column of this file that says when a label came, see `Columns.times`; if it is
         not there, the order is that of `scores.times`.
+      class_names: See `load_scores`.
 
     Returns:
       Rows of the scores `[l]` int64 and their true classes `[l]` int64, in the order of time, or
@@ -327,7 +368,7 @@ def join_labels(
             f"time_column: expected a column {time_column} in {path} or {scores.name}, "
             "received none"
         )
-    values = table.converted("labels", _class, "a class number")
+    values = table.converted("labels", *_reader_of_labels(class_names or ()))
     rows = np.array(_rows_of_inputs(scores, table), np.int64)
     answered = np.flatnonzero(rows >= 0)
     if not len(answered):

@@ -85,15 +85,15 @@ class Columns:
 
         Args:
           name: A column in `values`.
-          convert: Entry → anything; its ValueError, TypeError or OverflowError becomes one that
-            says `wanted` and where the entry is.
+          convert: Entry → anything; its ValueError, TypeError, OverflowError or KeyError becomes
+            one that says `wanted` and where the entry is.
           wanted: What is expected of an entry.
         """
         result: list[Any] = []
         try:
             for value in self.values[name]:
                 result.append(convert(value))
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError, OverflowError, KeyError):
             raise self._error(name, wanted, len(result)) from None
         return result
 

@@ -92,11 +92,18 @@ def choose_export(
         f"{int(rows.is_error.sum()):,} of them wrong, best: AURC x 1000 {1000 * aurc[best]:.3g}"
     )
     listed = [
-        f"{method}{' fine-tuned' * (predictor.stage == FINETUNED)} {1000 * value:.3g}"
+        f"{_name(predictor, method)} {1000 * value:.3g}"
         for (predictor, method), value in sorted(aurc.items(), key=lambda item: item[1])
         if (predictor, method) != best
     ]
     return Choice(*best, reason + f" (others: {', '.join(listed)})" * bool(listed))
+
+
+def _name(predictor: Predictor, method: str) -> str:
+    """What can be exported, in words: MCP of a fine-tuned classifier is not that of the other."""
+    if predictor.stage != FINETUNED:
+        return method
+    return f"{method} fine-tuned" if method != "mcp" else f"mcp of {predictor.method} fine-tuned"
 
 
 def served_answers(

@@ -330,8 +330,8 @@ def check_folder_is_free(folder: Path, config: Config) -> bool:
     saved = settings_.load_flagfile(path)
     names = settings_.differences(config, saved)
     if names:
-        expected = ", ".join(f"{name}={saved.get(name, 'as before')}" for name in names)
-        received = ", ".join(f"{name}={config.settings()[name]}" for name in names)
+        expected = ", ".join(f"{name}={saved.get(name, 'as before') or 'none'}" for name in names)
+        received = ", ".join(f"{name}={config.settings()[name] or 'none'}" for name in names)
         raise ValueError(
             f"{folder} holds a run with other settings: expected {expected}, received {received}; "
             f"--flagfile={path} goes on with its settings; choose another --output_dir for others"

@@ -323,6 +323,31 @@ def test_labels_that_fit_nothing_are_refused_in_words(tmp_path, pairs, message):
         scores.join_labels(found, write_labels(tmp_path / "l.csv", pairs))
 
 
+def test_labels_may_be_names_of_classes_that_the_baseline_knows(tmp_path):
+    rows = rows_of(answers(6, 3), labels=True)
+    numbers = [row["labels"] for row in rows]
+    pairs = [(row["input"], NAMES[row["labels"]]) for row in rows]
+    pairs[0] = pairs[0][0], numbers[0]
+    path = write_labels(tmp_path / "l.csv", pairs)
+    plain = scores.load_scores(
+        write_csv(
+            tmp_path / "s.csv", [{k: v for k, v in row.items() if k != "labels"} for row in rows]
+        )
+    )
+    _, labels = scores.join_labels(plain, path, class_names=NAMES)
+    assert labels.tolist() == numbers
+    named = [row | {"labels": NAMES[row["labels"]]} for row in rows]
+    own = scores.load_scores(write_csv(tmp_path / "own.csv", named), class_names=NAMES)
+    assert own.labels.tolist() == numbers
+    with pytest.raises(ValueError, match="a class number, received"):
+        scores.join_labels(plain, path)
+    with pytest.raises(
+        ValueError, match=rf"a class number or one of {NAMES[0]}, .*'bird\?' in line 2"
+    ):
+        wrong = write_labels(tmp_path / "w.csv", [(rows[0]["input"], "bird?")])
+        scores.join_labels(plain, wrong, class_names=NAMES)
+
+
 def test_labels_need_something_to_be_joined_by(tmp_path):
     path = write_labels(tmp_path / "l.csv", [("a", 1)])
     predictions.save_predictions(tmp_path / "s.npz", answers(9, 4))
