@@ -338,8 +338,6 @@ def _export(
     collapse = "" if config.export_collapsed else scored.scorer.collapse(predictor, method)
     if part_of_study:
         return End(f"{NOT_EXPORTED}: part of a study", collapse=collapse), None
-    if not collapse:
-        announce(f"exporting a SavedModel to {decided.export.target}", config.verbose)
     return publish.try_export(
         scored.scorer.exported_model(predictor, method),
         decided.export,

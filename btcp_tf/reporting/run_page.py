@@ -264,7 +264,7 @@ def _model_step(
     if not saved_model or saved_model.startswith(NOT_EXPORTED):
         return glance.serve(saved_model)
     if is_trial(settings):
-        return None
+        return Step(f"What it exported, {saved_model}, is there to try the commands with.")
     if problem:
         return Step(f"Do not serve {saved_model}: {problem}. See what to know.", link="#notes")
     if shown.threshold.tau is None:

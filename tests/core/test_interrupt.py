@@ -27,6 +27,11 @@ except KeyboardInterrupt:
 WAYS = ["raise ImportError('initialization failed')", "pass"]
 
 
+def listen():
+    """Undoes that whoever started the tests in the background lets SIGINT be ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupted(words, stubs, **settings):
     """(exit status, stderr) of a command that receives SIGINT once it prints "importing"."""
     environment = os.environ | {"PYTHONPATH": f"{stubs}{os.pathsep}{CHECKOUT}"}
@@ -36,6 +41,7 @@ def interrupted(words, stubs, **settings):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=listen,
         **settings,
     )
     with process:
@@ -88,7 +94,9 @@ def test_work_says_how_to_go_on(capsys, way):
 
 def test_other_programs_keep_their_own_ways(tmp_path):
     code = "import btcp_tf, signal; print(signal.getsignal(2) is signal.default_int_handler)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=listen
+    )
     assert done.stdout == "True\n", done.stderr
     before = signal.getsignal(signal.SIGINT)
     with interrupt.raised(), interrupt.at_once(2):

@@ -805,9 +805,9 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     printed = capsys.readouterr().out
     assert "residual: fold 2 of 2" in printed
     steps = ["loading TensorFlow and the images of digits", "classifier: training encoder"]
-    steps += ["fitting the methods: mcp, residual", "residual: learning from held-out samples"]
+    steps += ["fitting the methods: mcp, residual"]
     steps += ["computing u of 2 methods for 3 sets of images", "computing metrics"]
-    steps += ["drawing the report", "exporting a SavedModel to", "SavedModel  "]
+    steps += ["drawing the report", "writing a SavedModel to", "SavedModel  "]
     places = [printed.find(step) for step in steps]
     assert -1 not in places and places == sorted(places), printed
     # And no word that only those know who wrote it.
