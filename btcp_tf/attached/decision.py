@@ -31,7 +31,7 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
       scored: Answers, with hashes.
       overlap: Which of the samples are known.
       rule: One of `thresholds.RULES`.
-      settings: Of the rule.
+      settings: Settings of the rule.
 
     Raises:
       ValueError: See `Judge.select_threshold`.

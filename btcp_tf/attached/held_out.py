@@ -212,7 +212,7 @@ def warn_of_one_class(labels: np.ndarray, class_names: Sequence[str], done: str)
 
     Args:
       labels: Class numbers `[n]`; a single one is no reason.
-      class_names: Of all classes.
+      class_names: Names of all classes.
       done: What is done with the samples, for the warning.
     """
     present = np.unique(labels)

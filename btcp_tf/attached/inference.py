@@ -189,7 +189,7 @@ def check_labels(y: Any, n: int, class_names: Sequence[str]) -> np.ndarray:
     Args:
       y: `[n]`, `[n, 1]` or one-hot `[n, k]`; or names of classes, unless these are numbers alone.
       n: Number of samples.
-      class_names: Of the k classes.
+      class_names: Names of the k classes.
 
     Returns:
       int64 `[n]`, from 0 to k - 1.

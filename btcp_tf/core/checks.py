@@ -26,7 +26,7 @@ def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) ->
     Text, bool, complex numbers and arrays are none, nor is a number that no float can hold.
 
     Args:
-      name: Of the argument.
+      name: Name of the argument.
       value: What it is given.
       wanted: What is expected, for the message.
       good: Whether a number is accepted; False for NaN.
@@ -48,7 +48,7 @@ def whole_number(name: str, value: Any, wanted: str, low: int, high: float = mat
     """A whole number from `low` to `high` as an int; ValueError, which names it, unless it is one.
 
     Args:
-      name: Of the argument.
+      name: Name of the argument.
       value: What it is given; a float is none, whatever its value.
       wanted: What is expected, for the message.
       low: The least that is accepted.
