@@ -8,8 +8,8 @@ classes predicted, in the share of abstentions. With labels, which may come late
 only, it tests the promise itself: all rows at once, whatever their order; or, where the order in
 which labels came is stated, row by row, and says at which row it was shown broken. The verdicts go
 to the terminal, to `monitor.json` and to `monitor.html`; the exit status tells a scheduler. No
-TensorFlow here. Files are read in `decisions.scores`, the statistics are in `decisions.drift`, and what
-earlier looks judged is kept by `decisions.history`.
+TensorFlow here. Files are read in `decisions.scores`, the statistics are in `decisions.drift`, and
+what earlier looks judged is kept by `decisions.history`.
 """
 
 import os

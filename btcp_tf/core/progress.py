@@ -18,19 +18,18 @@ class Bar:
     start in its place, and neither backspaces nor carriage returns.
     """
 
-    def __init__(self, title: str, total: int, *, shown: bool = True, still: bool = True) -> None:
+    def __init__(self, title: str, total: int, *, shown: bool = True) -> None:
         """
         Args:
           title: What is done.
           total: Steps until the end.
           shown: Whether anything is printed.
-          still: Whether there is a line where there is no terminal.
         """
         self._title, self._total = title, total
         self._live = shown and sys.stdout.isatty()
         self._started = time.monotonic()
         self._done, self._drawn, self._width = 0, 0.0, 0
-        if shown and still and not self._live:
+        if shown and not self._live:
             print(title, flush=True)
 
     @property

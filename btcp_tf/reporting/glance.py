@@ -15,7 +15,7 @@ from btcp_tf.decisions import drift
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.decisions.promises import State as StateName
 from btcp_tf.decisions.promises import state_of
-from btcp_tf.reporting.cells import FEW_ERRORS, Cell, Words, of_hundred, percent
+from btcp_tf.reporting.cells import MIN_ERRORS_TO_COMPARE, Cell, Words, of_hundred, percent
 from btcp_tf.reporting.svg import Chart
 from btcp_tf.thresholds import Outcome, Threshold
 
@@ -146,7 +146,8 @@ def sentence(judged: Judged) -> list[Words]:
         *accepted,
         f"The {of_hundred(1 - outcome.coverage)} it hands over hold ",
         Cell(f"{100 * share:.0f} %", share),
-        " of all errors" + (f", which are only {errors}." if errors < FEW_ERRORS else "."),
+        " of all errors"
+        + (f", which are only {errors}." if errors < MIN_ERRORS_TO_COMPARE else "."),
     ]
 
 
