@@ -24,5 +24,4 @@ def test_a_log_has_a_line_and_no_marks_of_a_terminal(capsys):
     for _ in range(3):
         bar.add(1)
     Bar("nothing", 1, shown=False).update(1)
-    Bar("nothing", 1, still=False).update(1)
     assert capsys.readouterr().out == "photos: 3 images\n"
