@@ -1,16 +1,15 @@
 """Which residual estimator is used, or MCP in its place: a search, a verdict, a sentence."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core.progress import Bar
-
-_FOLDS = 5
+from btcp_tf.methods import stacking
+from btcp_tf.methods.stacking import FOLDS, Samples
 
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 
@@ -56,6 +55,12 @@ class Fit:
     baseline: dict[str, float] = dataclasses.field(default_factory=dict)
     """Mean share in logit(u), over the classifier's own held-out samples, of MCP ("mcp") and of
     each kind of evidence: what `contributions` are compared with."""
+    looks: tuple[str, ...] = ()
+    """The looks that it uses, of those that were offered."""
+    share: float = 0.0
+    """Of the inputs for which these, and evidence that is not free, are computed."""
+    cost: float | None = None
+    """Mean cost of an input with them, in passes of the classifier; None: it was not limited."""
 
 
 class Weights(NamedTuple):
@@ -124,69 +129,48 @@ def choose(
       How it went; the weights; and u `[n]`, each by a fit that has not seen the sample. Where the
       result is not better than MCP, all are MCP's.
     """
-    samples = _Samples(is_error, z, evidence, classifier, target)
-    if min(samples.errors, samples.n - samples.errors) < _FOLDS:
-        return _too_few(samples), MCP, samples.mcp
+    samples = Samples(is_error, z, evidence, classifier, target)
+    if (few := too_few(samples)) is not None:
+        return few, MCP, samples.mcp
     trial = _search(samples, seed, verbose)
-    difference = _difference(samples, trial.u, seed)
-    is_better = _is_better(difference)
-    names = trial.names if is_better else ()
-    weights = _final_weights(samples, names, trial.strength if is_better else None)
+    chosen = {name: samples.evidence[name] for name in trial.names}
+    return conclude(samples, trial.u, chosen, trial.strength, seed)
+
+
+def conclude(
+    samples: Samples,
+    u: np.ndarray,
+    evidence: Mapping[str, np.ndarray],
+    strength: float,
+    seed: int,
+    used: str = "the estimator is used",
+) -> tuple[Fit, Weights, np.ndarray]:
+    """Learns the weights of what was chosen; or, where it is not better than MCP, those of MCP.
+
+    Args:
+      samples: All held-out answers.
+      u: Cross-validated, `[n]`.
+      evidence: The chosen columns, `[v · n, e]` by name; {}: none, so that it is MCP.
+      strength: Inverse of the L2 penalty.
+      seed: Seed of the bootstrap.
+      used: What the sentence says where it is better.
+    """
+    difference = _difference(samples, u, seed)
+    is_better = bool(evidence) and _is_better(difference)
+    evidence = evidence if is_better else {}
+    weights = _final_weights(samples, evidence, strength if is_better else None)
+    verdict = used if is_better else "not better: u is MCP, calibrated"
     fit = Fit(
         samples=samples.n,
         errors=samples.errors,
-        evidence=names,
-        strength=trial.strength,
+        evidence=tuple(evidence),
+        strength=strength,
         difference=difference,
-        words=_sentence(samples, difference, is_better),
-        summary=_summary(samples, is_better),
-        baseline=_baseline(samples, weights, names),
+        words=_sentence(samples, difference, verdict),
+        summary=_summary(samples, verdict),
+        baseline=_baseline(samples, weights, evidence),
     )
-    return fit, weights, trial.u if is_better else samples.mcp
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Samples:
-    """The arguments of `choose`, and what follows from them."""
-
-    all_errors: np.ndarray
-    """Those of the copies, too, `[v · n]`."""
-    z: np.ndarray
-    evidence: dict[str, np.ndarray]
-    classifier: np.ndarray
-    target: np.ndarray | None
-
-    @property
-    def n(self) -> int:
-        return len(self.classifier)
-
-    @property
-    def is_error(self) -> np.ndarray:
-        """Of the samples themselves, `[n]`."""
-        return self.all_errors[: self.n]
-
-    @property
-    def errors(self) -> int:
-        return int(self.is_error.sum())
-
-    @property
-    def learned(self) -> np.ndarray:
-        """What the regression learns, `[v · n]`."""
-        return self.all_errors if self.target is None else self.target
-
-    @property
-    def copies(self) -> int:
-        """Copies of each sample."""
-        return len(self.all_errors) // self.n - 1
-
-    @property
-    def mcp(self) -> np.ndarray:
-        """u of MCP, `[n]`."""
-        return special.expit(self.z[: self.n, 0])
-
-    def columns(self, names: Sequence[str]) -> np.ndarray:
-        """MCP's logit and some of the evidence, `[v · n, 1 + e]`."""
-        return np.hstack([self.z, *(self.evidence[name] for name in names)])
+    return fit, weights, u if is_better else samples.mcp
 
 
 class _Trial(NamedTuple):
@@ -198,15 +182,15 @@ class _Trial(NamedTuple):
     """Cross-validated, `[n]`."""
 
 
-def _search(samples: _Samples, seed: int, verbose: int) -> _Trial:
+def _search(samples: Samples, seed: int, verbose: int) -> _Trial:
     """The trial of the smallest cross-validated AURC: first of the penalty, then of the
     evidence."""
-    splits = _splits(samples, seed)
+    splits = stacking.splits(samples, seed)
 
     def trial(names: tuple[str, ...], strength: float) -> _Trial:
         x, u = samples.columns(names), np.empty(samples.n)
         for train, test in splits:
-            model = _regression(x[train], samples.learned[train], strength)
+            model = stacking.regression(x[train], samples.learned[train], strength)
             u[test] = model.predict_proba(x[test])[:, 1]
         bar.add(1)
         return _Trial(metrics.aurc(samples.is_error, u), names, strength, u)
@@ -225,62 +209,35 @@ def _search(samples: _Samples, seed: int, verbose: int) -> _Trial:
     return min(trials, key=lambda trial: trial.aurc)
 
 
-def _splits(samples: _Samples, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows to train on, among them the copies of the same samples; and samples to test on."""
-    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
-
-    classifier, is_error, n = samples.classifier, samples.is_error, samples.n
-    folds: Any = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
-    rest = [is_error[classifier != number] for number in np.unique(classifier)]
-    # Unless all errors, or all other answers, are one classifier's.
-    if classifier.any() and all(0 < others.sum() < len(others) for others in rest):
-        folds = PredefinedSplit(classifier)
-    return [
-        (np.concatenate([train + n * version for version in range(samples.copies + 1)]), test)
-        for train, test in folds.split(is_error, is_error)
-    ]
-
-
-def _regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
-    """A logistic regression on standardized columns; `wanted` is bool or a probability, `[n]`."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
-    if wanted.dtype == bool:
-        return model.fit(x, wanted)
-    # A probability is so much of a wrong answer and the rest of a right one.
-    wrong = np.repeat([True, False], len(x))
-    weight = np.concatenate([wanted, 1.0 - wanted])
-    return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)
-
-
-def _final_weights(samples: _Samples, names: tuple[str, ...], strength: float | None) -> Weights:
+def _final_weights(
+    samples: Samples, evidence: Mapping[str, np.ndarray], strength: float | None
+) -> Weights:
     """Weights learned from all samples; without a strength those of MCP, calibrated."""
-    x = samples.columns(names)
+    x = np.hstack([samples.z, *evidence.values()])
     if strength is None:
         # For samples as they are, without the copies.
         x, learned = x[: samples.n], samples.is_error
     else:
         learned = samples.learned
-    scaler, regression = _regression(x, learned, strength or _UNPENALIZED)
+    scaler, regression = stacking.regression(x, learned, strength or _UNPENALIZED)
     slopes = regression.coef_[0] / scaler.scale_
     a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
     # MCP whose u rises where its own answer is more certain would be MCP no more.
     return Weights(a, b, slopes[1:]) if strength is not None or a > 0 else MCP
 
 
-def _baseline(samples: _Samples, weights: Weights, names: tuple[str, ...]) -> dict[str, float]:
+def _baseline(
+    samples: Samples, weights: Weights, evidence: Mapping[str, np.ndarray]
+) -> dict[str, float]:
     """See `Fit.baseline`."""
     own = np.flatnonzero(samples.classifier == 0)
-    evidence = {name: samples.evidence[name][own] for name in names}
-    parts = parts_of(samples.z[own], evidence, weights)
+    columns = {name: column[own] for name, column in evidence.items()}
+    parts = parts_of(samples.z[own], columns, weights)
     return {name: float(part.mean()) for name, part in parts.items()}
 
 
 def _difference(
-    samples: _Samples, u: np.ndarray, seed: int
+    samples: Samples, u: np.ndarray, seed: int
 ) -> dict[str, tuple[float, float, float]]:
     """See `Fit.difference`."""
     is_error, mcp = samples.is_error, samples.z[: samples.n, 0]
@@ -304,32 +261,34 @@ def _is_better(difference: Mapping[str, tuple[float, float, float]]) -> bool:
     return low > 0 > high
 
 
-def _too_few(samples: _Samples) -> Fit:
-    """The fit where there are hardly any wrong, or hardly any right answers: MCP."""
+def too_few(samples: Samples) -> Fit | None:
+    """The fit where there are hardly any wrong, or hardly any right answers: MCP. Else None."""
     errors, n = samples.errors, samples.n
+    if min(errors, n - errors) >= FOLDS:
+        return None
     rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
     sentence = f"{rare} answers among {n} are too few to learn from: u is MCP"
-    baseline = _baseline(samples, MCP, ())
+    baseline = _baseline(samples, MCP, {})
     return Fit(n, errors, (), 0.0, {}, words=sentence, summary=sentence, baseline=baseline)
 
 
 def _sentence(
-    samples: _Samples, difference: Mapping[str, tuple[float, float, float]], is_better: bool
+    samples: Samples, difference: Mapping[str, tuple[float, float, float]], verdict: str
 ) -> str:
     figures = "AUPR-error {:+.2f} [{:+.2f}, {:+.2f}] points".format(
         *(100 * value for value in difference["aupr_error"])
     ) + ", AURC x 1000 {:+.2f} [{:+.2f}, {:+.2f}]".format(
         *(1000 * value for value in difference["aurc"])
     )
-    return f"{_source(samples)}, minus MCP: {figures}; {_verdict(is_better)}"
+    return f"{_source(samples)}, minus MCP: {figures}; {verdict}"
 
 
-def _summary(samples: _Samples, is_better: bool) -> str:
+def _summary(samples: Samples, verdict: str) -> str:
     few = ", which are few to learn from" if samples.errors < ENOUGH_ERRORS else ""
-    return f"learned from {_source(samples)}{few}; {_verdict(is_better)}"
+    return f"learned from {_source(samples)}{few}; {verdict}"
 
 
-def _source(samples: _Samples) -> str:
+def _source(samples: Samples) -> str:
     count = int(samples.classifier.max()) + 1
     who = f" of {count} classifiers" if count > 1 else ""
     if copies := samples.copies:
@@ -337,7 +296,3 @@ def _source(samples: _Samples) -> str:
     if samples.target is not None:
         who += ", an ensemble's true class probabilities as targets"
     return f"{samples.n} held-out samples{who}, {samples.errors} errors"
-
-
-def _verdict(is_better: bool) -> str:
-    return "the estimator is used" if is_better else "not better: u is MCP, calibrated"

@@ -19,9 +19,14 @@ import keras
 import numpy as np
 from scipy import special
 
-from btcp_tf.methods import residual_choice, second_head
+from btcp_tf.methods import look_choice, residual_choice, second_head
+from btcp_tf.methods.looks import Behind, Layers, Offer
 from btcp_tf.methods.residual_choice import ENOUGH_ERRORS, EVIDENCE, Fit, Weights
 from btcp_tf.methods.residual_choice import NO_INDEX as NO_INDEX
+from btcp_tf.methods.seen import Seen as Seen
+from btcp_tf.methods.seen import evidence_inputs as evidence_inputs
+from btcp_tf.methods.seen import in_batches, vectors
+from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import (
     NEIGHBORS,
@@ -34,9 +39,7 @@ from btcp_tf.networks.evidence_layers import (
 )
 
 
-def residual_model(
-    model: keras.Model, layers: dict[str, keras.layers.Layer], weights: Weights
-) -> keras.Model:
+def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> keras.Model:
     """The classifier with the residual estimator in the place of the trained one.
 
     Args:
@@ -62,24 +65,13 @@ class Fitted(NamedTuple):
 
     fit: Fit
     """How it went."""
-    layers: dict[str, keras.layers.Layer]
+    layers: Layers
     """The layers that compute the evidence of the classifier itself, in order."""
     weights: Weights
     """For the evidence in that order."""
     held_out_u: np.ndarray
     """u `[n]` of the classifier's own held-out samples, each by a fit that has not seen it; where
     the estimator is MCP, that of MCP."""
-
-
-class Seen(NamedTuple):
-    """What the evidence of n samples is computed from."""
-
-    features: np.ndarray
-    """`[n, d]`."""
-    logits: np.ndarray
-    """`[n, k]`."""
-    view: np.ndarray | None = None
-    """`[n, v + 1]`, from `View`; None: they are no images."""
 
 
 class Index(NamedTuple):
@@ -127,7 +119,7 @@ class HeldOut:
         seen, labels = self.reference
         if (name, seed) not in self._heads:
             self._heads[name, seed] = second_head.train_head(
-                _vectors(name, seen),
+                vectors(name, seen),
                 labels,
                 seen.logits.shape[1],
                 seed,
@@ -146,15 +138,10 @@ class HeldOut:
         seen, labels = self.reference
         if name not in self._indexes:
             faint = evidence_layers.faint_contrast(name, seen)
-            points = evidence_layers.as_points(_vectors(name, seen), faint)
+            points = evidence_layers.as_points(vectors(name, seen), faint)
             rows, shares = evidence_layers.distinct(points, labels)
             self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
         return self._indexes[name]
-
-
-def _vectors(name: str, seen: Any) -> Any:
-    """The vectors that evidence of this name is computed from; None: there are none."""
-    return seen.view if name.startswith("image_") else seen.features
 
 
 def fit_residual(
@@ -162,6 +149,7 @@ def fit_residual(
     folds: Sequence[HeldOut] = (),
     *,
     allowed: Sequence[str] = EVIDENCE,
+    offer: Offer | None = None,
     seed: int = 0,
     batch_size: int = 256,
     verbose: int = 0,
@@ -180,6 +168,8 @@ def fit_residual(
         copies.
       allowed: Evidence that it may use, of `EVIDENCE`, "answer" among it. With `NO_INDEX` no
         training sample goes into the model.
+      offer: Looks, and what they and the evidence may cost; None: no looks, and evidence of any
+        cost. With it all held-out samples have `odds`.
       seed: Seed of the cross-validation's parts, of the bootstrap and of the second head.
       batch_size: Samples at once.
       verbose: 1 prints what is being done.
@@ -214,17 +204,26 @@ def fit_residual(
             flush=True,
         )
     computed = [_compute(layers[number], seen, batch_size) for number, seen in answers]
-    fit, weights, u = residual_choice.choose(
-        is_error,
-        np.concatenate([z for z, _ in computed]),
-        {name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]},
-        seed,
-        classifier,
-        _ensemble_target(held_out),
-        verbose,
+    z = np.concatenate([z for z, _ in computed])
+    columns = {
+        name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
+    }
+    target, n = _ensemble_target(held_out), len(held_out.labels)
+    if offer is None:
+        fit, weights, u = residual_choice.choose(
+            is_error, z, columns, seed, classifier, target, verbose
+        )
+        return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
+    odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
+    looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
+    samples = Samples(is_error, z, columns, classifier, target, looks)
+    fit, weights, design, u = look_choice.fit(
+        samples, offer.costs(layers[0]), offer.budget, seed, verbose
     )
-    used = {name: layers[0][name] for name in fit.evidence}
-    return Fitted(fit, used, weights, u[: len(held_out.labels)])
+    used = {name: layers[0][name] for name in design.free}
+    if design.paid:
+        used["looks"] = offer.behind(design, layers[0])
+    return Fitted(fit, used, weights, u[:n])
 
 
 def _check_held_out(all_held_out: Sequence[HeldOut]) -> None:
@@ -270,11 +269,9 @@ def check_evidence(allowed: Any) -> None:
 
 def _evidence_layers(
     held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
-) -> dict[str, keras.layers.Layer]:
+) -> Layers:
     """The layers that compute the evidence, in the order of `EVIDENCE`."""
-    layers: dict[str, keras.layers.Layer] = {
-        "answer": AnswerEvidence(classes=classes, name="answer")
-    }
+    layers: Layers = {"answer": AnswerEvidence(classes=classes, name="answer")}
     for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
             layers[name] = held_out.head(name, seed)
@@ -293,11 +290,11 @@ def _from_reference(held_out: HeldOut, allowed: Sequence[str]) -> list[str]:
     if held_out.reference is None:
         return []
     seen, _ = held_out.reference
-    return [name for name in EVIDENCE[1:] if name in allowed and _vectors(name, seen) is not None]
+    return [name for name in EVIDENCE[1:] if name in allowed and vectors(name, seen) is not None]
 
 
 def score_residual(
-    layers: dict[str, keras.layers.Layer],
+    layers: Layers,
     weights: Weights,
     seen: Any,
     *,
@@ -317,7 +314,7 @@ def score_residual(
 
 
 def contributions(
-    layers: dict[str, keras.layers.Layer],
+    layers: Layers,
     weights: Weights,
     seen: Any,
     baseline: Mapping[str, float],
@@ -342,7 +339,7 @@ def contributions(
 
 
 def residual_of(
-    layers: dict[str, keras.layers.Layer],
+    layers: Layers,
     weights: Weights,
     inputs: Any,
     features: Any,
@@ -361,7 +358,12 @@ def residual_of(
     """
     of_images = any(name.startswith("image_") for name in layers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    evidence = [layer(*evidence_inputs(name, seen)) for name, layer in layers.items()]
+    evidence = [
+        layer.columns(inputs, features, logits, z)
+        if isinstance(layer, Behind)
+        else layer(*evidence_inputs(name, seen))
+        for name, layer in layers.items()
+    ]
     a, b, h = weights
     layer = Residual(read=len(h), name="residual")
     u = layer([z, *evidence])
@@ -370,27 +372,13 @@ def residual_of(
 
 
 def _compute(
-    layers: dict[str, keras.layers.Layer], seen: Any, batch_size: int
+    layers: Layers, seen: Any, batch_size: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
-    z = _in_batches(McpLogit(), [seen.logits], batch_size)
+    z = in_batches(McpLogit(), [seen.logits], batch_size)
     return z, {
-        name: _in_batches(layer, evidence_inputs(name, seen), batch_size)
+        name: layer.compute(z, seen, batch_size)
+        if isinstance(layer, Behind)
+        else in_batches(layer, evidence_inputs(name, seen), batch_size)
         for name, layer in layers.items()
     }
-
-
-def evidence_inputs(name: str, seen: Any) -> list[Any]:
-    """The inputs of the layer of a kind of evidence.
-
-    Args:
-      name: One of `EVIDENCE`.
-      seen: `Seen`, or another object with its fields.
-    """
-    return [seen.logits] if name == "answer" else [_vectors(name, seen), seen.logits]
-
-
-def _in_batches(layer: keras.layers.Layer, arrays: list[np.ndarray], batch_size: int) -> np.ndarray:
-    starts = range(0, len(arrays[0]), batch_size)
-    parts = [layer(*(array[start : start + batch_size] for array in arrays)) for start in starts]
-    return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])

@@ -35,7 +35,7 @@ _NEAR = 3e-2  # Of the spread: below it all distances are alike.
 _DOUBT = 0.05  # Weight of not knowing, beside at most 1 for each neighbor.
 
 
-class _Float32(layers.Layer):
+class Float32Layer(layers.Layer):
     """A layer in float32 whatever the policy: half precision has too few digits for u near 0."""
 
     _arguments: Sequence[str] = ()
@@ -57,7 +57,7 @@ class _Float32(layers.Layer):
         )
 
 
-class _Versioned(_Float32):
+class _Versioned(Float32Layer):
     """A layer whose formula has changed; one from a file of btcp_tf 0.1.0 keeps the first."""
 
     _arguments: Sequence[str] = ("version",)
@@ -72,7 +72,7 @@ class _Versioned(_Float32):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class McpLogit(_Float32):
+class McpLogit(Float32Layer):
     """logits `[n, k]` → logit(1 − max(softmax)) `[n, 1]`: `mcp.mcp_logit` in a graph."""
 
     def call(self, logits: Any) -> Any:
@@ -81,7 +81,7 @@ class McpLogit(_Float32):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class AnswerEvidence(_Float32):
+class AnswerEvidence(Float32Layer):
     """Evidence in the answer itself: logits `[n, k]` → `[n, e]`.
 
     The largest log-probabilities in order, the margin between the first two, the entropy, and
@@ -125,6 +125,9 @@ class View(_Versioned):
     Each image is standardized first, so the scale of its pixels does not matter. The last column is
     its contrast: the standard deviation of its pixels, in their unit.
     """
+
+    multiply_adds = _SIDE**2 * _DIRECTIONS * 8
+    """Of one image, roughly; it is little beside any classifier of images."""
 
     def call(self, images: Any) -> Any:
         x = ops.cast(images, "float32")
@@ -257,6 +260,12 @@ class NeighborEvidence(_Versioned):
             self.turn = self._constant("turn", width, axes)
         if self.version > 1:
             self.shares = self._constant("shares", size, start="ones")
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of one sample."""
+        width = self.axes or self.width
+        return self.size * width + self.width * self.axes + (self.neighbors + _SPARE) * width
 
     def set_points(
         self, points: np.ndarray, labels: np.ndarray, shares: np.ndarray | float = 1.0
@@ -458,6 +467,11 @@ class HeadEvidence(_Versioned):
             self._constant("bias2", classes),
         ]
 
+    @property
+    def multiply_adds(self) -> int:
+        """Of one sample."""
+        return (self.width + self.classes) * self.hidden
+
     def call(self, features: Any, logits: Any) -> Any:
         mean, scale, kernel1, bias1, kernel2, bias2 = self.values
         features = faded(features, self.faint)
@@ -478,7 +492,7 @@ class HeadEvidence(_Versioned):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class ResidualLogit(_Float32):
+class ResidualLogit(Float32Layer):
     """(z `[n, 1]`, evidence `[n, e]`, …) → logit(u) `[n, 1]` = a · z + b + h · all evidence.
 
     With a = 1, b = 0 and h = 0, as it is made, it is MCP's.

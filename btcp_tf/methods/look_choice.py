@@ -1,0 +1,312 @@
+"""Which looks and other evidence the residual estimator uses, for a cost that is limited.
+
+A look is a further answer to the same input. It and the rest of the evidence are worth most where
+MCP is unsure, and are computed only there: for a share of the inputs, those with the largest MCP.
+They enter with a weight that is 0 at this gate and grows from there, so that u stays continuous.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special, stats
+
+from btcp_tf import metrics
+from btcp_tf.core.progress import Bar
+from btcp_tf.methods import residual_choice, stacking
+from btcp_tf.methods.residual_choice import MCP, Fit, Weights
+from btcp_tf.methods.stacking import Samples
+
+CLIPPED = 15.0
+"""Log odds of a look are clipped to ± this."""
+
+_SHARES = (1.0, 0.5, 0.3, 0.2, 0.1)
+
+_STRENGTHS = (0.1, 1.0, 10.0)
+
+_STRENGTH = 1.0
+"""While sources are chosen."""
+
+_TRIED = 4
+"""Sources that are tried by cross-validation at each step, of those that promise most."""
+
+_LEAST_COST = 0.01
+"""A source that costs less than this counts as this: nothing is worth infinitely much."""
+
+_LEVEL = 0.05
+"""Probability that a source which says nothing is taken, over all that are tried."""
+
+
+class Design(NamedTuple):
+    """What logit(u) is computed from, beside MCP's logit."""
+
+    free: tuple[str, ...] = ()
+    """Evidence that is computed for every input."""
+    paid: tuple[str, ...] = ()
+    """Evidence and looks that are computed where MCP's logit is above the gate."""
+    gate: float | None = None
+    """None: they are computed for every input."""
+    share: float = 1.0
+    """Of the inputs that it was chosen on, those above the gate."""
+    strength: float = _STRENGTH
+    """Inverse of the L2 penalty."""
+
+    def cost(self, costs: Mapping[str, float]) -> float:
+        """Mean cost of an input, in passes of the classifier, its own pass included."""
+        return 1.0 + self.share * sum(costs[name] for name in self.paid)
+
+
+class _Trial(NamedTuple):
+    design: Design
+    aurc: float
+    """Cross-validated."""
+    log_likelihood: np.ndarray
+    """Cross-validated, `[n]`."""
+
+
+def look_columns(z: np.ndarray, odds: np.ndarray) -> np.ndarray:
+    """The evidence in looks: `[n, 2 m + 1]`.
+
+    Of each look the log odds against the predicted class, and its probability of any other class
+    (a disagreement that has no jumps). Of the mean of the classifier's and all looks' answers the
+    log odds against the predicted class.
+
+    Args:
+      z: MCP's logit, `[n, 1]`.
+      odds: Log odds against the predicted class, `[n, m]`, clipped.
+
+    >>> look_columns(np.array([[0.0]]), np.array([[0.0]])).tolist()
+    [[0.0, 0.5, 0.0]]
+    """
+    every = np.clip(np.hstack([z, odds]), -CLIPPED, CLIPPED).astype(np.float64)
+    against, for_it = special.expit(every).mean(axis=1), special.expit(-every).mean(axis=1)
+    mean = np.log(against) - np.log(for_it)
+    return np.hstack([every[:, 1:], special.expit(every[:, 1:]), mean[:, None]])
+
+
+def ramp(z: np.ndarray, gate: float | None) -> np.ndarray:
+    """Weight in [0, 1] with which what stands behind the gate enters: 0 at the gate, 1 from one
+    logit above it on."""
+    return np.ones_like(z) if gate is None else np.clip(z - gate, 0.0, 1.0)
+
+
+def blocks(samples: Samples, design: Design) -> dict[str, np.ndarray]:
+    """What the regression reads beside MCP's logit: `[v · n, e]` by name.
+
+    Free evidence, and under "looks" the ramp and everything that stands behind the gate times the
+    ramp.
+    """
+    read = {name: samples.evidence[name] for name in design.free}
+    if design.paid:
+        evidence = {
+            name: samples.evidence[name] for name in design.paid if name in samples.evidence
+        }
+        looks = {name: samples.looks[name] for name in design.paid if name in samples.looks}
+        read["looks"] = weighted(samples.z, evidence, looks, design)
+    return read
+
+
+def weighted(
+    z: np.ndarray,
+    evidence: Mapping[str, np.ndarray],
+    looks: Mapping[str, np.ndarray],
+    design: Design,
+) -> np.ndarray:
+    """What stands behind the gate, times its weight: `[n, 1 + e]`.
+
+    Args:
+      z: MCP's logit, `[n, 1]`.
+      evidence: By name `[n, e]`, in the order of the design.
+      looks: By name the log odds against the predicted class, `[n]`, in the order of the design.
+      design: Says where the gate is.
+    """
+    weight = ramp(z, design.gate)
+    parts = [*evidence.values()]
+    if looks:
+        parts.append(look_columns(z, np.stack(list(looks.values()), axis=1)))
+    return np.hstack([weight, *(weight * part for part in parts)])
+
+
+def _columns(samples: Samples, design: Design) -> np.ndarray:
+    return np.hstack([samples.z, *blocks(samples, design).values()])
+
+
+def fit(
+    samples: Samples, costs: Mapping[str, float], budget: float, seed: int, verbose: int = 0
+) -> tuple[Fit, Weights, Design, np.ndarray]:
+    """Fits the residual estimator with evidence and looks of its choice, or falls back on MCP.
+
+    Arguments are those of `choose`. The result counts as better than MCP by the rule of
+    `residual_choice.choose`, on samples that had no part in any choice.
+
+    Returns:
+      How it went; the weights of the columns of `blocks`; the design; and u `[n]`, each by a choice
+      and weights that have not seen the sample; where the result is MCP, that of MCP.
+    """
+    if (few := residual_choice.too_few(samples)) is not None:
+        return few, MCP, Design(), samples.mcp
+    design, u = choose(samples, costs, budget, seed, verbose)
+    read, used = blocks(samples, design), _sentence(design, costs)
+    how, weights, u = residual_choice.conclude(samples, u, read, design.strength, seed, used)
+    if not how.evidence:
+        design = Design()
+    names = design.free + design.paid
+    how = dataclasses.replace(
+        how,
+        evidence=tuple(name for name in names if name in samples.evidence),
+        looks=tuple(name for name in names if name in samples.looks),
+        share=design.share if design.paid else 0.0,
+        cost=design.cost(costs),
+    )
+    return how, weights, design, u
+
+
+def _sentence(design: Design, costs: Mapping[str, float]) -> str:
+    if not design.paid:
+        return "the estimator is used, without looks"
+    whom = "all inputs" if design.gate is None else f"the {design.share:.0%} with the largest MCP"
+    return (
+        f"the estimator is used, with {', '.join(design.paid)} for {whom} "
+        f"({design.cost(costs):.2f} passes of the classifier per input)"
+    )
+
+
+def choose(
+    samples: Samples, costs: Mapping[str, float], budget: float, seed: int, verbose: int = 0
+) -> tuple[Design, np.ndarray]:
+    """Chooses evidence and looks, and says how the choice does on samples that it has not seen.
+
+    Forward selection: at each step the source with the largest gain in cross-validated AURC for its
+    cost, among those of which a paired interval, corrected for the number of sources, excludes
+    that they say nothing.
+    This for several shares of inputs; the one with the smallest AURC is taken.
+
+    Args:
+      samples: With evidence and looks.
+      costs: By name of the source, in passes of the classifier; evidence that is missing here is
+        free and computed for every input.
+      budget: The largest mean cost of an input in passes of the classifier, its own included.
+      seed: Seed of the folds.
+      verbose: 1 shows how far it is.
+
+    Returns:
+      The design that all samples choose; and u `[n]` of nested cross-validation, where each sample
+      had no part in the choice, the penalty or the weights behind its own.
+    """
+    outer = stacking.splits(samples, seed)
+    bar = Bar("choosing looks by nested cross-validation", len(outer) + 1, shown=bool(verbose))
+    design = _search(samples, costs, budget, seed)
+    x = _columns(samples, design)
+    scale = stacking.regression(x, samples.learned, design.strength).decision_function(x)
+    bar.add(1)
+    logits = np.empty(samples.n)
+    for train, test in outer:
+        part = samples.take(train[train < samples.n])
+        chosen = _search(part, costs, budget, seed)
+        model = stacking.regression(_columns(part, chosen), part.learned, chosen.strength)
+        own = model.decision_function(_columns(part, chosen))
+        new = model.decision_function(_columns(samples.take(test), chosen))
+        logits[test] = stacking.on_scale(new[: len(test)], own, scale)
+        bar.add(1)
+    return design, special.expit(logits)
+
+
+def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
+    folds = stacking.splits(samples, seed)
+    free = tuple(name for name in samples.evidence if name not in costs)
+    base = _trial(samples, Design(), folds)
+    if free and _improves(with_free := _trial(samples, Design(free), folds), base, 1):
+        base = with_free
+    best = base
+    for start in _starts(samples, base, costs, budget):
+        trial = _forward(samples, start, costs, budget, folds)
+        best = min(best, trial, key=lambda one: one.aurc)
+    others = [
+        _trial(samples, best.design._replace(strength=strength), folds)
+        for strength in _STRENGTHS
+        if strength != best.design.strength
+    ]
+    return min(best, *others, key=lambda one: one.aurc).design
+
+
+def _starts(
+    samples: Samples, base: _Trial, costs: Mapping[str, float], budget: float
+) -> Iterator[_Trial]:
+    """The base with each gate that leaves something to be paid for."""
+    for share in _SHARES:
+        if costs and 1.0 + share * min(costs.values()) <= budget:
+            own = samples.z[: samples.n, 0]
+            gate = None if share == 1.0 else float(np.quantile(own, 1.0 - share))
+            yield base._replace(design=base.design._replace(gate=gate, share=share))
+
+
+def _forward(
+    samples: Samples,
+    trial: _Trial,
+    costs: Mapping[str, float],
+    budget: float,
+    folds: list[tuple[np.ndarray, np.ndarray]],
+) -> _Trial:
+    """Adds sources to a trial as long as one of them helps and can be paid for."""
+    while True:
+        design = trial.design
+        added = [
+            design._replace(paid=(*design.paid, name)) for name in costs if name not in design.paid
+        ]
+        added = [one for one in added if one.cost(costs) <= budget + 1e-9]
+        tried = [_trial(samples, one, folds) for one in _promising(samples, design, added)]
+        better = [one for one in tried if _improves(one, trial, len(costs))]
+        if not better:
+            return trial
+        trial = max(better, key=functools.partial(_gain_for_cost, trial, costs))
+
+
+def _gain_for_cost(before: _Trial, costs: Mapping[str, float], after: _Trial) -> float:
+    """Gain in AURC of the source that was added last, by what it costs."""
+    return (before.aurc - after.aurc) / max(costs[after.design.paid[-1]], _LEAST_COST)
+
+
+def _promising(samples: Samples, design: Design, added: list[Design]) -> list[Design]:
+    """The designs whose columns explain most of what the present one leaves unexplained."""
+    if len(added) <= _TRIED:
+        return added
+    x = _columns(samples, design)
+    rest = (
+        samples.learned
+        - stacking.regression(x, samples.learned, design.strength).predict_proba(x)[:, 1]
+    )
+
+    def unexplained(one: Design) -> float:
+        new = _columns(samples, one)
+        new = (new - new.mean(axis=0)) / np.maximum(new.std(axis=0), 1e-9)
+        slopes, *_ = np.linalg.lstsq(new, rest, rcond=None)
+        return float(np.square(rest - new @ slopes).sum())
+
+    return sorted(added, key=unexplained)[:_TRIED]
+
+
+def _trial(samples: Samples, design: Design, folds: list[tuple[np.ndarray, np.ndarray]]) -> _Trial:
+    x, is_error = _columns(samples, design), samples.is_error
+    logits, ranks = np.empty(samples.n), np.empty(samples.n)
+    for train, test in folds:
+        model = stacking.regression(x[train], samples.learned[train], design.strength)
+        logits[test] = model.decision_function(x[test])
+        own = model.decision_function(x[train])
+        ranks[test] = stacking.on_scale(logits[test], own, samples.z[:, 0])
+    right = np.where(is_error, logits, -logits)
+    return _Trial(design, metrics.aurc(is_error, ranks), special.log_expit(right))
+
+
+def _improves(new: _Trial, old: _Trial, trials: int) -> bool:
+    """Whether the AURC is smaller, and a paired interval says that this is no chance.
+
+    The interval is that of the cross-validated log-likelihood: it sees with far fewer errors than
+    the AURC, which hangs on the few errors among the surest answers, whether a source says
+    something. One that says nothing makes it worse on the average, as its weights fit chance.
+    """
+    if new.aurc >= old.aurc:
+        return False
+    gain = new.log_likelihood - old.log_likelihood
+    return gain.mean() > stats.norm.isf(_LEVEL / trials) * gain.std() / np.sqrt(len(gain))

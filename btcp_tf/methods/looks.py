@@ -1,0 +1,146 @@
+"""Looks: further answers to the same input, computed only where MCP is unsure."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from btcp_tf.methods import look_choice
+from btcp_tf.methods.look_choice import Design
+from btcp_tf.methods.seen import Seen, evidence_inputs, in_batches
+from btcp_tf.networks.evidence_layers import View
+from btcp_tf.networks.look_layers import BehindGate, LookEvidence, OddsAgainst, Ramp, Scatter
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Look:
+    """A further answer to an input."""
+
+    title: str
+    """A few words, for reports."""
+    cost: float
+    """In passes of the classifier."""
+    change: keras.layers.Layer | None = None
+    """A change of the input that does not change its class; None: it is taken as it is."""
+    answer: keras.layers.Layer | None = None
+    """Inputs → logits or log-probabilities `[n, k]`; None: the classifier itself answers."""
+
+    def logits(self, inputs: Any, encoder: keras.Model, ends: keras.Model) -> Any:
+        """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors.
+
+        Args:
+          inputs: `[n, ...]`.
+          encoder: Inputs → features, of the classifier.
+          ends: Features → [logits, probs].
+        """
+        changed = inputs if self.change is None else self.change(inputs)
+        return ends(encoder(changed))[0] if self.answer is None else self.answer(changed)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Behind:
+    """What is computed only for inputs whose MCP logit is above a gate."""
+
+    design: Design
+    evidence: dict[str, keras.layers.Layer]
+    """By name, see `evidence_inputs`."""
+    looks: dict[str, Look]
+    places: list[int]
+    """Columns of the looks in `Seen.odds`."""
+    encoder: keras.Model
+    """Inputs → features."""
+    ends: keras.Model
+    """Features → [logits, probs]."""
+
+    def columns(self, inputs: Any, features: Any, logits: Any, z: Any) -> Any:
+        """The weighted evidence `[n, 1 + e]`, 0 below the gate, of Keras tensors.
+
+        Args:
+          inputs: `[n, ...]`.
+          features: `[n, d]`.
+          logits: `[n, k]`.
+          z: MCP's logit `[n, 1]`.
+        """
+        every, gate = z, self.design.gate
+        if gate is not None:
+            inputs, features, logits, z = (
+                BehindGate(gate, name=f"unsure_{name}")([every, values])
+                for name, values in (
+                    ("inputs", inputs),
+                    ("features", features),
+                    ("logits", logits),
+                    ("z", z),
+                )
+            )
+        of_images = any(name.startswith("image_") for name in self.evidence)
+        seen = Seen(features, logits, View(name="unsure_view")(inputs) if of_images else None)
+        parts = [layer(*evidence_inputs(name, seen)) for name, layer in self.evidence.items()]
+        if self.looks:
+            answers = [look.logits(inputs, self.encoder, self.ends) for look in self.looks.values()]
+            odds = [OddsAgainst()([logits, answer]) for answer in answers]
+            parts.append(LookEvidence(name="looks")([z, *odds]))
+        weighted = Ramp(gate, name="ramp")([z, *parts])
+        if gate is None:
+            return weighted
+        return Scatter(gate, name="all_inputs")([every, weighted])
+
+    def compute(self, z: np.ndarray, seen: Any, batch_size: int) -> np.ndarray:
+        """The same from answers that are there already.
+
+        Args:
+          z: MCP's logit `[n, 1]`.
+          seen: `Seen`, or another object with its fields.
+          batch_size: Samples at once.
+        """
+        evidence = {
+            name: in_batches(layer, evidence_inputs(name, seen), batch_size)
+            for name, layer in self.evidence.items()
+        }
+        looks = {
+            name: seen.odds[:, place] for name, place in zip(self.looks, self.places, strict=True)
+        }
+        return look_choice.weighted(z, evidence, looks, self.design)
+
+
+Layers = dict[str, Any]
+"""What computes the evidence, by its name: a Keras layer, or `Behind` under the name "looks"."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Offer:
+    """What `fit_residual` may use, and what it may cost."""
+
+    looks: dict[str, Look]
+    """In the order of the columns of `Seen.odds`."""
+    budget: float
+    """The largest mean cost of an input in passes of the classifier, its own included."""
+    multiply_adds: float
+    """Of a pass of the classifier."""
+    encoder: keras.Model
+    """Inputs → features, of the classifier."""
+    ends: keras.Model
+    """Features → [logits, probs]."""
+
+    def costs(self, evidence: Mapping[str, keras.layers.Layer]) -> dict[str, float]:
+        """In passes of the classifier, of evidence and looks; the answer itself is free."""
+        return {
+            name: (layer.multiply_adds + View.multiply_adds * name.startswith("image_"))
+            / self.multiply_adds
+            for name, layer in evidence.items()
+            if name != "answer"
+        } | {name: look.cost for name, look in self.looks.items()}
+
+    def behind(self, design: Design, evidence: Mapping[str, keras.layers.Layer]) -> Behind:
+        """What the design says is computed where MCP is unsure, of evidence and looks."""
+        names = list(self.looks)
+        looks = [name for name in design.paid if name in names]
+        return Behind(
+            design,
+            {name: evidence[name] for name in design.paid if name in evidence},
+            {name: self.looks[name] for name in looks},
+            [names.index(name) for name in looks],
+            self.encoder,
+            self.ends,
+        )

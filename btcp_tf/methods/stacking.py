@@ -1,0 +1,124 @@
+"""Logistic stacking: a regression of right or wrong on MCP's logit and evidence."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+FOLDS = 5
+"""Of the cross-validation."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+    """Held-out answers to n samples, then to each of v - 1 copies of all of them.
+
+    The arguments are those of `residual_choice.choose`.
+    """
+
+    all_errors: np.ndarray
+    """Those of the copies, too, `[v · n]`."""
+    z: np.ndarray
+    evidence: Mapping[str, np.ndarray]
+    classifier: np.ndarray
+    target: np.ndarray | None
+    looks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Of each look the log odds against the predicted class, `[v · n]`."""
+
+    def take(self, rows: np.ndarray) -> "Samples":
+        """Some of the n samples, with their copies."""
+        every = self.with_copies(rows)
+        return Samples(
+            self.all_errors[every],
+            self.z[every],
+            {name: columns[every] for name, columns in self.evidence.items()},
+            self.classifier[rows],
+            None if self.target is None else self.target[every],
+            {name: odds[every] for name, odds in self.looks.items()},
+        )
+
+    def with_copies(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of samples, then those of their copies."""
+        return np.concatenate([rows + self.n * version for version in range(self.copies + 1)])
+
+    @property
+    def n(self) -> int:
+        return len(self.classifier)
+
+    @property
+    def is_error(self) -> np.ndarray:
+        """Of the samples themselves, `[n]`."""
+        return self.all_errors[: self.n]
+
+    @property
+    def errors(self) -> int:
+        return int(self.is_error.sum())
+
+    @property
+    def learned(self) -> np.ndarray:
+        """What the regression learns, `[v · n]`."""
+        return self.all_errors if self.target is None else self.target
+
+    @property
+    def copies(self) -> int:
+        """Copies of each sample."""
+        return len(self.all_errors) // self.n - 1
+
+    @property
+    def mcp(self) -> np.ndarray:
+        """u of MCP, `[n]`."""
+        return special.expit(self.z[: self.n, 0])
+
+    def columns(self, names: Sequence[str]) -> np.ndarray:
+        """MCP's logit and some of the evidence, `[v · n, 1 + e]`."""
+        return np.hstack([self.z, *(self.evidence[name] for name in names)])
+
+
+def splits(samples: Samples, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows to train on, among them the copies of the same samples; and samples to test on."""
+    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
+
+    classifier, is_error = samples.classifier, samples.is_error
+    folds: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    rest = [is_error[classifier != number] for number in np.unique(classifier)]
+    # Unless all errors, or all other answers, are one classifier's.
+    if classifier.any() and all(0 < others.sum() < len(others) for others in rest):
+        folds = PredefinedSplit(classifier)
+    return [(samples.with_copies(train), test) for train, test in folds.split(is_error, is_error)]
+
+
+def on_scale(logits: np.ndarray, own: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Logits of one model on the scale of another: the same quantiles, `[n]`.
+
+    Models of different folds rank alike what each of them has answered, but not what another has:
+    where u is small, a little more slope is many ranks.
+
+    Args:
+      logits: `[n]`, to be brought to the scale.
+      own: `[m]`, the same model's for the samples that it was fitted on.
+      scale: `[l]`, the other's, for samples of the same kind.
+
+    >>> on_scale(np.array([2.0, 5.0]), np.array([0.0, 2.0, 4.0]), np.array([0.0, 10.0, 40.0]))
+    array([10., 40.])
+    """
+    places = np.interp(logits, np.sort(own), np.linspace(0.0, 1.0, len(own)))
+    return np.quantile(scale, places)
+
+
+def regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
+    """A logistic regression on standardized columns; `wanted` is bool or a probability, `[n]`."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(
+        StandardScaler(), LogisticRegression(C=strength, max_iter=1000, solver="newton-cholesky")
+    )
+    if wanted.dtype == bool:
+        return model.fit(x, wanted)
+    # A probability is so much of a wrong answer and the rest of a right one.
+    wrong = np.repeat([True, False], len(x))
+    weight = np.concatenate([wanted, 1.0 - wanted])
+    return model.fit(np.tile(x, (2, 1)), wrong, logisticregression__sample_weight=weight)

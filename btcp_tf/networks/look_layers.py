@@ -1,0 +1,112 @@
+"""Keras layers by which looks enter the residual estimator: computed only where MCP is unsure.
+
+`BehindGate` picks the rows of a batch whose MCP logit is above the gate; what is computed of them
+is weighed by `Ramp`, and `Scatter` puts it back, 0 for all other rows. So an answer does not depend
+on the rest of its batch, and a batch in which no row is picked pays nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from btcp_tf.networks.evidence_layers import Float32Layer
+
+_PACKAGE = "btcp_tf"
+
+CLIPPED = 15.0
+"""Log odds of a look are clipped to ± this."""
+
+
+class _Gated(Float32Layer):
+    """A layer that knows the gate: a row is picked where z is above it."""
+
+    _arguments = ("gate",)
+
+    def __init__(self, gate: float, **settings: Any) -> None:
+        super().__init__(autocast=False, **settings)
+        self.gate = gate
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class BehindGate(_Gated):
+    """(z `[n, 1]`, values `[n, ...]`) → the m rows of the values with z above the gate."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, values = inputs
+        return tf.boolean_mask(values, z[:, 0] > self.gate)
+
+    def compute_output_spec(self, inputs: Sequence[Any]) -> Any:
+        values = inputs[1]
+        return keras.KerasTensor((None, *values.shape[1:]), dtype=values.dtype)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Scatter(_Gated):
+    """(z `[n, 1]`, values `[m, e]` of the rows with z above the gate) → `[n, e]`, else 0."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, values = inputs
+        rows = tf.where(z[:, 0] > self.gate)
+        return tf.scatter_nd(rows, values, (tf.shape(z, rows.dtype)[0], values.shape[1]))
+
+    def compute_output_spec(self, inputs: Sequence[Any]) -> Any:
+        z, values = inputs
+        return keras.KerasTensor((z.shape[0], values.shape[1]), dtype=values.dtype)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Ramp(Float32Layer):
+    """z, then evidence `[n, e]`, … → `[n, 1 + e]`: a weight, and the weight times all evidence.
+
+    The weight is 0 where z is at the gate, and grows to 1 one logit above it. Without a gate it is
+    1 everywhere.
+
+    Args:
+      gate: A value of z; None: there is none.
+    """
+
+    _arguments = ("gate",)
+
+    def __init__(self, gate: float | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.gate = gate
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, *evidence = inputs
+        weight = ops.ones_like(z) if self.gate is None else ops.clip(z - self.gate, 0.0, 1.0)
+        return ops.concatenate([weight, *(weight * part for part in evidence)], axis=1)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class OddsAgainst(Float32Layer):
+    """(logits `[n, k]`, logits or log-probabilities of a look `[n, k]`) → `[n, 1]`.
+
+    The look's log odds against the class with the largest of the first logits, clipped to ± 15.
+    """
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        logits, look = inputs
+        one_hot = ops.one_hot(ops.argmax(logits, axis=1), logits.shape[1], dtype="float32")
+        # Far below all others, whatever their scale, so that the sum leaves it out.
+        low = ops.min(look, axis=1, keepdims=True) - 1e4
+        others = ops.where(one_hot > 0, low, look)
+        against = ops.logsumexp(others, axis=1, keepdims=True)
+        return ops.clip(against - ops.sum(one_hot * look, axis=1, keepdims=True), -CLIPPED, CLIPPED)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class LookEvidence(Float32Layer):
+    """MCP's logit `[n, 1]`, then of each of m looks the log odds against the predicted class
+    `[n, 1]` → `[n, 2 m + 1]`: `look_choice.look_columns` in a graph."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        every = ops.clip(ops.concatenate(inputs, axis=1), -CLIPPED, CLIPPED)
+        against = ops.mean(ops.sigmoid(every), axis=1, keepdims=True)
+        for_it = ops.mean(ops.sigmoid(-every), axis=1, keepdims=True)
+        odds = every[:, 1:]
+        return ops.concatenate(
+            [odds, ops.sigmoid(odds), ops.log(against) - ops.log(for_it)], axis=1
+        )
