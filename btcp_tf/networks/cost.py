@@ -46,7 +46,15 @@ def multiply_adds(
 
 
 def _of_graph(graph: Any) -> int:
-    return sum(_of_operation(operation) for operation in graph.get_operations())
+    # Without what leads to no output: layers leave trial steps of theirs behind.
+    waiting = [tensor.op for tensor in graph.outputs]
+    needed = set()
+    while waiting:
+        operation = waiting.pop()
+        if operation not in needed:
+            needed.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+    return sum(_of_operation(operation) for operation in needed)
 
 
 def _of_operation(operation: Any) -> int:
@@ -72,8 +80,11 @@ def _of_function(operation: Any, function: Any) -> int:
 
 def _turns(loop: Any) -> int:
     """How often a loop of `tf.while_loop` turns at most; 1 where its graph does not say so."""
-    limit = tf.get_static_value(loop.inputs[1])
-    return int(limit) if limit is not None and limit >= 0 else 1
+    limit = loop.inputs[1]
+    if limit.op.type == "Max":  # Of the lengths of sequences.
+        limit = limit.op.inputs[0]
+    turns = tf.get_static_value(limit)
+    return int(turns.max()) if turns is not None and turns.max() >= 0 else 1
 
 
 def _numbers(tensor: Any) -> int:

@@ -32,9 +32,14 @@ _DEGREES = 8.0
 
 _ZOOM = 1.12
 
-_BRIGHTNESS = 0.1  # Of the range between the darkest and the brightest value.
+# Binary fractions: 8-bit pixels are computed without rounding, in whatever order.
+_BRIGHTNESS = 0.125  # Of the range between the darkest and the brightest value.
 
-_FACTOR = 1.25  # Of contrast, and exponent of gamma; or one over it.
+_CONTRAST = 0.25  # More, or less.
+
+_SUBPIXELS = 256  # Where between two pixels a place can be.
+
+_GAMMA = 1.25  # Or one over it.
 
 _NOISE = 0.03  # Of the same range.
 
@@ -160,7 +165,8 @@ def _between(x: Any, low: Any, high: Any) -> Any:
 class Resample(_ImageLook):
     """Images `[n, h, w(, c)]`, turned and enlarged about their middle, by bilinear interpolation.
 
-    What was outside of the image has the color of the nearest edge.
+    What was outside of the image has the color of the nearest edge. Places are rounded to 1/256 of
+    a pixel.
 
     Args:
       degrees: Turned to the left by so much; negative: to the right.
@@ -178,13 +184,14 @@ class Resample(_ImageLook):
         height, width, channels = ops.shape(x)[1:]
         sine = math.sin(math.radians(self.degrees)) / self.zoom
         cosine = math.cos(math.radians(self.degrees)) / self.zoom
-        middle_row = ops.cast(height - 1, x.dtype) / 2
-        middle_column = ops.cast(width - 1, x.dtype) / 2
-        down = (ops.cast(ops.arange(height), x.dtype) - middle_row)[:, None]
-        right = (ops.cast(ops.arange(width), x.dtype) - middle_column)[None, :]
+        # In float64, so that they are the same however a graph is optimized.
+        middle_row = ops.cast(height - 1, "float64") / 2
+        middle_column = ops.cast(width - 1, "float64") / 2
+        down = (ops.cast(ops.arange(height), "float64") - middle_row)[:, None]
+        right = (ops.cast(ops.arange(width), "float64") - middle_column)[None, :]
         # Where in the image each pixel comes from.
-        row, row_share = _whole(middle_row + cosine * down + sine * right, height)
-        column, column_share = _whole(middle_column + cosine * right - sine * down, width)
+        row, row_share = _whole(middle_row + cosine * down + sine * right, height, x.dtype)
+        column, column_share = _whole(middle_column + cosine * right - sine * down, width, x.dtype)
         next_row = ops.minimum(row + 1, height - 1)
         next_column = ops.minimum(column + 1, width - 1)
         flat = ops.reshape(x, (-1, height * width, channels))
@@ -197,11 +204,12 @@ class Resample(_ImageLook):
         return _mixed(above, below, row_share)
 
 
-def _whole(places: Any, side: Any) -> tuple[Any, Any]:
+def _whole(places: Any, side: Any, dtype: Any) -> tuple[Any, Any]:
     """Whole part of places along an axis `[h, w]`, within the image, and the rest `[h, w, 1]`."""
     places = _between(places, 0, ops.cast(side - 1, places.dtype))
+    places = ops.round(places * _SUBPIXELS) / _SUBPIXELS
     whole = ops.floor(places)
-    return ops.cast(whole, "int32"), (places - whole)[..., None]
+    return ops.cast(whole, "int32"), ops.cast(places - whole, dtype)[..., None]
 
 
 def _mixed(first: Any, second: Any, share: Any) -> Any:
@@ -214,8 +222,8 @@ class Tone(_ImageLook):
 
     Args:
       brightness: Added, in units of the range of the image's own values.
-      contrast: Factor of what differs from the middle of that range. (The mean would do, but how
-        it is rounded depends on the other rows.)
+      contrast: Factor of what differs from the middle of that range. (Not from the
+        mean: how that is rounded depends on the other rows.)
       gamma: Exponent of the values, which are brought to [0, 1] for it.
     """
 
@@ -426,10 +434,10 @@ LOOKS: dict[str, Look] = {
     "zoom_out": _image("made smaller", Resample, zoom=1 / _ZOOM),
     "brighter": _image("brighter", Tone, brightness=_BRIGHTNESS),
     "darker": _image("darker", Tone, brightness=-_BRIGHTNESS),
-    "more_contrast": _image("more contrast", Tone, contrast=_FACTOR),
-    "less_contrast": _image("less contrast", Tone, contrast=1 / _FACTOR),
-    "gamma_up": _image("darker middle tones", Tone, gamma=_FACTOR),
-    "gamma_down": _image("brighter middle tones", Tone, gamma=1 / _FACTOR),
+    "more_contrast": _image("more contrast", Tone, contrast=1 + _CONTRAST),
+    "less_contrast": _image("less contrast", Tone, contrast=1 - _CONTRAST),
+    "gamma_up": _image("darker middle tones", Tone, gamma=_GAMMA),
+    "gamma_down": _image("brighter middle tones", Tone, gamma=1 / _GAMMA),
     "blur": _image("blurred", Blur),
     "noise": Look("with noise", "image", lambda shape, dtype, seed: Noise(seed=seed), seeded=True),
     "jitter": Look("numbers moved a little", "numbers", _jitter, seeded=True),
