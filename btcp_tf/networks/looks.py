@@ -278,7 +278,7 @@ class Noise(_ImageLook):
         self.strength = strength
         self.seed = seed
 
-    def build(self, input_shape: Sequence[int | None]) -> None:
+    def build(self, input_shape: Sequence[Any]) -> None:
         shape = (_TILE, _TILE, *(input_shape[3:] or (1,)))
         noise = np.random.default_rng(self.seed).normal(size=shape)
         self.noise = self._store("noise", noise.astype(np.float32))
@@ -325,7 +325,7 @@ class Jitter(_Look):
         self.strength = strength
         self.seed = seed
         steps = np.random.default_rng(seed).normal(size=len(self.spread))
-        self.spread_of_columns = self._store("spread", np.float32(self.spread))
+        self.spread_of_columns = self._store("spread", np.array(self.spread, np.float32))
         self.steps = self._store("steps", steps.astype(np.float32))
 
     def get_config(self) -> dict[str, Any]:
