@@ -15,14 +15,19 @@ def names(
 
     Args:
       package: The package's `__name__`.
-      homes: Module below the package -> the names that it holds, with spaces between them.
+      homes: Module below the package, or the full name of one elsewhere -> the names that it
+        holds, with spaces between them.
     """
-    home_of = {name: module for module, held in homes.items() for name in held.split()}
+    home_of = {
+        name: module if "." in module else f"{package}.{module}"
+        for module, held in homes.items()
+        for name in held.split()
+    }
 
     def __getattr__(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
+        return getattr(importlib.import_module(home_of[name]), name)
 
     def __dir__() -> list[str]:
         return sorted(home_of)

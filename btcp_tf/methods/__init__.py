@@ -12,5 +12,7 @@ __getattr__, __dir__ = lazy.names(
         "registry": "Method METHODS",
         "residual_scores": "residual residual_no_index ResidualScore",
         "sampled": "mc_dropout ensemble",
+        # Further answers of a classifier, which a method may read.
+        "btcp_tf.networks.looks": "LOOKS",
     },
 )

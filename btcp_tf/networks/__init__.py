@@ -5,7 +5,9 @@ from btcp_tf.core import lazy
 __getattr__, __dir__ = lazy.names(
     __name__,
     {
+        "cost": "multiply_adds",
         "encoders": "ENCODERS",
+        "looks": "Look LOOKS looks_for fixed_dropout",
         "models": (
             "build_model adopt reads_whole_numbers assemble with_logit uncertainty_of "
             "outputs_model dropout_models build_classifier build_estimator"
