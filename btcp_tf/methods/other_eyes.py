@@ -1,0 +1,269 @@
+"""Cheap models of another kind, trained on the samples that a classifier was trained on.
+
+Their answer to the same input is evidence of whether the classifier's is wrong: trees do not see a
+table as a network does, nor a bag of tokens a text. Images have a second head on their `View`.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from btcp_tf.core import checks
+from btcp_tf.networks import evidence_layers, other_eyes
+from btcp_tf.networks.other_eyes import Tokens, Trees
+
+_ROWS = 100_000  # Training samples, at most.
+
+_CELLS = 2**24  # Numbers in these, at most: trees look at each once a level.
+
+_MOST_WIDTH = 4096
+
+_ITERATIONS = 100
+
+_TREES = 1000  # For all classes together, unless there are more of these.
+
+_DEPTH = 6
+
+_LEAVES = 31
+
+_BATCH = 1024
+
+_MOST_TOKENS = 2**16
+
+_WEIGHTS = 2**22  # Tokens times classes, at most: 16 MiB.
+
+_WORK = 2**26  # Tokens of all texts times classes, at most: some seconds to minutes.
+
+_STRENGTH = 1.0  # Inverse of the penalty on the weights of tokens.
+
+_SHARED = 0.9  # Columns of which most numbers are in others, too: those of a sequence.
+
+
+def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
+    """Trains gradient-boosted trees on samples that a classifier was trained on.
+
+    100 iterations of at most 31 leaves in 6 levels; fewer iterations from 10 classes on.
+
+    Args:
+      x: Numbers `[n, ...]`, n ≥ 1; they count as float32.
+      y: True classes, whole numbers from 0 to `classes` − 1, `[n]`.
+      classes: Number of classes, k.
+      seed: Which samples are drawn where there are more than 100,000, or than 2²⁴ numbers in them.
+
+    Returns:
+      A layer, numbers `[n, ...]` → log-probabilities `[n, k]`. If all samples have one class, it
+      answers with that.
+
+    Raises:
+      ValueError: If samples and labels are not as many, are none, or labels are no classes.
+
+    Source: scikit-learn's `HistGradientBoostingClassifier`, after Ke et al., LightGBM, 2017.
+
+    >>> x = np.random.default_rng(0).normal(size=(200, 3))
+    >>> eye = train_trees(x, (x[:, 1] > 0).astype(int), classes=2, seed=0)
+    >>> np.asarray(eye(np.array([[0, -2, 0], [0, 2, 0]]))).argmax(axis=1).tolist()
+    [0, 1]
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    x, y = _checked(x, y, classes)
+    width = math.prod(x.shape[1:])
+    drawn = _drawn(len(x), max(_CELLS // width, 1), seed)
+    x, y = x[drawn].reshape(-1, width).astype(np.float32), y[drawn]
+    known = len(np.unique(y))
+    if known == 1:
+        return other_eyes.constant_trees(width, other_eyes.log_shares(y, classes), name="trees")
+    iterations = max(1, min(_ITERATIONS, _TREES // (1 if known == 2 else known)))
+    fitted = HistGradientBoostingClassifier(
+        # Few iterations take longer steps.
+        learning_rate=min(0.3, 10 / iterations),
+        max_iter=iterations,
+        max_depth=_DEPTH,
+        max_leaf_nodes=_LEAVES,
+        min_samples_leaf=min(20, max(1, len(x) // 20)),
+        early_stopping=False,
+        random_state=seed,
+    ).fit(x, y)
+    return other_eyes.trees_of(fitted, classes, name="trees")
+
+
+def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tokens:
+    """Trains a logistic regression on the tokens of samples that a classifier was trained on.
+
+    It knows the tokens that at least two samples have: the most frequent 65,536, or fewer from 65
+    classes on.
+
+    Args:
+      x: Numbers of tokens `[n, t]`, where 0 is none; or texts `[n]` or `[n, 1]`, n ≥ 1.
+      y: True classes, whole numbers from 0 to `classes` − 1, `[n]`.
+      classes: Number of classes, k.
+      seed: Which samples are drawn where there are more than 100,000, or more tokens in them than
+        are learned from in some minutes.
+
+    Returns:
+      A layer, inputs like x → log-probabilities `[n, k]`. If all samples have one class, or no
+      token in common, it answers with the shares of the classes.
+
+    Raises:
+      ValueError: If samples and labels are not as many, are none, or labels are no classes.
+
+    Source: scikit-learn's `LogisticRegression`.
+
+    >>> x = np.array(["good film", "a good one", "bad film", "a bad one"] * 10)
+    >>> eye = train_tokens(x, np.array([1, 1, 0, 0] * 10), classes=2, seed=0)
+    >>> np.asarray(eye(np.array(["Good!", "a bad idea"]))).argmax(axis=1).tolist()
+    [1, 0]
+    """
+    x, y = _checked(x, y, classes)
+    drawn = _drawn(len(x), _ROWS, seed)
+    x, y = x[drawn], y[drawn]
+    text = x.dtype.kind not in "biuf"
+    rows, ids = _bags(x, text)
+    sizes = np.bincount(rows, minlength=len(x))
+    taken = max(1, int(np.searchsorted(np.cumsum(sizes), _WORK // classes, side="right")))
+    rows, ids, y = rows[rows < taken], ids[rows < taken], y[:taken]
+    length = max(1, math.ceil(sizes.mean()) if text else x.shape[1])
+    most = max(1, min(_MOST_TOKENS, _WEIGHTS // classes))
+    vocabulary = _most_frequent(ids, most)
+    if len(np.unique(y)) == 1 or not len(vocabulary):
+        layer = Tokens(1, classes, length, text, name="tokens")
+        layer.bias.assign(other_eyes.log_shares(y, classes))
+        return layer
+    layer = Tokens(len(vocabulary), classes, length, text, name="tokens")
+    fitted = _regression(_present(rows, ids, vocabulary, taken), y)
+    columns, bias = other_eyes.class_columns(classes, fitted.classes_, fitted.intercept_)
+    # One more row for classes without weights of their own.
+    kernel = np.vstack([fitted.coef_, np.zeros((1, len(vocabulary)))])[columns].T
+    layer.set_weights([vocabulary, kernel, bias])
+    return layer
+
+
+EYES: dict[str, Callable[[np.ndarray, np.ndarray, int, int], Trees | Tokens]] = {
+    "trees": train_trees,
+    "tokens": train_tokens,
+}
+"""(x, y, classes, seed) → a trained layer, by name."""
+
+
+def eyes_for(
+    shape: Sequence[int | None], dtype: str, x: np.ndarray | None = None
+) -> tuple[str, ...]:
+    """Names of the `EYES` that can see inputs of a classifier.
+
+    Trees see up to 4,096 numbers; tokens are seen in texts and in rows of whole numbers.
+
+    Args:
+      shape: Shape of one input, without the batch; None: any length.
+      dtype: Type of the inputs, such as "float32" or "string".
+      x: Some inputs `[n, ...]`, which show whether numbers are those of tokens, also as floats.
+        Without them rows of int16 and wider may be either.
+
+    >>> eyes_for((14,), "float32"), eyes_for((), "string"), eyes_for((28, 28, 1), "uint8")
+    (('trees',), ('tokens',), ())
+    """
+    if dtype == "string":
+        return ("tokens",) if tuple(shape) in ((), (1,)) else ()
+    if evidence_layers.is_image(shape):
+        return ()
+    whole = "int" in dtype and not dtype.endswith("int8")
+    if x is None:
+        sequence = whole and len(shape) == 1
+    else:
+        sequence = len(shape) == 1 and look_like_tokens(x)
+    names = ["tokens"] if sequence else []
+    sizes = [size for size in shape if size is not None]
+    table = len(sizes) == len(shape) and 1 <= math.prod(sizes) <= _MOST_WIDTH
+    # Whole numbers that look like tokens are tokens.
+    if table and not (sequence and whole and x is not None):
+        names.insert(0, "trees")
+    return tuple(names)
+
+
+def look_like_tokens(x: np.ndarray) -> bool:
+    """Whether rows look like sequences of tokens.
+
+    They are whole numbers, none negative, more than 255 among them; and most of a column's are in
+    other columns, too, unlike those of a table.
+
+    Args:
+      x: Numbers `[n, t]`.
+
+    >>> random = np.random.default_rng(0)
+    >>> look_like_tokens(random.geometric(0.01, (50, 20))), look_like_tokens(np.ones((50, 20)))
+    (True, False)
+    """
+    x = np.asarray(x)[:_BATCH]
+    if x.ndim != 2 or not x.size or not np.isfinite(x).all():
+        return False
+    if (x < 0).any() or (x % 1 != 0).any() or x.max() < 256:
+        return False
+    rows, columns = np.nonzero(x)
+    _, number = np.unique(x[rows, columns], return_inverse=True)
+    pairs = np.unique(np.stack([number, columns], axis=1), axis=0)
+    shared = np.bincount(pairs[:, 0])[number] > 1
+    filled = np.bincount(columns, minlength=x.shape[1])
+    most = np.bincount(columns[shared], minlength=x.shape[1]) >= filled / 2
+    return bool(most.mean() >= _SHARED)
+
+
+def _checked(x: Any, y: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = checks.array("x", x), checks.array("y", y)
+    if not len(x) or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"y: expected a label for each of at least one sample, received labels {y.shape} for "
+            f"samples {x.shape}"
+        )
+    if y.dtype.kind not in "biu" or y.min() < 0 or y.max() >= classes:
+        raise ValueError(
+            f"y: expected whole numbers from 0 to {classes - 1}, received {y.dtype} from "
+            f"{y.min()} to {y.max()}"
+        )
+    return x, y.astype(np.int64)
+
+
+def _drawn(count: int, most: int, seed: int) -> np.ndarray:
+    """Rows in a random order, at most so many."""
+    return np.random.default_rng(seed).permutation(count)[: min(most, _ROWS)]
+
+
+def _bags(x: np.ndarray, text: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Each token of each sample once: numbers of the samples, ascending, and of the tokens."""
+    rows, ids = [], []
+    for start in range(0, len(x), _BATCH):
+        batch = tf.convert_to_tensor(x[start : start + _BATCH])
+        found, new = (part.numpy() for part in other_eyes.distinct_tokens(batch, text))
+        rows.append(start + np.nonzero(new)[0])
+        ids.append(found[new])
+    return np.concatenate(rows), np.concatenate(ids)
+
+
+def _most_frequent(ids: np.ndarray, most: int) -> np.ndarray:
+    """Tokens in the most samples, at least in two of them; in the order of their numbers."""
+    tokens, counts = np.unique(ids, return_counts=True)
+    tokens, counts = tokens[counts > 1], counts[counts > 1]
+    return np.sort(tokens[np.argsort(-counts, kind="stable")[:most]])
+
+
+def _present(rows: np.ndarray, ids: np.ndarray, vocabulary: np.ndarray, count: int) -> Any:
+    """Sparse matrix `[count, tokens]` of the known tokens, as `Tokens` counts them."""
+    from scipy import sparse
+
+    places = np.minimum(np.searchsorted(vocabulary, ids), len(vocabulary) - 1)
+    known = vocabulary[places] == ids
+    rows, places = rows[known], places[known]
+    values = 1.0 / np.sqrt(np.bincount(rows, minlength=count)[rows])
+    return sparse.csr_matrix((values, (rows, places)), shape=(count, len(vocabulary)))
+
+
+def _regression(present: Any, y: np.ndarray) -> Any:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        # Nearly there is good enough for evidence.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return LogisticRegression(C=_STRENGTH, max_iter=200).fit(present, y)

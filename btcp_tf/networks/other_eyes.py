@@ -1,0 +1,321 @@
+"""Keras layers of cheap models of another kind, which answer beside a classifier.
+
+They see the classifier's inputs and share nothing with it. So where they answer otherwise, one of
+the two is wrong. `methods.other_eyes` trains them.
+
+Each layer answers inputs `[n, ...]`, also none, with log-probabilities float32 `[n, k]`, row by
+row. What a layer has learned are weights that no training changes: they go into `.keras` files and
+SavedModels.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from btcp_tf.networks import evidence_layers
+
+_PACKAGE = "btcp_tf"
+
+LEAST = -30.0
+"""The smallest log-probability: also that of a class that no training sample had."""
+
+_ABSENT = -1e9  # Score of a class that no training sample had.
+
+_WORDS = 512  # Words that are read of a text.
+
+_HASHES = 2**40  # Two tokens of a vocabulary hardly ever have one number.
+
+_SEPARATORS = r"[^\pL\pM\pN]+"  # All but letters, marks on letters and digits.
+
+
+def class_columns(
+    classes: int, known: np.ndarray, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where scikit-learn's scores belong among all classes.
+
+    Of two classes scikit-learn scores the second alone; the first has the score 0.
+
+    Args:
+      classes: Number of classes, k.
+      known: Classes that training samples had, `[c]`, in order.
+      start: What the score of each starts from, `[g]`: g = c, or the last g of them.
+
+    Returns:
+      The column of each class among the g scores, `[k]`; g: none. And what the score of each class
+      starts from, `[k]`.
+
+    >>> columns, start = class_columns(4, np.array([1, 3]), np.array([0.5]))
+    >>> columns.tolist(), start[[1, 3]].tolist()
+    ([1, 1, 1, 0], [0.0, 0.5])
+    """
+    scored = known[len(known) - len(start) :]
+    columns = np.full(classes, len(start))
+    columns[scored] = np.arange(len(start))
+    first = np.full(classes, _ABSENT)
+    first[known] = 0.0
+    first[scored] = start
+    return columns, first
+
+
+def log_shares(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Scores `[k]` of a model that answers each input with the shares of the classes.
+
+    Args:
+      labels: Classes `[n]`, n ≥ 1.
+      classes: Number of classes, k.
+
+    >>> np.exp(log_shares(np.array([0, 0, 1, 0]), 3)).tolist()
+    [0.75, 0.25, 0.0]
+    """
+    counts = np.bincount(labels, minlength=classes)
+    return np.where(counts, np.log(np.maximum(counts, 1) / len(labels)), _ABSENT)
+
+
+def _log_probs(scores: Any) -> Any:
+    return tf.maximum(tf.cast(tf.nn.log_softmax(scores), tf.float32), LEAST)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Trees(evidence_layers.Float32Layer):
+    """Gradient-boosted trees: numbers `[n, ...]` → log-probabilities `[n, k]`.
+
+    Those of scikit-learn's `HistGradientBoostingClassifier`, whose probabilities they have to 1e-6;
+    see `trees_of`. All trees go down one node at a time, side by side. Inputs count as float32.
+
+    Args:
+      width: Numbers of one input.
+      classes: Number of classes, k.
+      nodes: Nodes of all trees together.
+      iterations: Trees for each class with trees.
+      groups: Classes with trees: 1 if there are two.
+      depth: Nodes that are passed before the deepest leaf.
+    """
+
+    _arguments = ("width", "classes", "nodes", "iterations", "groups", "depth")
+
+    def __init__(
+        self,
+        width: int,
+        classes: int,
+        nodes: int,
+        iterations: int,
+        groups: int,
+        depth: int,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.width = width
+        self.classes = classes
+        self.nodes = nodes
+        self.iterations = iterations
+        self.groups = groups
+        self.depth = depth
+        # Feature, and the next node if it is at most the threshold, if it is above, if it is NaN.
+        self.links = self._constant("links", nodes, 4, dtype="int32")
+        self.thresholds = self._constant("thresholds", nodes)
+        self.values = self._double("values", nodes)
+        self.roots = self._constant("roots", iterations * groups, dtype="int32")
+        self.columns = self._constant("columns", classes, dtype="int32")
+        self.start = self._double("start", classes)
+
+    def _double(self, name: str, *shape: int) -> Any:
+        """A weight that stays float64 in a layer of float32: sums of many trees need the digits."""
+        return self.add_weight(
+            shape=shape,
+            initializer="zeros",
+            trainable=False,
+            dtype="float64",
+            autocast=False,
+            name=name,
+        )
+
+    @property
+    def multiply_adds(self) -> int:
+        """Comparisons for one input, the cost of the layer."""
+        return self.iterations * self.groups * max(self.depth, 1)
+
+    def call(self, inputs: Any) -> Any:
+        x = tf.reshape(tf.cast(inputs, tf.float32), (-1, self.width))
+        links, thresholds, values, roots, columns, start = map(
+            tf.convert_to_tensor,
+            (self.links, self.thresholds, self.values, self.roots, self.columns, self.start),
+        )
+        at = tf.zeros_like(x[:, :1], tf.int32) + roots
+        for _ in range(self.depth):
+            link = tf.gather(links, at)
+            value = tf.gather(x, link[..., 0], batch_dims=1)
+            after = tf.where(value <= tf.gather(thresholds, at), link[..., 1], link[..., 2])
+            at = tf.where(tf.math.is_nan(value), link[..., 3], after)
+        leaves = tf.reshape(tf.gather(values, at), (-1, self.iterations, self.groups))
+        # One more column for the classes without trees.
+        scores = tf.pad(tf.reduce_sum(leaves, axis=1), ((0, 0), (0, 1)))
+        return _log_probs(tf.gather(scores, columns, axis=1) + start)
+
+
+def trees_of(fitted: Any, classes: int, **settings: Any) -> Trees:
+    """The trees of a fitted scikit-learn classifier as a layer.
+
+    Args:
+      fitted: A fitted `HistGradientBoostingClassifier` of numbers, without categorical features.
+        Its classes are whole numbers from 0 to k − 1, at least two of them.
+      classes: Number of classes, k.
+      **settings: Of the layer, such as its name.
+
+    Raises:
+      ValueError: If it has categorical features.
+
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> x, y = np.arange(80.0).reshape(-1, 1), np.arange(80) // 40
+    >>> layer = trees_of(HistGradientBoostingClassifier(max_iter=3).fit(x, y), 2)
+    >>> np.asarray(layer(x[[0, 79]])).argmax(axis=1).tolist()
+    [0, 1]
+    """
+    if fitted.is_categorical_ is not None:
+        raise ValueError(
+            "fitted: expected trees without categorical features, received "
+            f"{int(np.sum(fitted.is_categorical_))} of them; encode them as numbers"
+        )
+    trees = [tree.nodes for iteration in fitted._predictors for tree in iteration]
+    sizes = [len(nodes) for nodes in trees]
+    roots = np.cumsum([0, *sizes[:-1]])
+    nodes = np.concatenate(trees)
+    columns, start = class_columns(classes, fitted.classes_, fitted._baseline_prediction.ravel())
+    layer = Trees(
+        fitted.n_features_in_,
+        classes,
+        len(nodes),
+        len(fitted._predictors),
+        len(fitted._predictors[0]),
+        int(nodes["depth"].max()),
+        **settings,
+    )
+    links = _links(nodes, np.repeat(roots, sizes))
+    thresholds = _at_most(nodes["num_threshold"])
+    layer.set_weights([links, thresholds, nodes["value"], roots, columns, start])
+    return layer
+
+
+def constant_trees(width: int, start: np.ndarray, **settings: Any) -> Trees:
+    """A layer that answers alike whatever the input.
+
+    Args:
+      width: Numbers of one input.
+      start: Scores `[k]`, see `log_shares`.
+      **settings: Of the layer, such as its name.
+
+    >>> layer = constant_trees(2, np.log([0.25, 0.75]))
+    >>> np.exp(layer(np.zeros((1, 2)))).round(2).tolist()
+    [[0.25, 0.75]]
+    """
+    classes = len(start)
+    layer = Trees(width, classes, 1, 1, 1, 0, **settings)
+    # One leaf, and the column for classes without trees.
+    zero, none = np.zeros(1), np.ones(classes)
+    layer.set_weights([np.zeros((1, 4)), zero, zero, zero, none, start])
+    return layer
+
+
+def _links(nodes: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """See `Trees`; `[nodes, 4]`. A leaf leads to itself, as not all leaves are equally deep."""
+    left, right = nodes["left"] + roots, nodes["right"] + roots
+    missing = np.where(nodes["missing_go_to_left"], left, right)
+    inner = np.stack([nodes["feature_idx"], left, right, missing], axis=1)
+    own = np.arange(len(nodes))
+    leaf = np.stack([np.zeros_like(own), own, own, own], axis=1)
+    return np.where(nodes["is_leaf"].astype(bool)[:, None], leaf, inner)
+
+
+def _at_most(thresholds: np.ndarray) -> np.ndarray:
+    """The largest float32 that is no larger: a float32 is at most the one if at most the other."""
+    with np.errstate(over="ignore"):
+        near = thresholds.astype(np.float32)
+    return np.where(near > thresholds, np.nextafter(near, np.float32(-np.inf)), near)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Tokens(evidence_layers.Float32Layer):
+    """Logistic regression on which tokens are there: `[n, t]` or text → `[n, k]`.
+
+    The score of a class is its bias, plus the sum of its weights of the known tokens, each counted
+    once, divided by the square root of how many these are. See `distinct_tokens` for what a token
+    is.
+
+    Args:
+      size: Tokens that are known.
+      classes: Number of classes, k.
+      length: Tokens of an input of usual length, for the cost.
+      text: Whether inputs are texts, not numbers of tokens.
+    """
+
+    _arguments = ("size", "classes", "length", "text")
+
+    def __init__(
+        self, size: int, classes: int, length: int, text: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.size = size
+        self.classes = classes
+        self.length = length
+        self.text = text
+        self.vocabulary = self._constant("vocabulary", size, dtype="int64")
+        self.kernel = self._constant("kernel", size, classes)
+        self.bias = self._constant("bias", classes)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Additions for an input of usual length, the cost of the layer."""
+        return self.length * self.classes
+
+    def call(self, inputs: Any) -> Any:
+        vocabulary, kernel, bias = map(
+            tf.convert_to_tensor, (self.vocabulary, self.kernel, self.bias)
+        )
+        ids, new = distinct_tokens(inputs, self.text)
+        places = tf.searchsorted(vocabulary, tf.reshape(ids, (-1,)))
+        places = tf.reshape(tf.minimum(places, self.size - 1), tf.shape(ids))
+        known = tf.logical_and(new, tf.gather(vocabulary, places) == ids)
+        # Summed as they are looked up: nothing of n times t times k numbers is ever made.
+        total = tf.sparse.segment_sum(
+            kernel,
+            tf.boolean_mask(places, known),
+            tf.where(known)[:, 0],
+            num_segments=tf.shape(ids)[0],
+        )
+        count = tf.reduce_sum(tf.cast(known, tf.float32), axis=1, keepdims=True)
+        total = tf.reshape(total, (-1, self.classes))
+        return _log_probs(total / tf.sqrt(tf.maximum(count, 1.0)) + bias)
+
+
+def distinct_tokens(inputs: Any, text: bool) -> tuple[Any, Any]:
+    """The tokens of each input.
+
+    Args:
+      inputs: Numbers of tokens `[n, t]`, where 0 fills up what is short and is none; or texts, as
+        strings in UTF-8, `[n]` or `[n, 1]`. Tokens of a text are its first 512 words in lower
+        case, without what stands between them, and the pairs of neighbors among these, as hashes.
+      text: Whether inputs are texts.
+
+    Returns:
+      int64 `[n, m]`, in order; and which of them are tokens for the first time, bool `[n, m]`.
+
+    >>> ids, new = distinct_tokens([[7, 3, 7, 0]], text=False)
+    >>> ids[new].numpy().tolist()
+    [3, 7]
+    >>> ids, new = distinct_tokens(["Good, good, GOOD!"], text=True)
+    >>> len(ids[new])  # The word, and it twice.
+    2
+    """
+    ids = tf.sort(_text_ids(inputs) if text else tf.cast(inputs, tf.int64), axis=1)
+    before = tf.pad(ids[:, :-1], ((0, 0), (1, 0)))
+    return ids, tf.logical_and(ids != 0, ids != before)
+
+
+def _text_ids(texts: Any) -> Any:
+    """Numbers of the words of texts and of pairs of words, int64 `[n, m]`; 0: there is none."""
+    texts = tf.strings.lower(tf.reshape(texts, (-1,)), encoding="utf-8")
+    words = tf.strings.split(tf.strings.regex_replace(texts, _SEPARATORS, " "))[:, :_WORDS]
+    pairs = tf.strings.ngrams(words, 2, separator=" ")
+    tokens = tf.concat([words, pairs], axis=1)
+    return (tf.strings.to_hash_bucket_fast(tokens, _HASHES) + 1).to_tensor()
