@@ -18,13 +18,15 @@ from btcp_tf.networks.other_eyes import Tokens, Trees
 
 _ROWS = 100_000  # Training samples, at most.
 
-_CELLS = 2**24  # Numbers in these, at most: trees look at each once a level.
-
 _MOST_WIDTH = 4096
 
 _ITERATIONS = 100
 
 _TREES = 1000  # For all classes together, unless there are more of these.
+
+_SPLITS = 2**17  # Trees times numbers of an input: each tree tries to split by all of them.
+
+_TREE_WORK = 2**30  # The same times samples: about a minute on one slow core.
 
 _DEPTH = 6
 
@@ -36,9 +38,9 @@ _MOST_TOKENS = 2**16
 
 _WEIGHTS = 2**22  # Tokens times classes, at most: 16 MiB.
 
-_WORK = 2**26  # Tokens of all texts times classes, at most: some seconds to minutes.
+_TOKEN_WORK = 2**26  # Tokens of all samples times classes: about a minute, too.
 
-_STRENGTH = 1.0  # Inverse of the penalty on the weights of tokens.
+_STRENGTH = 10.0  # Inverse of the penalty on the weights of tokens.
 
 _SHARED = 0.9  # Columns of which most numbers are in others, too: those of a sequence.
 
@@ -46,13 +48,15 @@ _SHARED = 0.9  # Columns of which most numbers are in others, too: those of a se
 def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
     """Trains gradient-boosted trees on samples that a classifier was trained on.
 
-    100 iterations of at most 31 leaves in 6 levels; fewer iterations from 10 classes on.
+    100 iterations, fewer where there are many classes or an input has many numbers, of trees with
+    at most 31 leaves in 6 levels.
 
     Args:
       x: Numbers `[n, ...]`, n ≥ 1; they count as float32.
       y: True classes, whole numbers from 0 to `classes` − 1, `[n]`.
       classes: Number of classes, k.
-      seed: Which samples are drawn where there are more than 100,000, or than 2²⁴ numbers in them.
+      seed: Which samples are drawn where there are more than 100,000, or more than trees learn from
+        in about a minute.
 
     Returns:
       A layer, numbers `[n, ...]` → log-probabilities `[n, k]`. If all samples have one class, it
@@ -71,13 +75,13 @@ def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     x, y = _checked(x, y, classes)
-    width = math.prod(x.shape[1:])
-    drawn = _drawn(len(x), max(_CELLS // width, 1), seed)
+    width, known = math.prod(x.shape[1:]), len(np.unique(y))
+    groups = 1 if known <= 2 else known  # Classes with trees.
+    iterations = max(1, min(_ITERATIONS, min(_TREES, _SPLITS // width) // groups))
+    drawn = _drawn(len(x), max(1, _TREE_WORK // (iterations * groups * width)), seed)
     x, y = x[drawn].reshape(-1, width).astype(np.float32), y[drawn]
-    known = len(np.unique(y))
-    if known == 1:
+    if len(np.unique(y)) == 1:
         return other_eyes.constant_trees(width, other_eyes.log_shares(y, classes), name="trees")
-    iterations = max(1, min(_ITERATIONS, _TREES // (1 if known == 2 else known)))
     fitted = HistGradientBoostingClassifier(
         # Few iterations take longer steps.
         learning_rate=min(0.3, 10 / iterations),
@@ -102,7 +106,7 @@ def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Token
       y: True classes, whole numbers from 0 to `classes` − 1, `[n]`.
       classes: Number of classes, k.
       seed: Which samples are drawn where there are more than 100,000, or more tokens in them than
-        are learned from in some minutes.
+        are learned from in about a minute.
 
     Returns:
       A layer, inputs like x → log-probabilities `[n, k]`. If all samples have one class, or no
@@ -124,7 +128,7 @@ def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Token
     text = x.dtype.kind not in "biuf"
     rows, ids = _bags(x, text)
     sizes = np.bincount(rows, minlength=len(x))
-    taken = max(1, int(np.searchsorted(np.cumsum(sizes), _WORK // classes, side="right")))
+    taken = max(1, int(np.searchsorted(np.cumsum(sizes), _TOKEN_WORK // classes, side="right")))
     rows, ids, y = rows[rows < taken], ids[rows < taken], y[:taken]
     length = max(1, math.ceil(sizes.mean()) if text else x.shape[1])
     most = max(1, min(_MOST_TOKENS, _WEIGHTS // classes))

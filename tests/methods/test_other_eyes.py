@@ -67,6 +67,13 @@ def test_trees_of_many_classes_stay_few():
     np.testing.assert_array_equal(np.asarray(eye(x))[:, 50:], LEAST)
 
 
+def test_trees_of_wide_inputs_are_few():
+    x, y = table(2, n=60)
+    eye = train_trees(np.tile(x, (1, 1000)), y, 2, seed=0)
+    assert (eye.width, eye.iterations) == (3000, 43)
+    assert accuracy(eye, np.tile(x, (1, 1000)), y) > 0.9
+
+
 def test_trees_take_small_tables_and_whole_numbers():
     x, y = table(2)
     x = np.round(x * 10).astype(np.int16).repeat(2, axis=1).reshape(-1, 3, 2)
@@ -154,11 +161,11 @@ def test_a_seed_decides_and_nothing_else_does(name, monkeypatch):
 
 def test_few_samples_are_drawn_where_they_are_large(monkeypatch):
     x, y = table(2)
-    monkeypatch.setattr(other_eyes, "_CELLS", 3 * 10)
+    monkeypatch.setattr(other_eyes, "_TREE_WORK", 100 * 3 * 10)
     # Of ten samples scikit-learn's trees are small.
     assert train_trees(x, y, 2, seed=0).nodes < 100 * 19
     x, y = sequences(2)
-    monkeypatch.setattr(other_eyes, "_WORK", 2 * 12 * 5)
+    monkeypatch.setattr(other_eyes, "_TOKEN_WORK", 2 * 12 * 5)
     assert train_tokens(x, y, 2, seed=0).size < 20
 
 
