@@ -119,6 +119,8 @@ class Judge:
         copies: Sequence[Any] = (),
         ensemble: Sequence[keras.Model | str | os.PathLike] = (),
         evidence: Sequence[str] = EVIDENCE,
+        looks: str | Sequence[Any] = (),
+        cost: float = 1.3,
         seed: int = 0,
         batch_size: int = 256,
         verbose: int = 1,
@@ -149,6 +151,15 @@ class Judge:
           evidence: The evidence that the estimator may use, of `methods.residual_fit.EVIDENCE`;
             that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
             reference sample goes into the model.
+          looks: Further answers to the same input that may be evidence: "auto", all that suit the
+            inputs; or a list of names (of `methods.LOOKS`, "dropout", and with a reference
+            "trees" and "tokens", which learn from it), of Keras layers that change an input but not
+            its class, and of other classifiers of the same classes or paths of their files. They
+            are chosen by nested cross-validation, and computed only for the inputs that MCP is
+            unsure of. Empty: none.
+          cost: With looks, what an input may cost on the mean: multiply-adds of all evidence, in
+            passes of the classifier, its own included; at least 1. A classifier of less than a
+            million multiply-adds counts as that many.
           seed: Seed of the cross-validation, of the bootstrap and of the second head; from 0 to
             2147483647.
           batch_size: Inputs at once.
@@ -176,6 +187,8 @@ class Judge:
             copies=copies,
             ensemble=ensemble,
             evidence=evidence,
+            looks=looks,
+            cost=cost,
             seed=seed,
         )
         return self._use(estimate, verbose)

@@ -13,9 +13,11 @@ from btcp_tf.attached import inference
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.inference import CheckedInference, Outputs
 from btcp_tf.data.input_checks import InputRange, InputWatch
-from btcp_tf.methods.residual_fit import Seen
+from btcp_tf.methods.looks import Look
+from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
+from btcp_tf.networks.look_layers import OddsAgainst
 
 
 class Samples(NamedTuple):
@@ -102,16 +104,31 @@ class AttachedClassifier:
         """Whether the inputs have a `View`."""
         return self.dtype != "string" and evidence_layers.is_image(self.input_shape)
 
-    def samples(self, x: Any, y: Any, title: str, like: InputRange | None = None) -> Samples:
-        """Features, logits and, of images, views of labeled samples; see `CheckedInference`."""
-        vectors = self.encoder(self.encoder.input)
-        outputs = [vectors, self.ends(vectors)[0]]
+    def samples(
+        self,
+        x: Any,
+        y: Any,
+        title: str,
+        like: InputRange | None = None,
+        looks: Sequence[Look] = (),
+    ) -> Samples:
+        """Features, logits, of images views, and odds of looks at labeled samples; see
+        `CheckedInference`."""
+        inputs = self.encoder.input
+        features = self.encoder(inputs)
+        logits = self.ends(features)[0]
+        outputs = {"features": features, "logits": logits}
         if self.sees_images:
-            outputs.append(View()(self.encoder.input))
-        answers = self._infer(outputs, x, y, title, like=like, hashed=True)
+            outputs["view"] = View()(inputs)
+        if looks:
+            further = [look.logits(inputs, self.encoder, self.ends) for look in looks]
+            odds = [OddsAgainst()([logits, answer]) for answer in further]
+            outputs["odds"] = keras.ops.concatenate(odds, axis=1)
+        answers = self._infer([*outputs.values()], x, y, title, like=like, hashed=True)
         assert answers.hashes is not None
         # Half precision overflows in what is computed of them.
-        seen = Seen(*(output.astype(np.float32) for output in answers.outputs))
+        columns = [output.astype(np.float32) for output in answers.outputs]
+        seen = Seen(**dict(zip(outputs, columns, strict=True)))
         labels = inference.check_labels(answers.labels, len(seen.logits), self.class_names)
         return Samples(seen, labels, answers.hashes, answers.input_range)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from btcp_tf.attached import held_out
+from btcp_tf.attached import held_out, offer
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.model import Estimate, residual_formula
 from btcp_tf.core.warning import warn
@@ -28,11 +28,16 @@ def fit_residual(
     copies: Sequence[Any],
     ensemble: Sequence[Any],
     evidence: Sequence[str],
+    looks: Any,
+    cost: float,
     seed: int,
 ) -> Estimate:
     """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
     errors are those of `Judge.fit`."""
-    own = held_out.collect(classifier, samples, reference, copies)
+    known = None if reference is None else held_out.pair(reference)
+    offered = offer.make(classifier, looks, cost, held_out.pair(samples), known, seed)
+    further = [] if offered is None else list(offered.looks.values())
+    own = held_out.collect(classifier, samples, reference, copies, looks=further)
     held_out.warn_of_one_class(own.held_out.labels, classifier.class_names, "learned from")
     seen, labels = own.held_out.seen, own.held_out.labels
     held_out.warn_if_poor(classifier, seen, labels, held_out.pair(samples))
@@ -41,13 +46,14 @@ def fit_residual(
         versions = [samples[0], *copies]
         mean = held_out.ensemble_probs(classifier, ensemble, own, versions)
         learned = dataclasses.replace(learned, ensemble=mean)
-    others = held_out.collect_folds(classifier, folds, own)
+    others = held_out.collect_folds(classifier, folds, own, further)
     if others:
         hashes["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
     fit, layers, weights, _ = residual_fit.fit_residual(
         learned,
         [fold.held_out for fold in others],
         allowed=evidence,
+        offer=offered,
         seed=seed,
         batch_size=classifier.batch_size,
         verbose=classifier.verbose,

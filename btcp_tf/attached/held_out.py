@@ -15,7 +15,9 @@ from btcp_tf.core.warning import warn
 from btcp_tf.data import known
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import Overlap, Part
-from btcp_tf.methods.residual_fit import HeldOut, Seen
+from btcp_tf.methods.looks import Look
+from btcp_tf.methods.residual_fit import HeldOut
+from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import plausibility
 from btcp_tf.training import adopted
 
@@ -42,6 +44,7 @@ def collect(
     reference: Any,
     copies: Sequence[Any],
     like: InputRange | None = None,
+    looks: Sequence[Look] = (),
 ) -> LearnedFrom:
     """What an estimator learns from the answers of one classifier.
 
@@ -52,6 +55,7 @@ def collect(
         Held-out samples that are among them are left out, with a warning.
       copies: Other versions of the held-out inputs.
       like: The range that inputs are compared with; None: that of the held-out ones.
+      looks: At the samples and the copies.
 
     Raises:
       ValueError: See `Judge.fit`.
@@ -60,10 +64,11 @@ def collect(
     if copies and is_dataset(x):
         # Shuffled anew, it would come in another order.
         raise ValueError("copies: expected none beside a dataset, received some")
-    own = classifier.samples(x, y, "held-out samples", like)
+    title = "held-out samples" + (f", {len(looks)} looks at each" if looks else "")
+    own = classifier.samples(x, y, title, like, looks)
     like = like or own.input_range
     copied = [
-        _copy(classifier, copy, own.labels, f"copies[{number}]", like)
+        _copy(classifier, copy, own.labels, f"copies[{number}]", like, looks)
         for number, copy in enumerate(copies)
     ]
     hashes = {"fit": own.hashes}
@@ -90,14 +95,19 @@ def collect(
 
 
 def _copy(
-    classifier: AttachedClassifier, x: Any, labels: np.ndarray, name: str, like: InputRange | None
+    classifier: AttachedClassifier,
+    x: Any,
+    labels: np.ndarray,
+    name: str,
+    like: InputRange | None,
+    looks: Sequence[Look],
 ) -> Samples:
     with errors_name(name):
         if is_dataset(x):
             raise ValueError("expected an array, received a dataset")
         if (count := len(inference.rows_of(x))) != len(labels):
             raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
-        return classifier.samples(x, labels, name, like)
+        return classifier.samples(x, labels, name, like, looks)
 
 
 def _reference(classifier: AttachedClassifier, reference: Any, like: InputRange | None) -> Samples:
@@ -158,7 +168,10 @@ def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:
 
 
 def collect_folds(
-    classifier: AttachedClassifier, folds: Sequence[tuple[Any, ...]], own: LearnedFrom
+    classifier: AttachedClassifier,
+    folds: Sequence[tuple[Any, ...]],
+    own: LearnedFrom,
+    looks: Sequence[Look] = (),
 ) -> list[LearnedFrom]:
     """What an estimator learns from further classifiers.
 
@@ -174,7 +187,7 @@ def collect_folds(
             x = samples[0] if isinstance(samples, tuple | list) and samples else samples
             other = classifier.take_alike_apart(fold, x)
             versions = copies[0] if copies else ()
-            collected.append(collect(other, samples, reference, versions, own.input_range))
+            collected.append(collect(other, samples, reference, versions, own.input_range, looks))
     if collected:
         hashes = np.concatenate([fold.hashes["fit"] for fold in collected])
         parts = {"folds": Part.of(hashes)}

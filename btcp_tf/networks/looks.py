@@ -542,10 +542,10 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
     drawn: list[keras.layers.Layer] = []
 
     def thin(layer: Any) -> Any:
-        if _drops(layer):
+        if is_dropout(layer):
             drawn.append(layer)
             return _draw(layer, seed + len(drawn) - 1)
-        if _is_graph(layer) and any(_drops(inner) for inner in flat_layers(layer)):
+        if _is_graph(layer) and any(is_dropout(inner) for inner in flat_layers(layer)):
             return copy(layer)
         return layer
 
@@ -571,7 +571,7 @@ def _is_graph(layer: Any) -> bool:
     return isinstance(layer, keras.Model) and bool(getattr(layer, "outputs", None))
 
 
-def _drops(layer: Any) -> bool:
+def is_dropout(layer: Any) -> bool:
     return isinstance(layer, _DROPOUT) and layer.rate > 0
 
 

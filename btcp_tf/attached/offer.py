@@ -1,0 +1,217 @@
+"""What `Judge.fit` offers the residual estimator beside the classifier's own answer: looks."""
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from btcp_tf import metrics
+from btcp_tf.attached import inference
+from btcp_tf.attached.classifier import AttachedClassifier
+from btcp_tf.attached.inference import errors_name
+from btcp_tf.methods import other_eyes
+from btcp_tf.methods.looks import Look, Offer
+from btcp_tf.networks import classifiers, cost, looks
+
+_LEAST_PASS = 1e6
+"""A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
+
+_EXAMPLES = 10_000
+"""Inputs from which the spread of columns is measured, at most."""
+
+_REFERENCE = 100_000
+"""Reference samples that other eyes learn from, at most."""
+
+DROPOUT = "dropout"
+"""The classifier itself, with one fixed draw of its dropout."""
+
+
+def make(
+    classifier: AttachedClassifier,
+    wanted: Any,
+    budget: Any,
+    samples: tuple[Any, Any],
+    reference: Any,
+    seed: int,
+) -> Offer | None:
+    """The looks that were asked for, and what they cost.
+
+    Args:
+      classifier: Answers the samples.
+      wanted: "auto", or a list of names, layers, classifiers and paths; empty: None is returned.
+      budget: See `Offer`.
+      samples: Held-out (inputs, labels), or (dataset, None).
+      reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
+        no other eyes.
+      seed: Of random changes, and of what other eyes learn.
+
+    Raises:
+      ValueError: If a look is unknown or does not suit the inputs, or the budget is below 1.
+    """
+    expected = "a number >= 1, in passes of the classifier"
+    budget = metrics.number("cost", budget, expected, lambda value: value >= 1)
+    if not check(wanted):
+        return None
+    x, y = samples
+    if not inference.is_dataset(x):
+        x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
+    x, _ = inference.random_rows(x, y, _EXAMPLES)
+    maker = _Maker(classifier, classifier.check_inputs(x), reference, seed)
+    names = maker.suitable if wanted == "auto" else wanted
+    made = [maker.look(one) for one in names]
+    return Offer(_by_name(made), budget, maker.pass_cost, classifier.encoder, classifier.ends)
+
+
+def check(wanted: Any) -> bool:
+    """Whether looks are asked for.
+
+    Raises:
+      ValueError: If it is neither "auto" nor a list.
+    """
+    if isinstance(wanted, str) and wanted == "auto":
+        return True
+    if isinstance(wanted, str | bytes | Mapping) or not isinstance(wanted, Sequence):
+        raise ValueError(
+            'looks: expected "auto" or a list of names, layers, classifiers and paths, received '
+            f"{wanted!r:.80}"
+        )
+    return len(wanted) > 0
+
+
+def _by_name(made: Sequence[tuple[str, Look]]) -> dict[str, Look]:
+    """Looks by names that differ: a second one of a name is NAME_2."""
+    named: dict[str, Look] = {}
+    for name, look in made:
+        number, free = 1, name
+        while free in named:
+            number += 1
+            free = f"{name}_{number}"
+        named[free] = look
+    return named
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Maker:
+    """Makes looks for one classifier; the arguments are those of `make`."""
+
+    classifier: AttachedClassifier
+    x: np.ndarray
+    """Some inputs, `[n, ...]`."""
+    reference: Any
+    seed: int
+
+    @property
+    def whole(self) -> keras.Model:
+        """Inputs → logits."""
+        return self._joined(self.classifier, "classifier")
+
+    def _joined(self, parts: AttachedClassifier, name: str) -> keras.Model:
+        # Not the encoder's own input: Keras would count it twice in a copy.
+        inputs = keras.Input(parts.input_shape, dtype=parts.dtype)
+        return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=name)
+
+    @property
+    def pass_cost(self) -> float:
+        """Multiply-adds of a pass of the classifier, as costs count it."""
+        return max(self._multiply_adds(self.whole), _LEAST_PASS)
+
+    def _multiply_adds(self, model: keras.layers.Layer) -> float:
+        sides = self.x.shape[1:]
+        return float(cost.multiply_adds(model, sides, self.classifier.dtype))
+
+    @property
+    def suitable(self) -> list[str]:
+        """Names of all looks that suit the inputs."""
+        names = list(self._changes)
+        if self.reference is not None:
+            names += self._eyes
+        if any(looks.is_dropout(layer) for layer in classifiers.flat_layers(self.whole)):
+            names.append(DROPOUT)
+        return names
+
+    @property
+    def _changes(self) -> tuple[str, ...]:
+        return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
+
+    @property
+    def _eyes(self) -> tuple[str, ...]:
+        return other_eyes.eyes_for(self.classifier.input_shape, self.classifier.dtype, self.x)
+
+    def look(self, wanted: Any) -> tuple[str, Look]:
+        """A look, and its name."""
+        if isinstance(wanted, str) and wanted in looks.LOOKS:
+            self._check_suits(wanted, self._changes)
+            look = looks.LOOKS[wanted]
+            layer = look.make(self.classifier.input_shape, self.classifier.dtype, self.seed)
+            return wanted, self._changed(look.title, layer)
+        if isinstance(wanted, str) and wanted in other_eyes.EYES:
+            self._check_suits(wanted, self._eyes)
+            return wanted, self._eye(wanted)
+        if isinstance(wanted, str) and wanted == DROPOUT:
+            # A copy: Keras reads shared layers of nested models from files as layers of their own.
+            thin = looks.fixed_dropout(classifiers.copy(self.whole), self.seed)
+            model = keras.Model(thin.inputs[0], thin.outputs[0], name="look_dropout")
+            return wanted, self._other("with dropout", model)
+        if isinstance(wanted, keras.Model | str | os.PathLike):
+            return self._classifier(wanted)
+        if isinstance(wanted, keras.layers.Layer):
+            return wanted.name, self._changed(wanted.name, wanted)
+        raise ValueError(
+            "looks: expected names, Keras layers, classifiers and paths, received "
+            f"{type(wanted).__name__}"
+        )
+
+    def _check_suits(self, name: str, suitable: Sequence[str]) -> None:
+        if name not in suitable:
+            raise ValueError(
+                f"looks: expected some that suit inputs of {self.classifier.dtype} "
+                f"{list(self.classifier.input_shape)} ({', '.join(self.suitable) or 'none do'}), "
+                f"received {name!r}"
+            )
+
+    def _changed(self, title: str, layer: keras.layers.Layer) -> Look:
+        """The classifier's answer to the changed input."""
+        if hasattr(layer, "adapt"):
+            layer.adapt(self.x)
+        few = self.x[:4]
+        changed = keras.ops.convert_to_numpy(layer(few))
+        if changed.shape != few.shape or changed.dtype != few.dtype:
+            raise ValueError(
+                f"looks: expected a layer that keeps shape and type of its inputs, {few.dtype} "
+                f"{list(few.shape)}, received {layer.name!r}, which makes {changed.dtype} "
+                f"{list(changed.shape)} of them"
+            )
+        passes = self._multiply_adds(self.whole) + self._multiply_adds(layer)
+        return Look(title, passes / self.pass_cost, change=layer)
+
+    def _other(self, title: str, model: keras.layers.Layer) -> Look:
+        return Look(title, self._multiply_adds(model) / self.pass_cost, answer=model)
+
+    def _eye(self, name: str) -> Look:
+        if self.reference is None:
+            raise ValueError(
+                f"looks: expected a reference, from which {name!r} learns, received none; give "
+                "reference=(inputs, labels) that the classifier was trained on"
+            )
+        with errors_name("reference"):
+            x, y = inference.random_rows(*self.reference, _REFERENCE)
+            x = self.classifier.check_inputs(x)
+            y = inference.check_labels(y, len(x), self.classifier.class_names)
+        if self.classifier.verbose:
+            print(f"training other eyes on {len(x):,} reference samples: {name}", flush=True)
+        layer = other_eyes.EYES[name](x, y, len(self.classifier.class_names), self.seed)
+        return Look(name, layer.multiply_adds / self.pass_cost, answer=layer)
+
+    def _classifier(self, model: Any) -> tuple[str, Look]:
+        """Another classifier of the same inputs and classes."""
+        with errors_name("looks"):
+            if isinstance(model, str) and not Path(model).suffix:
+                known = [*self.suitable, *(set(other_eyes.EYES) - set(self.suitable))]
+                raise ValueError(f"expected one of {', '.join(known)}, received {model!r}")
+            parts = self.classifier.take_alike_apart(model, self.x)
+        name = model.name if isinstance(model, keras.Model) else Path(model).stem
+        return name, self._other(name, self._joined(parts, f"look_{name}"))
