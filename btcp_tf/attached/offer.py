@@ -15,7 +15,7 @@ from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import errors_name
 from btcp_tf.methods import other_eyes
 from btcp_tf.methods.looks import Look, Offer
-from btcp_tf.networks import classifiers, cost, looks
+from btcp_tf.networks import cost, looks
 
 _LEAST_PASS = 1e6
 """A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
@@ -129,7 +129,7 @@ class _Maker:
         names = list(self._changes)
         if self.reference is not None:
             names += self._eyes
-        if any(looks.is_dropout(layer) for layer in classifiers.flat_layers(self.whole)):
+        if looks.dropout_layers(self.whole):
             names.append(DROPOUT)
         return names
 
@@ -152,10 +152,7 @@ class _Maker:
             self._check_suits(wanted, self._eyes)
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted == DROPOUT:
-            # A copy: Keras reads shared layers of nested models from files as layers of their own.
-            thin = looks.fixed_dropout(classifiers.copy(self.whole), self.seed)
-            model = keras.Model(thin.inputs[0], thin.outputs[0], name="look_dropout")
-            return wanted, self._other("with dropout", model)
+            return wanted, self._other("with dropout", looks.fixed_dropout(self.whole, self.seed))
         if isinstance(wanted, keras.Model | str | os.PathLike):
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):

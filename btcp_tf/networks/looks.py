@@ -18,7 +18,6 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from btcp_tf.networks.classifiers import flat_layers
 from btcp_tf.networks.evidence_layers import is_image
 
 _PACKAGE = "btcp_tf"
@@ -194,22 +193,23 @@ class Resample(_ImageLook):
         column, column_share = _whole(middle_column + cosine * right - sine * down, width, x.dtype)
         next_row = ops.minimum(row + 1, height - 1)
         next_column = ops.minimum(column + 1, width - 1)
-        flat = ops.reshape(x, (-1, height * width, channels))
+        # Pixel by pixel, of all rows together: so they are copied in long pieces.
+        flat = ops.transpose(ops.reshape(x, (-1, height * width, channels)), (1, 0, 2))
 
         def pixels(row: Any, column: Any) -> Any:
-            return ops.take(flat, row * width + column, axis=1)
+            return ops.take(flat, row * width + column, axis=0)
 
         above = _mixed(pixels(row, column), pixels(row, next_column), column_share)
         below = _mixed(pixels(next_row, column), pixels(next_row, next_column), column_share)
-        return _mixed(above, below, row_share)
+        return ops.transpose(_mixed(above, below, row_share), (2, 0, 1, 3))
 
 
 def _whole(places: Any, side: Any, dtype: Any) -> tuple[Any, Any]:
-    """Whole part of places along an axis `[h, w]`, within the image, and the rest `[h, w, 1]`."""
+    """Whole part of places along an axis `[h, w]`, within the image, and the rest `[h, w, 1, 1]`."""
     places = _between(places, 0, ops.cast(side - 1, places.dtype))
     places = ops.round(places * _SUBPIXELS) / _SUBPIXELS
     whole = ops.floor(places)
-    return ops.cast(whole, "int32"), ops.cast(places - whole, dtype)[..., None]
+    return ops.cast(whole, "int32"), ops.cast(places - whole, dtype)[..., None, None]
 
 
 def _mixed(first: Any, second: Any, share: Any) -> Any:
@@ -243,7 +243,9 @@ class Tone(_ImageLook):
             x = _mixed((low + high) / 2, x, self.contrast)
         x = _between(x + self.brightness * span, low, high)
         if self.gamma != 1:
-            x = low + span * ops.power((x - low) / ops.maximum(span, _LEAST), self.gamma)
+            share = (x - low) / ops.maximum(span, _LEAST)
+            # The same as a power, which takes several times as long.
+            x = low + span * ops.exp(self.gamma * ops.log(ops.maximum(share, _LEAST)))
         return x
 
 
@@ -509,70 +511,134 @@ class StoredDropout(_Look):
         return inputs * scale + ops.cast(_tiled(self.offset, shape), inputs.dtype)
 
 
+@keras.saving.register_keras_serializable(_PACKAGE)
+class FixedDropout(_Look):
+    """A classifier in inference mode, but with one draw of its dropout for all rows and passes.
+
+    The classifier itself stays as it is, and its weights are used, not copied. A file that has the
+    classifier beside this layer keeps them once.
+
+    Args:
+      model: See `fixed_dropout`.
+      seed: Of the draws.
+      draws: One for each of the layers that drop, in their order; None draws them.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        seed: int = 0,
+        draws: Sequence[StoredDropout] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.model = model
+        self.seed = seed
+        dropping = dropout_layers(model)
+        if draws is None:
+            draws = [_draw(layer, seed + place) for place, layer in enumerate(dropping)]
+        self.draws = list(draws)
+        self._draw_of = {id(layer): draw for layer, draw in zip(dropping, draws, strict=True)}
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "model": keras.saving.serialize_keras_object(self.model),
+            "seed": self.seed,
+            "draws": [keras.saving.serialize_keras_object(draw) for draw in self.draws],
+        }
+        return {**super().get_config(), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        read = keras.saving.deserialize_keras_object
+        own = {"model": read(config["model"]), "draws": [read(draw) for draw in config["draws"]]}
+        return cls(**{**config, **own})
+
+    def compute_output_spec(self, inputs: Any, *others: Any, **named: Any) -> Any:
+        return keras.tree.map_structure(
+            lambda output: keras.KerasTensor(output.shape, output.dtype), _output(self.model)
+        )
+
+    def call(self, inputs: Any) -> Any:
+        return self._pass(self.model, ops.cast(inputs, self.model.inputs[0].dtype))
+
+    def _pass(self, model: keras.Model, inputs: Any) -> Any:
+        # Not with clone_model: files of two models of the same layers are read wrongly by Keras.
+        graph = getattr(model, "_functional", model)
+        outputs = graph._run_through_graph(inputs, operation_fn=self._step)
+        return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
+
+    def _step(self, operation: Any) -> Callable[..., Any]:
+        """What takes the place of a layer of the classifier."""
+        if id(operation) in self._draw_of:
+            return self._draw_of[id(operation)]
+        if _is_graph(operation) and dropout_layers(operation):
+            return lambda inputs, **named: self._pass(operation, inputs)
+        if isinstance(operation, layers.Layer):
+            return lambda *inputs, **named: operation(*inputs, **{"training": False, **named})
+        return operation
+
+
 def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
-    """A thinned copy of a classifier: its dropout is on, with one draw for all rows and passes.
+    """A thinned classifier: its dropout is on, with one draw for all rows and passes.
 
     So a pass of MC dropout (Gal and Ghahramani, 2016) becomes deterministic. Dropout,
     SpatialDropout, GaussianDropout and AlphaDropout are replaced, inside of nested functional and
     Sequential models, too; what other layers drop by themselves (attention, recurrent layers,
-    wrappers) is not. Called with `training=False`, as `predict` does, everything else is in
-    inference mode.
+    wrappers) is not. Everything else, BatchNorm too, is in inference mode.
 
     Args:
-      model: Functional, or a Sequential that is built.
+      model: Functional, or a Sequential that is built; of one input.
       seed: Of the draws.
 
     Returns:
-      A model of the same inputs and outputs. All layers with weights are those of `model`: whoever
-      trains one changes both.
+      A model of the same input and outputs. The weights are those of `model`: whoever changes one
+      changes both.
 
     Raises:
       ValueError: If the model is of another kind, or has no dropout that can be replaced.
 
-    >>> model = keras.Sequential([keras.Input((4,)), layers.Dropout(0.5), layers.Dense(2)])
+    >>> model = keras.Sequential([keras.Input((1000,)), layers.Dropout(0.2)])
     >>> thin = fixed_dropout(model, seed=0)
-    >>> thin.layers[-1] is model.layers[-1]
-    True
+    >>> sorted({round(float(value), 2) for value in thin(np.ones((1, 1000)))[0]})
+    [0.0, 1.25]
     """
-    if not _is_graph(model):
+    if not _is_graph(model) or len(model.inputs) != 1:
         raise ValueError(
-            "fixed_dropout: expected a functional or a built Sequential model, received a "
-            f"{type(model).__name__}; build its layers as a functional model"
+            "fixed_dropout: expected a functional or a built Sequential model of one input, "
+            f"received a {type(model).__name__}; build its layers as a functional model"
         )
-    drawn: list[keras.layers.Layer] = []
-
-    def thin(layer: Any) -> Any:
-        if is_dropout(layer):
-            drawn.append(layer)
-            return _draw(layer, seed + len(drawn) - 1)
-        if _is_graph(layer) and any(is_dropout(inner) for inner in flat_layers(layer)):
-            return copy(layer)
-        return layer
-
-    def copy(model: keras.Model) -> keras.Model:
-        # Of the same layers, but not compiled: a loss of one's own need not be known to Keras.
-        ends = (
-            (model.inputs[0], model.outputs[0])
-            if isinstance(model, keras.Sequential)
-            else (model.input, model.output)
-        )
-        return keras.models.clone_model(keras.Model(*ends, name=model.name), clone_function=thin)
-
-    twin = copy(model)
-    if not drawn:
+    if not dropout_layers(model):
         raise ValueError(
             f"fixed_dropout: expected a model with dropout, received {model.name} of layers "
             f"{', '.join(layer.name for layer in model.layers)}; leave this look out"
         )
-    return twin
+    start = model.inputs[0]
+    inputs = keras.Input(start.shape[1:], dtype=start.dtype)
+    # Of a name of its own: it may stand beside the classifier in one model.
+    name = f"{model.name}_dropout_{seed}"
+    return keras.Model(inputs, FixedDropout(model, seed)(inputs), name=name)
+
+
+def _output(model: keras.Model) -> Any:
+    """The output of a model, or what holds its outputs by name or in order."""
+    output = model.outputs if isinstance(model, keras.Sequential) else model.output
+    return output[0] if isinstance(output, list) and len(output) == 1 else output
 
 
 def _is_graph(layer: Any) -> bool:
     return isinstance(layer, keras.Model) and bool(getattr(layer, "outputs", None))
 
 
-def is_dropout(layer: Any) -> bool:
-    return isinstance(layer, _DROPOUT) and layer.rate > 0
+def dropout_layers(model: keras.Model) -> list[layers.Layer]:
+    """Layers of dropout in a model and in the models inside of it."""
+    found: dict[int, layers.Layer] = {}
+    for layer in model.layers:
+        if isinstance(layer, _DROPOUT) and layer.rate > 0:
+            found[id(layer)] = layer
+        elif _is_graph(layer):
+            found |= {id(inner): inner for inner in dropout_layers(layer)}
+    return list(found.values())
 
 
 def _draw(layer: keras.layers.Layer, seed: int) -> StoredDropout:

@@ -370,7 +370,7 @@ def test_whole_maps_are_dropped_and_little_is_stored():
     answers = thin(np.ones((1, 8, 8, 64), np.float32)).numpy()
     np.testing.assert_array_equal(answers, np.broadcast_to(answers[:, :1, :1], answers.shape))
     assert set(np.unique(answers)) == {0, 2}
-    assert thin.count_params() == 64 + 1
+    assert thin.count_params() == 64 + 1  # A scale of each map, and no offset.
 
 
 def test_noise_shapes_count():
@@ -402,21 +402,20 @@ def nested(always=True):
     return keras.Model(image, {"probs": probs, "vectors": vectors})
 
 
-def test_nested_models_are_thinned_and_weights_are_shared(tmp_path):
+def test_nested_models_are_thinned_and_weights_are_shared():
     model = nested()
     model.compile(loss=lambda truth, answer: answer)
     x = pixels(4, 8, 8, 3) / 255
     before = model.get_weights()
     thin = looks.fixed_dropout(model, seed=0)
-    for name in ("plain", "norm", "probs"):
-        assert thin.get_layer(name) is model.get_layer(name)
+    assert {id(weight) for weight in model.weights} < {id(weight) for weight in thin.weights}
     answers = thin(x)
     assert set(answers) == {"probs", "vectors"}
     np.testing.assert_array_equal(thin(x)["probs"], answers["probs"])
+    np.testing.assert_array_equal(thin(x, training=True)["probs"], answers["probs"])
     np.testing.assert_allclose(thin(x[:1])["probs"][0], answers["probs"][0], atol=1e-6)
     # By hand: two draws, one after the other.
-    dropped = [layer for layer in looks.flat_layers(thin) if isinstance(layer, looks.StoredDropout)]
-    inner, always = sorted(dropped, key=lambda layer: -layer.scale.ndim)
+    inner, always = sorted(thin.layers[-1].draws, key=lambda draw: -draw.scale.ndim)
     vectors = model.get_layer("norm")(model.get_layer("plain")(x)) * inner.scale
     vectors = np.reshape(vectors, (4, -1)) * always.scale
     np.testing.assert_allclose(answers["vectors"], vectors, atol=1e-5)
@@ -426,9 +425,25 @@ def test_nested_models_are_thinned_and_weights_are_shared(tmp_path):
         np.testing.assert_array_equal(weight, old)
     model.get_layer("probs").bias.assign([9.0, 0.0, 0.0])
     assert np.mean(thin(x)["probs"][:, 0]) > 0.9
-    thin.save(tmp_path / "thin.keras")
-    loaded = keras.models.load_model(tmp_path / "thin.keras")
-    np.testing.assert_allclose(loaded(x)["probs"], thin(x)["probs"], rtol=1e-6)
+
+
+def test_a_file_keeps_the_weights_once(tmp_path):
+    model = nested(always=None)
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(1).uniform(0.1, 1, weight.shape))
+    image = keras.Input((8, 8, 3))
+    answers = [model(image)["probs"]]
+    answers += [looks.fixed_dropout(model, seed)(image)["probs"] for seed in (0, 1)]
+    whole = keras.Model(image, answers)
+    whole.save(tmp_path / "whole.keras")
+    loaded = keras.models.load_model(tmp_path / "whole.keras")
+    x = pixels(4, 8, 8, 3) / 255
+    for found, wanted in zip(loaded(x), whole(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert len({np.asarray(answer).tobytes() for answer in whole(x)}) == 3
+    assert loaded.count_params() == whole.count_params()
+    masks = 2 * (6 * 6 * 4 + 144 + 2)
+    assert whole.count_params() == model.count_params() + masks
 
 
 def test_the_classifier_works_as_before(tmp_path):
@@ -450,7 +465,6 @@ def test_maps_and_sequences_of_any_length_are_thinned():
         layers.Embedding(20, 4, mask_zero=True), layers.Dropout(0.5), layers.LSTM(3), shape=(None,)
     )
     thin = looks.fixed_dropout(model, seed=0)
-    assert isinstance(thin.layers[2], looks.StoredDropout)
     for length in (5, 64, 150):
         tokens = np.arange(2 * length).reshape(2, length) % 20
         assert np.isfinite(thin(tokens)).all()
@@ -470,7 +484,7 @@ def test_half_precision_stays():
     [
         (classifier(layers.Flatten(name="flat")), "a model with dropout, received .* flat"),
         (classifier(layers.Dropout(0.0)), "expected a model with dropout"),
-        (keras.Sequential([layers.Dropout(0.5)]), "or a built Sequential model, received a Seq"),
+        (keras.Sequential([layers.Dropout(0.5)]), "model of one input, received a Sequential"),
         (layers.Dropout(0.5), "expected a functional or a built .* received a Dropout"),
     ],
 )
