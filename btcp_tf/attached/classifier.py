@@ -17,7 +17,7 @@ from btcp_tf.methods.looks import Look
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
-from btcp_tf.networks.look_layers import OddsAgainst
+from btcp_tf.networks.gate_layers import OddsAgainst
 
 
 class Samples(NamedTuple):

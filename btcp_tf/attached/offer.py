@@ -195,7 +195,8 @@ class _Maker:
                 "reference=(inputs, labels) that the classifier was trained on"
             )
         with errors_name("reference"):
-            x, y = inference.random_rows(*self.reference, _REFERENCE)
+            inputs, labels = self.reference
+            x, y = inference.random_rows(inputs, labels, _REFERENCE)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
         if self.classifier.verbose:

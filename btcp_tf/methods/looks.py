@@ -11,7 +11,7 @@ from btcp_tf.methods import look_choice
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.seen import Seen, evidence_inputs, in_batches
 from btcp_tf.networks.evidence_layers import View
-from btcp_tf.networks.look_layers import BehindGate, LookEvidence, OddsAgainst, Ramp, Scatter
+from btcp_tf.networks.gate_layers import BehindGate, LookEvidence, OddsAgainst, Ramp, Scatter
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -205,7 +205,7 @@ class Resample(_ImageLook):
 
 
 def _whole(places: Any, side: Any, dtype: Any) -> tuple[Any, Any]:
-    """Whole part of places along an axis `[h, w]`, within the image, and the rest `[h, w, 1, 1]`."""
+    """Whole part of places `[h, w]` along an axis, within the image; the rest `[h, w, 1, 1]`."""
     places = _between(places, 0, ops.cast(side - 1, places.dtype))
     places = ops.round(places * _SUBPIXELS) / _SUBPIXELS
     whole = ops.floor(places)

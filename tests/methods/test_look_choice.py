@@ -1,0 +1,128 @@
+"""Which looks are chosen, at which cost, and what the nested cross-validation says of them."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from btcp_tf import metrics
+from btcp_tf.methods import look_choice, residual_choice, stacking
+from btcp_tf.methods.look_choice import Design
+from btcp_tf.methods.stacking import Samples
+
+
+def held_out(seed: int, n: int = 900, looks: dict[str, float] | None = None) -> Samples:
+    """Answers of which MCP says something, and looks that know as much of the truth as their number
+    says."""
+    random = np.random.default_rng(seed)
+    hidden = random.normal(size=n)
+    z = (-2.5 + 1.5 * random.normal(size=(n, 1))).astype(np.float32)
+    is_error = random.random(n) < special.expit(z[:, 0] + 2.0 * hidden)
+    odds = {
+        name: np.clip(share * 3.0 * hidden + random.normal(size=n) - 2.0, -15, 15)
+        for name, share in (looks or {}).items()
+    }
+    return Samples(is_error, z, {}, np.zeros(n, int), None, odds)
+
+
+def test_columns_of_looks_are_those_of_their_formula():
+    z, odds = np.array([[-3.0], [0.5]]), np.array([[-2.0, 20.0], [1.0, -0.5]])
+    rows = []
+    for own, others in zip(z[:, 0], odds, strict=True):
+        others = [min(max(one, -15.0), 15.0) for one in others]
+        p = np.mean([1 / (1 + np.exp(-one)) for one in (own, *others)])
+        rows.append([*others, *(1 / (1 + np.exp(-one)) for one in others), np.log(p / (1 - p))])
+    assert look_choice.look_columns(z, odds) == pytest.approx(np.array(rows), rel=1e-9)
+
+
+def test_what_stands_behind_the_gate_is_zero_there_and_grows_from_it():
+    z = np.array([[-2.0], [-1.0], [-0.5], [0.0], [3.0]])
+    assert look_choice.ramp(z, -1.0)[:, 0].tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+    assert look_choice.ramp(z, None)[:, 0].tolist() == [1.0] * 5
+
+
+def test_looks_that_say_nothing_are_rejected():
+    taken = 0
+    for seed in range(20):
+        samples = held_out(seed, 500, {f"noise{number}": 0.0 for number in range(4)})
+        design = look_choice._search(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
+        taken += design.paid != ()
+    assert taken <= 1
+
+
+def test_a_look_that_knows_something_is_chosen_and_gains_on_samples_without_part_in_the_choice():
+    samples = held_out(0, looks={"noise": 0.0, "sees": 1.0})
+    fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0, "sees": 1.0}, 2.0, seed=0)
+    assert design.paid == fit.looks == ("sees",) and fit.cost == pytest.approx(2.0)
+    # The ramp, and of the look its odds, its disagreement and the odds of the mean.
+    assert weights.h.shape == (1 + 3,)
+    assert metrics.aurc(samples.is_error, u) < 0.9 * metrics.aurc(samples.is_error, samples.mcp)
+    assert "sees for all inputs (2.00 passes of the classifier per input)" in fit.words
+
+
+@pytest.mark.parametrize("budget", [1.04, 1.3, 1.6])
+def test_the_mean_cost_stays_within_the_budget(budget):
+    samples = held_out(1, 1500, {"first": 1.0, "second": 0.9})
+    costs = {"first": 1.0, "second": 0.5}
+    design, _ = look_choice.choose(samples, costs, budget, seed=0)
+    assert design.cost(costs) <= budget + 1e-9
+    assert (design.paid != ()) == (budget > 1.05)
+    if budget == 1.3:
+        above = (samples.z[:, 0] > design.gate).mean()
+        assert above == pytest.approx(design.share, abs=2e-3) and design.share < 1
+
+
+def test_of_two_looks_that_know_the_same_the_cheaper_is_taken():
+    samples = held_out(2, looks={"dear": 1.0})
+    samples = Samples(
+        samples.all_errors,
+        samples.z,
+        {},
+        samples.classifier,
+        None,
+        samples.looks | {"cheap": samples.looks["dear"].copy()},
+    )
+    design, _ = look_choice.choose(samples, {"dear": 1.0, "cheap": 0.1}, 3.0, seed=0)
+    assert design.paid == ("cheap",)
+
+
+def test_without_errors_or_looks_worth_it_u_is_mcp():
+    samples = held_out(3, looks={"noise": 0.0})
+    fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0}, 2.0, seed=0)
+    assert design == Design() and fit.looks == fit.evidence == () and fit.cost == 1.0
+    assert len(weights.h) == 0 and u.tolist() == samples.mcp.tolist()
+    none = Samples(np.zeros(50, bool), samples.z[:50], {}, np.zeros(50, int), None)
+    fit, weights, *_ = look_choice.fit(none, {}, 2.0, seed=0)
+    assert weights is residual_choice.MCP and "too few" in fit.words
+
+
+def test_samples_have_no_part_in_the_choice_and_weights_behind_their_own_u(monkeypatch):
+    samples = held_out(4, 300, {"sees": 1.0})
+    searched, learned = [], []
+    regression = stacking.regression
+
+    def search(part, *arguments):
+        searched.append(set(part.z[:, 0]))
+        return Design((), ("sees",))
+
+    def fit(x, wanted, strength):
+        learned.append(set(x[:, 0]))
+        return regression(x, wanted, strength)
+
+    monkeypatch.setattr(look_choice, "_search", search)
+    monkeypatch.setattr(stacking, "regression", fit)
+    look_choice.choose(samples, {"sees": 0.1}, 2.0, seed=0)
+    tests = [set(samples.z[test, 0]) for _, test in stacking.splits(samples, 0)]
+    assert set.union(*tests) == set(samples.z[:, 0]) and len(searched) == 1 + len(tests)
+    for test, chosen, fitted in zip(tests, searched[1:], learned[1:], strict=True):
+        assert not test & chosen and not test & fitted
+
+
+def test_folds_of_other_slopes_are_brought_to_one_scale():
+    random = np.random.default_rng(0)
+    z = random.normal(size=1000)
+    brought = np.empty(1000)
+    for fold, slope in enumerate((0.5, 2.0)):
+        test = np.arange(1000) % 2 == fold
+        brought[test] = stacking.on_scale(slope * z[test], slope * z[~test], z)
+    inner = np.abs(z) < 1.5
+    assert np.abs(brought - z)[inner].max() < 0.3 < np.abs(0.5 * z - z)[inner].max()

@@ -1,0 +1,191 @@
+"""`Judge.fit` with looks: what they gain, and that every way to compute u gives the same."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special
+
+import btcp_tf
+from btcp_tf.methods import LOOKS
+
+SIDE, CLASSES = 10, 3
+
+
+def images(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images of classes that look the same in a mirror, and labels."""
+    prototypes = np.random.default_rng(0).normal(size=(CLASSES, SIDE, SIDE))
+    prototypes += prototypes[:, :, ::-1]
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, n)
+    x = prototypes[y] + 4.0 * random.normal(size=(n, SIDE, SIDE))
+    return x[..., None].astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def classifier() -> keras.Model:
+    """One whose weights are not the same in a mirror: its answer to the mirrored image is a second
+    opinion."""
+    random = np.random.default_rng(1)
+    inputs = keras.Input((SIDE, SIDE, 1))
+    x = keras.layers.Flatten()(inputs)
+    x = keras.layers.Dropout(0.2)(x)
+    model = keras.Model(inputs, keras.layers.Dense(CLASSES, "softmax")(x), name="net")
+    prototypes = np.random.default_rng(0).normal(size=(CLASSES, SIDE, SIDE))
+    prototypes = (prototypes + prototypes[:, :, ::-1]).reshape(CLASSES, -1).T
+    model.set_weights(
+        [0.05 * (prototypes + 1.5 * random.normal(size=prototypes.shape)), np.zeros(3)]
+    )
+    return model
+
+
+@pytest.fixture(scope="module")
+def gated(classifier) -> btcp_tf.Judge:
+    # A pass counts as a ten-thousandth of a million multiply-adds or so: this is a third of one.
+    judge = btcp_tf.attach(classifier)
+    judge.fit(*images(900, 2), looks=["mirror", "shift_up"], cost=1.00011, verbose=0)
+    assert judge.fitted["looks"] == ["mirror"] and judge.fitted["share"] == 0.3
+    return judge
+
+
+def logit_of_u(judge: btcp_tf.Judge, x: np.ndarray) -> np.ndarray:
+    return special.logit(judge.predict(x)["uncertainty"])
+
+
+def test_looks_find_errors_that_mcp_does_not(gated):
+    mcp, residual = gated.evaluate(*images(1500, 3), draws=10)
+    assert residual["aurc"] < 0.9 * mcp["aurc"]
+    assert residual["aupr_error"] > mcp["aupr_error"] + 0.05
+
+
+def test_the_answer_to_a_row_does_not_depend_on_its_batch(gated):
+    x, _ = images(40, 4)
+    together = logit_of_u(gated, x)
+    alone = np.concatenate([logit_of_u(gated, x[row : row + 1]) for row in range(len(x))])
+    assert alone == pytest.approx(together, abs=1e-3)
+    z = gated.model.get_layer("mcp_logit")
+    gate = gated.model.get_layer("ramp").gate
+    logits = keras.Model(gated.model.input, z.output)(x).numpy()[:, 0]
+    # Both a batch of which no row is looked at again, and one of which all are.
+    for rows in (logits <= gate, logits > gate):
+        assert rows.any()
+        assert logit_of_u(gated, x[rows]) == pytest.approx(together[rows], abs=1e-3)
+
+
+def test_u_has_no_jump_at_the_gate(gated):
+    gate = gated.model.get_layer("ramp").gate
+    model = keras.Model(
+        gated.model.input,
+        [gated.model.get_layer("mcp_logit").output, gated.model.output["uncertainty"]],
+    )
+    x, _ = images(300, 5)
+    z = model(x)[0].numpy()[:, 0]
+    start, end = x[z < gate][:20], x[z > gate][:20]
+    for step in range(40):
+        middle = (start + end) / 2
+        below = (model(middle)[0].numpy()[:, 0] < gate)[:, None, None, None]
+        start, end = np.where(below, middle, start), np.where(below, end, middle)
+    jump = special.logit(model(start)[1].numpy()) - special.logit(model(end)[1].numpy())
+    assert np.abs(jump).max() < 1e-3
+
+
+def test_files_and_saved_models_answer_as_the_judge(gated, tmp_path):
+    x, y = images(400, 6)
+    u = logit_of_u(gated, x)
+    gated.save(tmp_path / "judge.keras")
+    loaded = btcp_tf.load(tmp_path / "judge.keras")
+    assert logit_of_u(loaded, x) == pytest.approx(u, abs=1e-5)
+    assert loaded.fitted["looks"] == ["mirror"]
+    loaded.select_threshold(x, y, rule="target_coverage", coverage=0.6)
+    path = loaded.export(tmp_path, "net", x[:8], verbose=0)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    for rows in (slice(None), [int(u.argmin())]):
+        answers = serve(images=tf.constant(x[rows]))
+        assert special.logit(answers["uncertainty"].numpy()) == pytest.approx(u[rows], abs=1e-3)
+        accept = loaded.predict(x[rows])["accept"]
+        assert answers["accept"].numpy().tolist() == accept.tolist()
+
+
+def test_without_looks_the_estimator_is_that_of_before(classifier):
+    x, y = images(400, 7)
+    plain = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    none = btcp_tf.attach(classifier).fit(x, y, looks=(), cost=5.0, verbose=0)
+    assert logit_of_u(plain, x).tolist() == logit_of_u(none, x).tolist()
+    assert plain.fitted["looks"] == [] and plain.fitted["cost"] is None
+
+
+class Upside(keras.layers.Layer):
+    def call(self, inputs):
+        return keras.ops.flip(inputs, axis=1)
+
+
+class Crop(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs[:, 1:]
+
+
+def test_every_kind_of_look_can_be_offered_and_datasets_too(classifier, tmp_path):
+    classifier.save(tmp_path / "second.keras")
+    x, y = images(400, 8)
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    wanted = ["dropout", Upside(name="upside"), classifier, tmp_path / "second.keras"]
+    judge = btcp_tf.attach(classifier).fit(rows, looks=wanted, cost=9.0, verbose=0)
+    assert set(judge.fitted["looks"]) <= {"dropout", "upside", "net", "second"}
+    assert np.isfinite(judge.predict(x)["uncertainty"]).all()
+
+
+def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
+    offered = []
+    fit = btcp_tf.methods.residual_fit.fit_residual
+
+    def spy(*arguments, offer, **settings):
+        offered.extend(offer.looks)
+        return fit(*arguments, offer=None, **settings)
+
+    monkeypatch.setattr(btcp_tf.methods.residual_fit, "fit_residual", spy)
+    btcp_tf.attach(classifier).fit(*images(60, 9), looks="auto", verbose=0)
+    images_only = [name for name, look in LOOKS.items() if look.kind == "image"]
+    assert offered == [*images_only, "dropout"]
+
+
+@pytest.mark.parametrize(
+    "looks, cost, message",
+    [
+        (["miror"], 1.3, r"looks: expected .*mirror.*received 'miror'"),
+        (["jitter"], 1.3, r"suit inputs of float32 \[10, 10, 1\].*mirror.*received 'jitter'"),
+        (["trees"], 1.3, r"suit inputs|reference"),
+        ("mirror", 1.3, r'looks: expected "auto" or a list .*received \'mirror\''),
+        ([3], 1.3, r"looks: expected names, Keras layers.*received int"),
+        ([Crop()], 1.3, r"keeps shape and type.*received .*\[4, 9, 10, 1\]"),
+        (["mirror"], 0.9, r"cost: expected a number >= 1.*received 0.9"),
+        (["mirror"], float("nan"), r"cost: expected a number >= 1"),
+        (["missing.keras"], 1.3, r"looks: .*missing.keras"),
+    ],
+)
+def test_looks_that_cannot_be_used_are_refused(classifier, looks, cost, message):
+    judge = btcp_tf.attach(classifier)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        judge.fit(*images(60, 10), looks=looks, cost=cost, verbose=0)
+    assert judge.fitted is None
+
+
+def test_another_classifier_has_to_be_one_of_the_same_classes(classifier):
+    other = keras.Sequential(
+        [keras.Input((SIDE, SIDE, 1)), keras.layers.Flatten(), keras.layers.Dense(5, "softmax")]
+    )
+    with pytest.raises(ValueError, match=r"looks: .*3 classes, received one of 5"):
+        btcp_tf.attach(classifier).fit(*images(60, 11), looks=[other], verbose=0)
+
+
+def test_trees_are_another_pair_of_eyes_for_rows_of_numbers():
+    """Right and wrong hang on a corner of the table that a linear classifier cannot see."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(3000, 3)).astype(np.float32)
+    y = ((x[:, 0] > 0) ^ ((x[:, 1] > 0.5) & (x[:, 2] > 0.5))).astype(int)
+    linear = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, "softmax")])
+    linear.set_weights([np.array([[-2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]), np.zeros(2)])
+    judge = btcp_tf.attach(linear)
+    judge.fit(x[:800], y[:800], reference=(x[800:1800], y[800:1800]), looks=["trees"], verbose=0)
+    assert judge.fitted["looks"] == ["trees"]
+    mcp, residual = judge.evaluate(x[1800:], y[1800:], draws=10)
+    assert residual["aurc"] < 0.5 * mcp["aurc"]
