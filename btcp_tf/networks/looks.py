@@ -205,7 +205,7 @@ class Resample(_ImageLook):
 
 
 def _whole(places: Any, side: Any, dtype: Any) -> tuple[Any, Any]:
-    """Whole part of places along an axis `[h, w]`, within the image, and the rest `[h, w, 1, 1]`."""
+    """Whole part `[h, w]` of places along an axis, within the image, and the rest `[h, w, 1, 1]`."""
     places = _between(places, 0, ops.cast(side - 1, places.dtype))
     places = ops.round(places * _SUBPIXELS) / _SUBPIXELS
     whole = ops.floor(places)
@@ -593,7 +593,9 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
 
     Returns:
       A model of the same input and outputs. The weights are those of `model`: whoever changes one
-      changes both.
+      changes both. A file may have both of them. (Of a classifier that is cut in two, thin the part
+      with the dropout itself: Keras cannot read a file that has a model and, beside it, another
+      one that calls it.)
 
     Raises:
       ValueError: If the model is of another kind, or has no dropout that can be replaced.
