@@ -7,7 +7,8 @@ import tensorflow as tf
 from scipy import special
 
 import btcp_tf
-from btcp_tf.methods import LOOKS
+from btcp_tf.judge import Judge
+from btcp_tf.methods import LOOKS, residual_fit
 
 SIDE, CLASSES = 10, 3
 
@@ -40,7 +41,7 @@ def classifier() -> keras.Model:
 
 
 @pytest.fixture(scope="module")
-def gated(classifier) -> btcp_tf.Judge:
+def gated(classifier) -> Judge:
     # A pass counts as a ten-thousandth of a million multiply-adds or so: this is a third of one.
     judge = btcp_tf.attach(classifier)
     judge.fit(*images(900, 2), looks=["mirror", "shift_up"], cost=1.00011, verbose=0)
@@ -48,7 +49,7 @@ def gated(classifier) -> btcp_tf.Judge:
     return judge
 
 
-def logit_of_u(judge: btcp_tf.Judge, x: np.ndarray) -> np.ndarray:
+def logit_of_u(judge: Judge, x: np.ndarray) -> np.ndarray:
     return special.logit(judge.predict(x)["uncertainty"])
 
 
@@ -81,7 +82,7 @@ def test_u_has_no_jump_at_the_gate(gated):
     x, _ = images(300, 5)
     z = model(x)[0].numpy()[:, 0]
     start, end = x[z < gate][:20], x[z > gate][:20]
-    for step in range(40):
+    for _ in range(40):
         middle = (start + end) / 2
         below = (model(middle)[0].numpy()[:, 0] < gate)[:, None, None, None]
         start, end = np.where(below, middle, start), np.where(below, end, middle)
@@ -136,13 +137,13 @@ def test_every_kind_of_look_can_be_offered_and_datasets_too(classifier, tmp_path
 
 def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
     offered = []
-    fit = btcp_tf.methods.residual_fit.fit_residual
+    fit = residual_fit.fit_residual
 
     def spy(*arguments, offer, **settings):
         offered.extend(offer.looks)
         return fit(*arguments, offer=None, **settings)
 
-    monkeypatch.setattr(btcp_tf.methods.residual_fit, "fit_residual", spy)
+    monkeypatch.setattr(residual_fit, "fit_residual", spy)
     btcp_tf.attach(classifier).fit(*images(60, 9), looks="auto", verbose=0)
     images_only = [name for name, look in LOOKS.items() if look.kind == "image"]
     assert offered == [*images_only, "dropout"]

@@ -129,7 +129,7 @@ class _Maker:
         names = list(self._changes)
         if self.reference is not None:
             names += self._eyes
-        if looks.dropout_layers(self.whole):
+        if looks.dropout_layers(self.classifier.encoder):
             names.append(DROPOUT)
         return names
 
@@ -152,7 +152,9 @@ class _Maker:
             self._check_suits(wanted, self._eyes)
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted == DROPOUT:
-            return wanted, self._other("with dropout", looks.fixed_dropout(self.whole, self.seed))
+            thin = looks.fixed_dropout(self.classifier.encoder, self.seed)
+            cost = self._multiply_adds(self.whole) / self.pass_cost
+            return wanted, Look("with dropout", cost, encoder=thin)
         if isinstance(wanted, keras.Model | str | os.PathLike):
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):

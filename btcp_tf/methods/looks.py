@@ -26,6 +26,8 @@ class Look:
     """A change of the input that does not change its class; None: it is taken as it is."""
     answer: keras.layers.Layer | None = None
     """Inputs → logits or log-probabilities `[n, k]`; None: the classifier itself answers."""
+    encoder: keras.Model | None = None
+    """In the place of the classifier's own."""
 
     def logits(self, inputs: Any, encoder: keras.Model, ends: keras.Model) -> Any:
         """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors.
@@ -36,7 +38,9 @@ class Look:
           ends: Features → [logits, probs].
         """
         changed = inputs if self.change is None else self.change(inputs)
-        return ends(encoder(changed))[0] if self.answer is None else self.answer(changed)
+        if self.answer is not None:
+            return self.answer(changed)
+        return ends((self.encoder or encoder)(changed))[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -135,7 +135,8 @@ class View(_Versioned):
             x = ops.expand_dims(x, -1)
         whole: Any = dict(axis=(1, 2, 3), keepdims=True)
         # Squares of pixels must neither overflow nor vanish; and the mean of one color is exact.
-        largest = ops.maximum(ops.max(ops.abs(x), **whole), 1e-30)
+        # The initial value is for batches of no rows.
+        largest = ops.maximum(ops.max(ops.abs(x), initial=0.0, **whole), 1e-30)
         x = x / largest
         x = x - ops.mean(x, **whole)
         # An image of one color has no more than rounding errors to show.

@@ -6,7 +6,7 @@ from keras import layers
 from scipy import ndimage
 
 import btcp_tf
-from btcp_tf.networks import looks
+from btcp_tf.networks import classifiers, looks, models
 from btcp_tf.networks.looks import LOOKS
 
 IMAGES = [name for name, look in LOOKS.items() if look.kind == "image"]
@@ -444,6 +444,26 @@ def test_a_file_keeps_the_weights_once(tmp_path):
     assert loaded.count_params() == whole.count_params()
     masks = 2 * (6 * 6 * 4 + 144 + 2)
     assert whole.count_params() == model.count_params() + masks
+
+
+def test_the_encoder_of_a_classifier_is_thinned_beside_it(tmp_path):
+    model = models.build_model("small", (8, 8, 1), 3, feature_dim=4)
+    encoder, head = model.get_layer("encoder"), model.get_layer("classifier")
+    ends = classifiers.both_ends(head)
+    image = keras.Input((8, 8, 1), dtype="uint8")
+    thin = looks.fixed_dropout(encoder, seed=0)
+    turned = LOOKS["rotate_left"].make((8, 8, 1), "uint8", 0)(image)
+    whole = keras.Model(
+        image, [ends(encoder(image))[1], ends(thin(image))[1], ends(thin(turned))[1]]
+    )
+    whole.save(tmp_path / "whole.keras")
+    loaded = keras.models.load_model(tmp_path / "whole.keras")
+    x = pixels(4, 8, 8, 1, dtype="uint8")
+    for found, wanted in zip(loaded(x), whole(x), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert loaded.count_params() == encoder.count_params() + head.count_params() + sum(
+        draw.count_params() for draw in thin.layers[-1].draws
+    )
 
 
 def test_the_classifier_works_as_before(tmp_path):
