@@ -90,10 +90,7 @@ class OddsAgainst(Float32Layer):
     def call(self, inputs: Sequence[Any]) -> Any:
         logits, look = inputs
         one_hot = ops.one_hot(ops.argmax(logits, axis=1), logits.shape[1], dtype="float32")
-        # Far below all others, whatever their scale, so that the sum leaves it out.
-        low = ops.min(look, axis=1, keepdims=True) - 1e4
-        others = ops.where(one_hot > 0, low, look)
-        against = ops.logsumexp(others, axis=1, keepdims=True)
+        against = ops.logsumexp(look - 1e9 * one_hot, axis=1, keepdims=True)
         return ops.clip(against - ops.sum(one_hot * look, axis=1, keepdims=True), -CLIPPED, CLIPPED)
 
 
