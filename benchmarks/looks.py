@@ -2,9 +2,9 @@
 
     python -m benchmarks.looks CLASSIFIER.keras --dataset=cifar10 --data_dir=DIR
 
-On the first test images, which serve for development alone. The differences to MCP are those of nested
-cross-validation: no image has a part in the choice of looks, the penalty or the weights behind its
-own u.
+On the first test images, which serve for development alone. The differences to MCP are those of
+nested cross-validation: no image has a part in the choice of looks, the penalty or the weights
+behind its own u.
 """
 
 import dataclasses
