@@ -7,8 +7,13 @@ import tensorflow as tf
 from scipy import special
 
 import btcp_tf
+from btcp_tf.attached import held_out, offer
+from btcp_tf.attached import model as judge_model
+from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.judge import Judge
 from btcp_tf.methods import LOOKS, residual_fit
+from btcp_tf.methods.look_choice import Design
+from btcp_tf.methods.residual_choice import Weights
 
 SIDE, CLASSES = 10, 3
 
@@ -71,6 +76,54 @@ def test_the_answer_to_a_row_does_not_depend_on_its_batch(gated):
     for rows in (logits <= gate, logits > gate):
         assert rows.any()
         assert logit_of_u(gated, x[rows]) == pytest.approx(together[rows], abs=1e-3)
+
+
+def test_a_batch_in_which_no_row_is_looked_at_again_needs_no_second_pass(tmp_path):
+    """With convolutions, which TensorFlow cannot run on no rows, and all evidence of images."""
+    keras.utils.set_random_seed(0)
+    net = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 1)),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(CLASSES, "softmax"),
+        ]
+    )
+    net.compile(keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    net.fit(*images(600, 12), epochs=6, verbose=0)
+    judge = btcp_tf.attach(net)
+    x, y = images(300, 13)
+    classifier = AttachedClassifier.of(judge.model)
+    wanted = ["mirror", "dropout", net]
+    offered = offer.make(classifier, wanted, 2.0, (x, y), None, seed=0)
+    own = held_out.collect(
+        classifier, (x, y), (x[:90] + 1, y[:90]), (), looks=[*offered.looks.values()]
+    )
+    design = Design(("answer",), ("image_head", "image_neighbors", *offered.looks), -1.0, 0.5)
+    seen = own.held_out.seen
+    layers = residual_fit._evidence_layers(own.held_out, residual_fit.EVIDENCE, False, 8, 0)
+    used = {"answer": layers["answer"], "looks": offered.behind(design, layers)}
+    z, evidence = residual_fit._compute(used, seen, 100)
+    size = sum(columns.shape[1] for columns in evidence.values())
+    weights = Weights(1.0, 0.0, np.linspace(-0.1, 0.1, size))
+    judge.model = judge_model.join(
+        classifier.encoder,
+        classifier.ends,
+        judge_model.residual_formula(used, weights),
+        judge_model.about(judge.model),
+    )
+    judge = Judge(judge.model)
+    assert (z > -1.0).any() and (z < -1.0).any()
+    # What was fitted on, what the model computes, and what a file of it computes.
+    u = residual_fit.score_residual(used, weights, seen)
+    assert judge.predict(x)["uncertainty"] == pytest.approx(u, abs=1e-5)
+    judge.save(tmp_path / "judge.keras")
+    for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
+        for rows in (z[:, 0] < -1.0, z[:, 0] > -1.0):
+            assert one.predict(x[rows])["uncertainty"] == pytest.approx(u[rows], abs=1e-5)
 
 
 def test_u_has_no_jump_at_the_gate(gated):

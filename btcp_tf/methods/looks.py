@@ -11,7 +11,14 @@ from btcp_tf.methods import look_choice
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.seen import Seen, evidence_inputs, in_batches
 from btcp_tf.networks.evidence_layers import View
-from btcp_tf.networks.gate_layers import BehindGate, LookEvidence, OddsAgainst, Ramp, Scatter
+from btcp_tf.networks.gate_layers import (
+    BehindGate,
+    LookEvidence,
+    OddsAgainst,
+    Ramp,
+    Scatter,
+    UnlessEmpty,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,8 +46,8 @@ class Look:
         """
         changed = inputs if self.change is None else self.change(inputs)
         if self.answer is not None:
-            return self.answer(changed)
-        return ends((self.encoder or encoder)(changed))[0]
+            return _run(self.answer, changed)
+        return ends(_run(self.encoder or encoder, changed))[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,6 +113,10 @@ class Behind:
             name: seen.odds[:, place] for name, place in zip(self.looks, self.places, strict=True)
         }
         return look_choice.weighted(z, evidence, looks, self.design)
+
+
+def _run(model: keras.layers.Layer, inputs: Any) -> Any:
+    return UnlessEmpty(model)(inputs) if isinstance(model, keras.Model) else model(inputs)
 
 
 Layers = dict[str, Any]

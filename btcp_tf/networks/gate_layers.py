@@ -44,6 +44,43 @@ class BehindGate(_Gated):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
+class UnlessEmpty(keras.layers.Layer):
+    """A model in inference mode that is not run where a batch has no rows.
+
+    So no time is lost on it; and oneDNN's fused convolution gives an empty batch the shape of its
+    input (TensorFlow 2.21), on which what follows fails. The model itself is used, not a copy.
+
+    Args:
+      model: Of one input and one output, whose shape is known but for the rows.
+    """
+
+    def __init__(self, model: keras.Model, **settings: Any) -> None:
+        super().__init__(autocast=False, **settings)
+        self.model = model
+
+    def get_config(self) -> dict[str, Any]:
+        model = keras.saving.serialize_keras_object(self.model)
+        return {**super().get_config(), "model": model}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        model = keras.saving.deserialize_keras_object(config["model"])
+        return cls(**{**config, "model": model})
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        output = self.model.outputs[0]
+        return keras.KerasTensor((None, *output.shape[1:]), dtype=output.dtype)
+
+    def call(self, inputs: Any) -> Any:
+        spec = self.compute_output_spec(inputs)
+        return tf.cond(
+            tf.shape(inputs)[0] > 0,
+            lambda: ops.reshape(self.model(inputs, training=False), (-1, *spec.shape[1:])),
+            lambda: tf.zeros((0, *spec.shape[1:]), spec.dtype),
+        )
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
 class Scatter(_Gated):
     """(z `[n, 1]`, values `[m, e]` of the rows with z above the gate) → `[n, e]`, else 0."""
 
