@@ -8,7 +8,7 @@ They enter with a weight that is 0 at this gate and grows from there, so that u 
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special, stats
@@ -199,18 +199,22 @@ def choose(
     bar = Bar("choosing looks by nested cross-validation", len(outer) + 1, shown=bool(verbose))
     design = _search(samples, costs, budget, seed)
     x = _columns(samples, design)
-    scale = stacking.regression(x, samples.learned, design.strength).decision_function(x)
+    scale = _regression(x, samples.learned, design.strength).decision_function(x)
     bar.add(1)
     logits = np.empty(samples.n)
     for train, test in outer:
         part = samples.take(train[train < samples.n])
         chosen = _search(part, costs, budget, seed)
-        model = stacking.regression(_columns(part, chosen), part.learned, chosen.strength)
+        model = _regression(_columns(part, chosen), part.learned, chosen.strength)
         own = model.decision_function(_columns(part, chosen))
         new = model.decision_function(_columns(samples.take(test), chosen))
         logits[test] = stacking.on_scale(new[: len(test)], own, scale)
         bar.add(1)
     return design, special.expit(logits)
+
+
+def _regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
+    return stacking.regression(x, wanted, strength, "newton-cholesky")  # There are thousands.
 
 
 def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
@@ -273,10 +277,7 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
     if len(added) <= _TRIED:
         return added
     x = _columns(samples, design)
-    rest = (
-        samples.learned
-        - stacking.regression(x, samples.learned, design.strength).predict_proba(x)[:, 1]
-    )
+    rest = samples.learned - _regression(x, samples.learned, design.strength).predict_proba(x)[:, 1]
 
     def unexplained(one: Design) -> float:
         new = _columns(samples, one)
@@ -291,7 +292,7 @@ def _trial(samples: Samples, design: Design, folds: list[tuple[np.ndarray, np.nd
     x, is_error = _columns(samples, design), samples.is_error
     logits, ranks = np.empty(samples.n), np.empty(samples.n)
     for train, test in folds:
-        model = stacking.regression(x[train], samples.learned[train], design.strength)
+        model = _regression(x[train], samples.learned[train], design.strength)
         logits[test] = model.decision_function(x[test])
         own = model.decision_function(x[train])
         ranks[test] = stacking.on_scale(logits[test], own, samples.z[:, 0])
