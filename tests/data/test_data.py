@@ -910,7 +910,7 @@ def test_a_file_without_validation_and_names_gives_its_training_images_and_numbe
         (dict(y_val=None), "expected the arrays .* y_val .*received x_train, .*x_val, x_test"),
         (
             dict(x_train=np.linspace(0, 1, 1200, dtype=np.float32).reshape(40, 5, 6)),
-            r"x_train: .* received float32 \(40, 5, 6\) from 0 to 1; save .*rint\(255 \* x\)",
+            r"x_train: .* received float32 \[40, 5, 6\] from 0 to 1; save .*rint\(255 \* x\)",
         ),
         (dict(x_test=np.zeros((12, 3, 5, 6), np.uint8)), r"x_test: .*; numpy.moveaxis\(x, 1, -1\)"),
         (dict(train_labels=np.zeros(40)), "expected y_train once, received .*y_train and train_la"),
@@ -1290,9 +1290,9 @@ def test_images_of_a_file_are_found(tmp_path, others, key):
 @pytest.mark.parametrize(
     "arrays, message",
     [
-        (dict(x=np.zeros((4, 7, 9))), r"uint8 images .* received x float64 \(4, 7, 9\)"),
-        (dict(x=np.zeros((4, 7, 9, 2), np.uint8)), r"received x uint8 \(4, 7, 9, 2\)"),
-        (dict(x=np.zeros((0, 7, 9), np.uint8)), r"received x uint8 \(0, 7, 9\)"),
+        (dict(x=np.zeros((4, 7, 9))), r"uint8 images .* received x float64 \[4, 7, 9\]"),
+        (dict(x=np.zeros((4, 7, 9, 2), np.uint8)), r"received x uint8 \[4, 7, 9, 2\]"),
+        (dict(x=np.zeros((0, 7, 9), np.uint8)), r"received x uint8 \[0, 7, 9\]"),
         (dict(a=color_images(), b=color_images()), "only such array, received a uint8 .*b uint8"),
         ({}, "received no array"),
     ],
