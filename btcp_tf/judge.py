@@ -62,13 +62,14 @@ class Judge:
     150
     >>> answers = judge.predict(x[:2])
     >>> {name: array.shape for name, array in answers.items()}
-    {'predicted': (2,), 'probs': (2, 2), 'uncertainty': (2,), 'accept': (2,)}
+    {'predicted': (2,), 'class_name': (2,), 'probs': (2, 2), 'uncertainty': (2,), 'accept': (2,)}
     """
 
     def __init__(self, model: keras.Model) -> None:
         self.model = model
         self._scoring = Scoring(model)
         self._calibration_inputs: Any = None
+        self._told_unfitted = False
 
     def __repr__(self) -> str:
         return judge_model.describe(self.model)
@@ -231,15 +232,21 @@ class Judge:
           batch_size: Inputs at once.
 
         Returns:
-          `predicted` int64 `[n]`, `probs` `[n, k]`, `uncertainty` float64 `[n]` in [0, 1], and once
-          there is a threshold `accept` bool `[n]`.
+          `predicted` int64 `[n]`, `class_name` str `[n]`, `probs` `[n, k]`, `uncertainty` float64
+          `[n]` in [0, 1], and once there is a threshold `accept` bool `[n]`.
 
         Raises:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
             `fit` that they must be on another scale (`input_range = None` lets those pass).
         """
         scored = self._scoring(x, None, batch_size, like=self.input_range)
-        answers = {name: getattr(scored, name) for name in ("predicted", "probs", "uncertainty")}
+        predicted = scored.predicted
+        answers = {
+            "predicted": predicted,
+            "class_name": np.array(self.class_names)[predicted],
+            "probs": scored.probs,
+            "uncertainty": scored.uncertainty,
+        }
         if self.threshold is not None:
             tau = -np.inf if self.threshold.tau is None else self.threshold.tau
             answers["accept"] = scored.uncertainty < tau
@@ -278,6 +285,7 @@ class Judge:
         Samples that the judge learned from (x of `fit`, of its folds, the reference) are left out,
         with a warning that says how many; unless there are no more of them than repeat by nature.
         Those of `select_threshold` are counted alone: what is accepted depends on them, u does not.
+        Before `fit` a warning says that u is MCP.
 
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
@@ -292,6 +300,7 @@ class Judge:
         Raises:
           ValueError: As `predict`; and if all samples are known.
         """
+        self._warn_if_unfitted()
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
         answers = scored.predictions(self.method, rest)
@@ -323,6 +332,8 @@ class Judge:
 
             judge.select_threshold(x, y, rule="target_risk", risk=0.05, delta=0.05)
 
+        Before `fit` a warning says that u is MCP.
+
         Args:
           x: Inputs `[n, ...]` that neither the classifier nor `fit` has seen, or a dataset of
             batches (inputs, labels).
@@ -338,6 +349,7 @@ class Judge:
             samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
+        self._warn_if_unfitted()
         scored, overlap = self._scored(x, y, batch_size)
         chosen, rows, about = decision.choose(scored, overlap, rule, settings)
         if self.fitted is None and "input_range" not in self._about:
@@ -373,7 +385,8 @@ class Judge:
 
         It accepts what the threshold of `select_threshold` accepts, without one u < 0.5. Where that
         was chosen on an array, in this process, the SavedModel must accept just those of its rows
-        that `predict` accepts; the array must not have changed since.
+        that `predict` accepts; the array must not have changed since. Before `fit` a warning says
+        that u is MCP.
 
         Args:
           root: Export root.
@@ -395,9 +408,19 @@ class Judge:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
             than the inputs of `fit`, or `pixels` is.
         """
+        self._warn_if_unfitted()
         return publish.export(
             self.model, root, name, sample, metadata, pixels, self._calibration_inputs, verbose
         )
+
+    def _warn_if_unfitted(self) -> None:
+        """Says once that u is MCP, where a result is kept or compared that should be better."""
+        if self.fitted is None and not self._told_unfitted:
+            self._told_unfitted = True
+            warn(
+                "the judge is not fitted, so its u is MCP, one minus the largest probability: call "
+                "fit(x, y) first, with samples that the classifier was not trained on"
+            )
 
     def _use(self, estimate: Estimate, verbose: int) -> Self:
         """Puts a new estimate in the place of the present one, without a threshold."""

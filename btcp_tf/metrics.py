@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from btcp_tf.core.checks import LEAVE_OUT, array, check_rows, whole_number
 from btcp_tf.core.checks import RowError as RowError
-from btcp_tf.core.checks import array, check_rows, whole_number
 from btcp_tf.core.checks import number as number
 
 _BLOCK_CELLS = 2**18
@@ -99,16 +99,16 @@ def _columns(
         if column.dtype.kind not in "biuf":
             raise ValueError(f"{name}: expected numbers, received dtype {column.dtype}")
         if column.ndim != 1 or not column.size:
-            raise ValueError(f"{name}: expected shape [n], n > 0, received {column.shape}")
+            raise ValueError(f"{name}: expected shape [n], n > 0, received {list(column.shape)}")
     if errors.shape != u.shape:
         raise ValueError(
             f"{task.argument} and uncertainty: expected the same shape, "
-            f"received {errors.shape} and {u.shape}"
+            f"received {list(errors.shape)} and {list(u.shape)}"
         )
     if errors.dtype != bool:
         check_rows((errors == 0) | (errors == 1), errors, f"{task.argument}: expected 0 or 1")
     u = u.astype(np.float64, copy=False)
-    check_rows(np.isfinite(u), u, "uncertainty: expected finite numbers")
+    check_rows(np.isfinite(u), u, "uncertainty: expected finite numbers", LEAVE_OUT)
     return errors.astype(bool, copy=False), u
 
 

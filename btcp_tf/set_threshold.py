@@ -3,7 +3,8 @@
     python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
 The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
-(`--scores`). `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
+(`--scores`). If a run made the model, its decision and its report follow.
+`btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 
 import os
@@ -18,11 +19,14 @@ from btcp_tf import thresholds
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import UsageError
 from btcp_tf.core.progress import say
+from btcp_tf.core.warning import warn
+from btcp_tf.core.wording import from_one
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.scores import load_scores
 from btcp_tf.evaluation.predictions import ENDINGS, Predictions
 from btcp_tf.experiment import settings
+from btcp_tf.serving import publishing
 from btcp_tf.thresholds import Threshold
 
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
@@ -98,12 +102,52 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     say("writing and checking the new version", verbose)
     target = with_threshold(source, chosen, {"calibration": rows}, folder)
     say(str(target), verbose)
+    if run := publishing.run_of(source, about):
+        _update_run(run, chosen, target, elsewhere=bool(scores or root), verbose=verbose)
     if scores and chosen.target is not None:
         say(
             "note: the promise holds if neither the classifier nor the estimator was fitted on "
             "the inputs of these scores, which the file cannot show",
             verbose,
         )
+
+
+def _update_run(
+    run: Path, chosen: Threshold, version: Path, *, elsewhere: bool, verbose: int
+) -> None:
+    """Lets a run's decision and report say what its model accepts now.
+
+    Args:
+      run: The run's folder.
+      chosen: The new threshold.
+      version: The new version.
+      elsewhere: Whether the run stays as it is: the threshold was not chosen on its calibration
+        images, or the version is a trial beside the served ones.
+      verbose: 1 says what is done.
+    """
+    if elsewhere:
+        say(
+            f"note: the report of {run} keeps the threshold that it has, as this one is from other "
+            "scores or in another folder; to see what it does to labeled scores: python -m "
+            f"btcp_tf.report SCORES --tau={chosen.tau:.6g}",
+            verbose,
+        )
+        return
+    # Its imports take a second, which --help need not wait for.
+    from btcp_tf.experiment import publish
+
+    say(f"drawing the report of {run} again", verbose)
+    try:
+        page = publish.set_threshold(run, chosen, version)
+    except (ValueError, RuntimeError, OSError) as error:
+        # The version is published all the same.
+        warn(
+            f"the report of {run} still shows the threshold before, as "
+            f"{wording.one_line(error)}; once that is mended, python -m "
+            f"btcp_tf.report {run} draws it again"
+        )
+        return
+    say(str(page or run), verbose)
 
 
 def _calibration(
@@ -136,6 +180,10 @@ def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
     k = len(class_names)
     highest = int(max(rows.predicted.max(), rows.labels.max()))
     names = list(map(wording.clean, class_names))
+    if rows.labels.max() >= k > rows.predicted.max() and (remedy := from_one(rows.labels, k)):
+        raise ValueError(
+            f"{path}: labels: expected classes 0 to {k - 1}, received {rows.labels.max()}{remedy}"
+        )
     foreign = [name for number, name in rows.class_names.items() if name != names[number]]
     if rows.classes not in (None, k) or highest >= k or foreign:
         received = f"{rows.classes or highest + 1} classes"

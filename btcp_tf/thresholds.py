@@ -20,7 +20,7 @@ from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core import binomial, checks, wording
-from btcp_tf.core.config import check_threshold
+from btcp_tf.core.config import MIN_COVERAGE, check_threshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ def target_risk(
     risk: float,
     delta: float,
     grid: ArrayLike | None = None,
-    min_coverage: float = 0.0,
+    min_coverage: float = MIN_COVERAGE,
 ) -> Threshold:
     """A threshold that keeps the error rate of accepted answers at or under `risk`.
 
@@ -233,9 +233,8 @@ def target_risk(
     Method: learn then test, with a fixed sequence of exact binomial tests. The walk goes through
     the grid from the strict end and keeps the last tau before the first whose rows do not reject
     "the error rate is above `risk`" at level delta. It starts where a test can pass, at
-    ceil(log(delta) / log(1 - risk)) accepted rows, or where `min_coverage` is reached. One error
-    among the few rows of its first steps ends the walk, so name a `min_coverage` if thresholds
-    below it would be of no use.
+    ceil(log(delta) / log(1 - risk)) accepted rows, and where `min_coverage` is reached: one error
+    among the few rows of the first steps ends the walk, though wider thresholds could pass.
 
     Args:
       is_error: `[n]`, whether each answer of the calibration set is wrong.
@@ -248,7 +247,7 @@ def target_risk(
         rows: which of them is the first to break the limit would then depend on the rows that test
         it, which does no harm only where risk rises with tau.
       min_coverage: Share of the rows, in [0, 1], that a threshold has to accept to be considered.
-        Chosen without the labels.
+        Chosen without the labels. 0 considers all thresholds, also those that accept a handful.
 
     Returns:
       The threshold. `tau` is None where the target is not achievable with this data; `least_risk`
@@ -331,15 +330,33 @@ def needs_labels(rule: str) -> bool:
 def check_settings(rule: str, settings: Collection[str]) -> None:
     """ValueError for settings that a rule of `RULES` does not have, or lacks."""
     known = settings_of(rule)
-    if not {name for name in known if known[name]} <= set(settings) <= set(known):
-        expected = [f"{name} (required)" if needed else name for name, needed in known.items()]
-        others = set(settings) - set(known)
-        takers = [name for name in RULES if others and others <= set(settings_of(name))]
-        raise ValueError(
-            f"{rule}: expected the settings {', '.join(expected) or 'none'}, received "
-            f"{', '.join(settings) or 'none'}"
-            + (f"; rules that have them: {', '.join(takers)}" if takers else "")
-        )
+    missing = [name for name, needed in known.items() if needed and name not in settings]
+    others = [name for name in settings if name not in known]
+    if not (missing or others):
+        return
+    expected = [f"{name} (required)" if needed else name for name, needed in known.items()]
+    takers = [name for name in RULES if others and set(others) <= set(settings_of(name))]
+    example = ", ".join(f"{name}={_EXAMPLES[name]}" for name in missing)
+    remedies = [
+        f"rules that have them: {', '.join(takers)}" if takers else "",
+        f"leave out {' and '.join(others)}" if others else "",
+        f"add {example}, say" if missing else "",
+    ]
+    raise ValueError(
+        f"{rule}: expected the settings {', '.join(expected) or 'none'}, received "
+        f"{', '.join(settings) or 'none'}; {'; '.join(filter(None, remedies))}"
+    )
+
+
+_EXAMPLES = {
+    "risk": 0.05,
+    "delta": 0.1,
+    "coverage": 0.9,
+    "error_cost": 10,
+    "abstention_cost": 1,
+    "tau": 0.5,
+}
+"""A value of each setting that a rule cannot do without."""
 
 
 def choose(
@@ -468,7 +485,7 @@ def target_risk_by_group(
     risk: float,
     delta: float,
     grid: ArrayLike | None = None,
-    min_coverage: float = 0.0,
+    min_coverage: float = MIN_COVERAGE,
 ) -> dict[int | str, Threshold]:
     """`target_risk` in each group, such as the predicted class, all promises together.
 
@@ -508,7 +525,7 @@ def target_risk_by_group(
     if names.dtype.kind not in "biuU":
         raise ValueError(f"groups: expected whole numbers or strings, received {names.dtype}")
     if names.shape != (whole.rows[-1],):
-        raise ValueError(f"groups: expected shape {(int(whole.rows[-1]),)}, received {names.shape}")
+        raise ValueError(f"groups: expected shape [{whole.rows[-1]}], received {list(names.shape)}")
     distinct = np.unique(names)
     rule = (
         f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "
@@ -637,7 +654,7 @@ def expected_coverage(
     rows: int,
     risk: float,
     delta: float,
-    min_coverage: float = 0.0,
+    min_coverage: float = MIN_COVERAGE,
 ) -> float:
     """The coverage that `target_risk` would reach with so many calibration rows like these.
 
@@ -682,7 +699,7 @@ def labels_for_promise(
     *,
     risk: float,
     delta: float,
-    min_coverage: float = 0.0,
+    min_coverage: float = MIN_COVERAGE,
 ) -> tuple[int, float] | None:
     """About how many calibration rows a promise takes, and the share that it would accept.
 
@@ -974,7 +991,9 @@ def _candidates(grid: ArrayLike | None, uncertainty: ArrayLike) -> np.ndarray:
         return _FIXED_GRID
     taus = checks.array("grid", grid)
     if taus.dtype.kind not in "iuf" or taus.ndim != 1 or not taus.size:
-        raise ValueError(f"grid: expected numbers [m], m > 0, received {taus.dtype} {taus.shape}")
+        raise ValueError(
+            f"grid: expected numbers [m], m > 0, received {taus.dtype} {list(taus.shape)}"
+        )
     taus = taus.astype(np.float64)
     if not (np.isfinite(taus).all() and (np.diff(taus) > 0).all()):
         raise ValueError("grid: expected finite thresholds, ascending, received other ones")

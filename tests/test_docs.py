@@ -87,7 +87,8 @@ def test_the_tutorial(tmp_path, monkeypatch):
 
     names, _ = found["attach"]
     assert names["residual"]["verdict"] == "better"
-    assert set(names["answers"]) == {"predicted", "probs", "uncertainty", "accept"}
+    parts = {"predicted", "class_name", "probs", "uncertainty", "accept"}
+    assert set(names["answers"]) == parts
     assert names["wrong"][names["accept"]].mean() < names["wrong"].mean()
     assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
 
@@ -101,7 +102,7 @@ def test_the_tutorial(tmp_path, monkeypatch):
     rates = [scores.predictions.is_error[rows].mean() for rows in (accepted, ~accepted)]
     assert rates[0] <= 0.05 < rates[1]
     assert f"accepts {accepted.sum():,} of 1,797 answers" in " ".join(printed.split())
-    # Both baselines were compared; the run's own threshold made no promise.
+    # Both baselines were compared; the first version's threshold made no promise.
     assert printed.count("No change was found") == 2
     assert printed.count("The promise is kept.") == 1
 

@@ -1,5 +1,6 @@
 """Tests of the command that gives a SavedModel another threshold."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -142,6 +143,11 @@ def test_scores_of_ones_own_replace_the_calibration_rows(source, tmp_path):
             "one that 400 rows can support, .* not achievable; .* no version is written",
         ),
         (["{source}", "--threshold=0.5", "--scores={tmp}/three.npz"], 1, "received 3 classes: the"),
+        (
+            ["{source}", "--threshold=0.5", "--scores={tmp}/one.npz"],
+            1,
+            "labels: expected classes 0 to 1, received 2; subtract 1 if they count from 1",
+        ),
         (["{source}", "--threshold=0.5", "--scores={tmp}/s.csv"], 1, "the class name 'maybe': the"),
         (["{source}", "--threshold=target_risk", "--risk=2"], 2, "risk: expected a finite number"),
         (["{tmp}", "--threshold=0.5"], 1, "its numbered versions, received .* holds neither"),
@@ -185,6 +191,8 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
     predictions.save_predictions(tmp_path / "other.npz", other)
     three = Predictions(ROWS.labels, np.full((400, 3), 1 / 3), ROWS.predicted, ROWS.uncertainty)
     predictions.save_predictions(tmp_path / "three.npz", three)
+    one = dataclasses.replace(ROWS, labels=ROWS.labels + 1)
+    predictions.save_predictions(tmp_path / "one.npz", one)
     row = "labels,predicted,class_name,uncertainty\n0,1,maybe,0.5\n"
     (tmp_path / "s.csv").write_text(row)
     before = exported.versions(source.parent)

@@ -4,6 +4,7 @@ import random
 import re
 import subprocess
 import sys
+import warnings
 
 import keras
 import numpy as np
@@ -66,6 +67,49 @@ def test_is_mcp_before_it_is_fitted(classifier):
     np.testing.assert_allclose(found["uncertainty"], 1 - probs.max(axis=1), atol=1e-6)
     assert "accept" not in found and judge.fitted is None
     assert judge.class_names == ["0", "1", "2"]
+
+
+def test_one_warning_says_that_an_unfitted_judge_is_mcp(unchecked, classifier, tmp_path):
+    x, y = samples(100, 5)
+    told = "the judge is not fitted, so its u is MCP, .*: call fit"
+
+    def silent(call, judge):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="the judge is not fitted")
+            call(judge)
+
+    def export(judge):
+        judge.export(tmp_path, "m", x[:2], verbose=0)
+
+    for call in (
+        lambda judge: judge.evaluate(x, y, draws=2),
+        lambda judge: judge.select_threshold(x, y),
+        export,
+    ):
+        judge = btcp_tf.attach(classifier)
+        silent(lambda judge: judge.predict(x), judge)  # Its repr says so.
+        with pytest.warns(UserWarning, match=told):
+            call(judge)
+        silent(call, judge)
+    fitted = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    silent(export, fitted)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "ä b", "c")])
+def test_answers_have_the_words_of_a_saved_model(unchecked, classifier, tmp_path, names):
+    x, y = samples(60, 5)
+    judge = btcp_tf.attach(classifier, class_names=names)
+    with pytest.warns(UserWarning, match="not fitted"):
+        judge.select_threshold(x, y)
+    found = judge.predict(x)
+    assert list(found) == ["predicted", "class_name", "probs", "uncertainty", "accept"]
+    assert found["class_name"].dtype.kind == "U" and found["class_name"].shape == (60,)
+    path = judge.export(tmp_path, "m", x[:2], verbose=0)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"](images=tf.constant(x))
+    assert set(served) == set(found)
+    said = [name.decode() for name in served["class_name"].numpy()]
+    assert found["class_name"].tolist() == said
+    assert said == [judge.class_names[number] for number in found["predicted"]]
 
 
 def test_says_in_one_line_what_it_is(classifier, fitted):
@@ -600,10 +644,10 @@ X, Y = samples(60, 1)
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X[:, :1], Y, r"x: expected inputs of shape \('n', 2\), at least one, received \(60, 1\)"),
-        (X[:0], Y[:0], r"at least one, received \(0, 2\)"),
+        (X[:, :1], Y, r"x: expected inputs of shape \[n, 2\], at least one, received \[60, 1\]"),
+        (X[:0], Y[:0], r"at least one, received \[0, 2\]"),
         (X.astype(str), Y, "x: expected numbers, received"),
-        (X, Y[:-1], r"y: expected 60 labels, whole numbers, received int64 \(59,\)"),
+        (X, Y[:-1], r"y: expected 60 labels, whole numbers, received int64 \[59\]"),
         (X, Y + 0.5, "whole numbers, received float64"),
         (X, np.where(Y > 0, np.nan, Y), "whole numbers, received float64"),
         (X, Y.astype(str), "whole numbers, received <U"),
@@ -710,8 +754,9 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
     with pytest.raises(ValueError, match="rule: expected one of best_bacc, .* received 'best'"):
         fitted.select_threshold(X, Y, rule="best")
     for settings, words in (
-        ({}, r"risk \(required\), delta \(required\), .* received none"),
-        ({"risk": 0.1, "delta": 0.1, "tau": 1}, ".* received risk, delta, tau"),
+        ({}, r"risk \(required\), delta \(required\), .* none; add risk=0.05, delta=0.1, say"),
+        ({"risk": 0.1}, r"risk \(required\), delta .* received risk; add delta=0.1, say"),
+        ({"risk": 0.1, "delta": 0.1, "tau": 1}, ".* received risk, delta, tau; .*leave out tau"),
     ):
         with pytest.raises(ValueError, match=f"target_risk: expected the settings {words}"):
             fitted.select_threshold(X, Y, rule="target_risk", **settings)
@@ -753,7 +798,7 @@ def test_export_takes_what_predict_takes(unchecked, fitted, tmp_path):
     assert (path / "saved_model.pb").exists()
     for sample, message in (
         (np.full((1, 2), np.nan), "sample: expected finite numbers"),
-        (x[:, :1], r"sample: expected inputs of shape \('n', 2\), at least one, received \(5, 1\)"),
+        (x[:, :1], r"sample: expected inputs of shape \[n, 2\], at least one, received \[5, 1\]"),
         (x[:0], "sample: expected inputs of shape"),
         (np.array(["a"]), "sample: expected numbers, received"),
     ):
@@ -777,7 +822,7 @@ def test_inputs_too_small_for_a_classifier_are_refused():
     )
     assert len(judge.predict(np.zeros((2, 9, 9, 1)))["predicted"]) == 2
     with pytest.raises(
-        ValueError, match=r"x: expected inputs that the classifier can take, received \(2, 3, 3"
+        ValueError, match=r"x: expected inputs that the classifier can take, received \[2, 3, 3"
     ):
         judge.predict(np.zeros((2, 3, 3, 1)))
 

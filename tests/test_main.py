@@ -83,8 +83,8 @@ def test_a_classifier_of_ones_own(undrawn, unchecked, tmp_path, capsys):
     assert file.read_bytes() == before
     # Of what a SavedModel can answer, the residual estimator goes before the trained one.
     exported = tmp_path / "models" / "digits" / "1"
-    assert f"{exported} (u of residual, frozen classifier)" in printed
-    assert f"{exported} (u of residual, frozen classifier)" in (
+    assert f"{exported} (the classifier; its uncertainty u is Residual)" in printed
+    assert f"{exported} (the classifier; its uncertainty u is Residual)" in (
         tmp_path / "run" / "report.html"
     ).read_text(encoding="utf-8")
     about = json.loads((exported / "assets.extra" / "btcp_tf.json").read_text())

@@ -292,7 +292,7 @@ def test_accept_of_another_threshold_is_noted():
     nothing = monitoring.monitor(
         baseline_of(answers(400, 0), promising(None)), scores_of(p, accept=u < TAU)
     )
-    assert any("(tau none)" in note for note in nothing.notes)
+    assert any("(which accepts nothing)" in note for note in nothing.notes)
 
 
 @pytest.mark.parametrize(
@@ -316,6 +316,16 @@ def test_classes_that_the_baseline_does_not_know_are_refused():
         monitoring.monitor(
             baseline_of(answers(200, 0), RULE), scores_of(p), labels=(np.array([4]), np.array([7]))
         )
+
+
+def test_labels_that_count_from_one_are_told_apart_from_those_of_another_model():
+    p = answers(200, 1)
+    base, rows = baseline_of(answers(200, 0), RULE), np.arange(200)
+    remedy = "; subtract 1 if they count from 1"
+    for labels, said in ((p.labels + 1, True), (p.labels + 2, False)):
+        with pytest.raises(ValueError, match="labels: expected classes 0 to 2, rec") as caught:
+            monitoring.monitor(base, scores_of(p), labels=(rows, labels))
+        assert str(caught.value).endswith(remedy) is said
 
 
 @pytest.mark.parametrize("tau", [float("nan"), float("inf"), "0.5", True, 10**400])
@@ -345,7 +355,7 @@ NUMBERS = np.array([0, 1])
         ("labels", 5, "labels: expected .* received int"),
         ("labels", "ab", "labels: expected .* received str"),
         ("labels", (None, None), "labels: expected .* received object"),
-        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected .*\(2,\) and int64 \(1,\)"),
+        ("labels", (NUMBERS, NUMBERS[:1]), r"labels: expected .*\[2\] and int64 \[1\]"),
         ("labels", (NUMBERS + 0.5, NUMBERS), "labels: expected .* received float64"),
         ("labels", (NUMBERS + 199, NUMBERS), "labels: .* from 0 to 199, received 199 to 200"),
         ("labels", (NUMBERS, NUMBERS - 1), "labels: .* from 0 on, received -1 to 0"),
@@ -760,16 +770,25 @@ def test_rows_that_were_not_accepted_may_be_labeled_late(run, tmp_path):
     assert judged(run, write_csv(tmp_path / "s.csv", rows), "--ordered")[0] == 0
 
 
-def test_further_looks_at_fixed_samples_are_counted(run, tmp_path):
+def test_further_looks_at_fixed_samples_are_counted(run, tmp_path, capsys):
     rows = rows_of(answers(600, 3), labels=True)
     path = tmp_path / "s.csv"
 
     def noted(content):
         return [note for note in content["notes"] if "before this one" in note]
 
-    for _ in range(2):
+    def repeated():
+        """What the terminal says of a second look; the files are those of the first."""
+        told = " ".join(capsys.readouterr().out.split())
+        return "".join(re.findall("note These rows were tested here before.*?--time_column", told))
+
+    for look in range(2):
         assert not noted(judged(run, write_csv(path, rows[:300]))[1])
+        assert bool(repeated()) is bool(look)
+        # The same rows in another order are the same look; what one more would cost is said.
         assert not noted(judged(run, write_csv(path, rows[299::-1]))[1])
+        told = repeated()
+        assert "up to 0.02" in told and "--ordered" in told
     _, content = judged(run, write_csv(path, rows))
     [note] = noted(content)
     assert ": 1." in note and "0.02" in note and "--ordered" in note
@@ -777,8 +796,12 @@ def test_further_looks_at_fixed_samples_are_counted(run, tmp_path):
     assert ": 2." in note and "0.03" in note
     # Looks at a stream are looks, too, but need no note themselves.
     assert not noted(judged(run, path, "--ordered")[1])
-    [note] = noted(judged(run, path)[1])
-    assert ": 3." in note
+    _, content = judged(run, path)
+    [note] = noted(content)
+    assert ": 3." in note and "up to 0.05" in repeated()
+    for _ in range(2):
+        judged(run, path, "--ordered")
+        assert not repeated()
     # Without labels nothing is tested, and nothing forgotten.
     write_csv(path, rows_of(answers(600, 3)))
     assert len(judged(run, path)[1]["history"]["samples"]) == 3

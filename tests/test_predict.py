@@ -801,9 +801,10 @@ def test_finished_already(begun, tmp_path, capfd):
     assert snapshot(tmp_path) == before
     with open(tmp_path / "s.csv", "a") as file:
         file.write("\n")
-    assert "was changed since" in refused(capfd, *begun)
+    remedy = "; name another --output, or move that file away"
+    assert f"was changed since{remedy}" in refused(capfd, *begun)
     os.unlink(tmp_path / "s.csv.about.json")
-    assert "comes from elsewhere" in refused(capfd, *begun)
+    assert f"comes from elsewhere{remedy}" in refused(capfd, *begun)
 
 
 def test_a_finished_file_with_problems_says_so_again(tiny, tmp_path):
@@ -855,7 +856,7 @@ def left(folder):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--output=folder.csv"], "which is no file"),
+        (["--output=folder.csv"], "which is no file; name another --output"),
         (["--output=x.npy/s.csv"], "output: expected a folder that can be written"),
         (["--model=nowhere"], "model: expected the folder of a SavedModel"),
         (["--model=x.npy"], "which is a file"),

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import math
+import pathlib
 import re
 import shutil
 import subprocess
@@ -39,6 +40,7 @@ from btcp_tf.reporting import (
     study_page,
     terminal,
 )
+from btcp_tf.reporting.saved_run import SavedRun
 
 CLASSES = ["<b>bold</b>", "a & b", "$x$ \\frac", "a class with a very long name indeed"]
 SETTINGS = {"gamma": "auto", "max_train_images": "0", "max_test_images": "0", "data_dir": "<here>"}
@@ -1057,7 +1059,7 @@ def test_a_decision_that_no_tau_makes_is_judged_and_said_to_be_none(
     tree, printed, (row,), _ = reported(path, capfd)
     assert row["tau"] == 0.5
     note = (
-        "The file's column accept is not u < tau for any tau: uncertainty "
+        "The file's column accept follows no threshold on u: uncertainty "
         f"{u[accept].max():.6g} is accepted and {u.min():.6g} is not."
     )
     assert note in printed and note in body(tree)
@@ -1155,7 +1157,7 @@ def test_scores_of_which_no_row_has_a_label_are_refused(answers, tmp_path, capfd
         ),
         (["{folder}/none"], 2, "received none: {folder}/none is not there"),
         (["{folder}/decided.csv"], 1, "accept: expected true or false, received 'maybe' in line 3"),
-        (["{folder}/decided.npz"], 1, "accept: expected true or false [60], received float64 (60,"),
+        (["{folder}/decided.npz"], 1, "accept: expected true or false [60], received float64 [60]"),
         (["{folder}/scores.csv", "--tau=2"], 2, "tau: expected"),
         (["{folder}/scores.csv", "--tua=2"], 2, "tua"),
         (["{run}", "--tau=0.3"], 2, "tau: expected only with a predictions file"),
@@ -1331,6 +1333,73 @@ def test_what_failed_or_was_not_exported_is_not_served():
     promised = dataclasses.replace(thresholds.DEFAULT, target=0.05, delta=0.1)
     steps = decided("models/1", rule=promised, test=wrong)
     assert "its promise is broken" in steps and "btcp_tf.predict" not in steps
+
+
+def easy(errors, *, n=360, rows=300, calibration_errors=2, target=None, settings=None):
+    """A run whose classifier is hardly ever wrong: its steps, and what the terminal says."""
+    test = make_predictions(("tcp", "mcp"), errors=errors, n=n)
+    calibration = make_predictions(("tcp", "mcp"), errors=calibration_errors, n=rows, seed=1)
+    rule = thresholds.best_bacc(calibration.is_error, calibration.uncertainty["mcp"])
+    decision = Decision(dataclasses.replace(rule, target=target), CLASSIFIER, "mcp", calibration)
+    extra = {
+        "settings": SETTINGS | {"dataset": "digits"} | (settings or {}),
+        "promises": [{"target": 0.05}, {"target": 0.01}],
+    }
+    run = SavedRun(pathlib.Path("runs/x"), make_rows(test), extra, {CLASSIFIER: test}, decision)
+    shown = run_page.Shown(test, CLASSIFIER, "mcp", decision.threshold)
+    first = run_page.run_glance(shown, decision, extra["promises"], "models/1", extra["settings"])
+    steps = " | ".join(f"{step.text} {step.command}" for step in first.steps)
+    return steps, " ".join(run_page.terminal_answer(run).split())
+
+
+@pytest.mark.parametrize(("errors", "told"), [(0, "No answer is wrong"), (5, "Hardly any answer")])
+def test_a_run_with_hardly_an_error_says_so_instead_of_an_empty_promise(errors, told):
+    for text in easy(errors):
+        assert told in text and f": {errors} of 360" in text
+        assert "--dataset=fashion_mnist" in text and "--classifier=my.keras" in text
+        assert "set_threshold" not in text and "Nothing is promised" not in text
+
+
+def test_a_promise_that_a_threshold_is_needed_for_is_offered_all_the_same():
+    for more in (
+        dict(errors=31, n=1000),  # Enough to judge u by.
+        dict(errors=20, n=300),  # 6.7 %: a promise of 5 % says something.
+        dict(errors=5, calibration_errors=30),  # 10 % of those of calibration.
+        dict(errors=5, target=0.05),  # There is a promise.
+        dict(errors=5, settings={"max_train_images": "500"}),  # A trial says other things.
+    ):
+        for text in easy(**more):
+            assert "even if all are accepted" not in text
+    # Of 20,000 calibration answers, 0.8 % wrong, a promise below that can be made.
+    steps, printed = easy(5, rows=20_000, calibration_errors=160)
+    assert "at most 0.4 %" in steps and "--risk=0.004" in steps
+    assert "even if all are accepted" not in steps + printed
+
+
+def test_a_file_of_scores_with_hardly_an_error_says_so(undrawn, tmp_path):
+    save_predictions(tmp_path / "s.npz", make_predictions(("mcp",), errors=2, n=200))
+    page, _ = scores_page.write_predictions_report(tmp_path / "s.npz", bootstrap_draws=5)
+    said = body(parse(page.read_text(encoding="utf-8")))
+    assert "Hardly any answer is wrong even if all are accepted: 2 of 200 (1 %)." in said
+    assert "More answers with a label" in said and "set_threshold" not in said
+
+
+@pytest.mark.parametrize(
+    ("predictor", "method", "told"),
+    [
+        (CLASSIFIER, "residual", "(the classifier; its uncertainty u is Residual)"),
+        (
+            TUNED,
+            "mcp",
+            "(the fine-tuned classifier; its uncertainty u is MCP, one minus the largest "
+            "probability)",
+        ),
+    ],
+)
+def test_what_a_model_answers_is_said_in_plain_words(predictor, method, told):
+    decision = Decision(thresholds.DEFAULT, predictor, method, make_predictions((method,)))
+    assert decision.of("models/x/1") == f"models/x/1 {told}"
+    assert decision.of("not exported: no room") == "not exported: no room"
 
 
 def test_notes_on_few_errors_are_about_their_classifier():

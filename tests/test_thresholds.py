@@ -18,7 +18,8 @@ from scipy import special, stats
 
 from btcp_tf import metrics, thresholds
 from btcp_tf.core import binomial
-from btcp_tf.core.config import RULES
+from btcp_tf.core.command import FIELDS
+from btcp_tf.core.config import MIN_COVERAGE, RULES
 
 ROWS = st.lists(
     st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.1 + 1e-17, 0.5, 0.9, 1.0])), min_size=1
@@ -140,6 +141,7 @@ def test_target_risk_by_hand():
     def choose(*wrong, **settings):
         is_error[:] = False
         is_error[list(wrong)] = True
+        settings = {"min_coverage": 0.0} | settings
         return thresholds.target_risk(is_error, u, risk=0.5, delta=0.125, grid=grid, **settings)
 
     assert choose().accepted == 10
@@ -288,7 +290,7 @@ WORLDS = {
 def violations(world, n, draws, *, risk=0.1, delta=0.2, seed=0, **settings):
     """Shares of draws with a broken promise, and with a threshold."""
     rng = np.random.default_rng(seed)
-    settings.setdefault("grid", (np.arange(40) + 1) / 40 + 1e-9)
+    settings = {"grid": (np.arange(40) + 1) / 40 + 1e-9, "min_coverage": 0.0} | settings
     taus = [
         thresholds.target_risk(*world.draw(rng, n), risk=risk, delta=delta, **settings).tau
         for _ in range(draws)
@@ -394,6 +396,34 @@ def test_min_coverage_passes_where_the_first_rows_are_not_the_best():
     _, found = violations(world, 1000, 300, seed=5, min_coverage=0.4)
     assert without < 0.3
     assert found > 0.95
+
+
+def test_the_least_coverage_is_that_of_the_command_line_unless_named():
+    """One early error ends the walk only where somebody asks for the strict start."""
+    assert MIN_COVERAGE == FIELDS["min_coverage"].default == 0.3
+    u = np.arange(1000) / 1000
+    is_error = np.isin(np.arange(1000), [40, 45])
+    settings = {"risk": 0.05, "delta": 0.1}
+    groups = np.zeros(1000, np.int64)
+
+    def found(**more):
+        [by_group] = thresholds.target_risk_by_group(
+            is_error, u, groups, **settings, **more
+        ).values()
+        alone = thresholds.target_risk(is_error, u, **settings, **more)
+        assert (by_group.tau, by_group.accepted) == (alone.tau, alone.accepted)
+        return alone
+
+    assert found().coverage == 1.0 and "coverage >= 0.3" in found().rule
+    assert found() == found(min_coverage=0.3)
+    assert found(min_coverage=0).tau is None
+    # What is said of further labels considers the same thresholds.
+    few = np.arange(1000) >= 100
+    for function in (thresholds.expected_coverage, thresholds.labels_for_promise):
+        rows = {"rows": 1000} if function is thresholds.expected_coverage else {}
+        assert function(few, u, **rows, **settings) != function(
+            few, u, **rows, **settings, min_coverage=0
+        )
 
 
 # By group.
@@ -694,7 +724,10 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: choose(risk=math.nan), "risk: expected .* received nan"),
         (lambda: choose(delta=1), "delta: expected a number between 0 and 1, received 1"),
         (lambda: choose(min_coverage=1.1), r"min_coverage: expected .* \[0, 1\], received 1.1"),
-        (lambda: choose(u=[0.2, math.nan]), "uncertainty: expected finite .* nan in row 1"),
+        (
+            lambda: choose(u=[0.2, math.nan]),
+            "uncertainty: expected finite .* nan in row 1; leave the row out",
+        ),
         (lambda: choose(u=[0.2, 1.5]), r"expected values in \[0, 1\], or a grid, received 1.5 in"),
         (lambda: choose(u=[0.2]), "expected the same shape"),
         (lambda: choose(errors=[0, 2]), "is_error: expected 0 or 1, received 2 in row 1"),
@@ -704,7 +737,7 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: choose(grid=["a"]), "grid: expected numbers"),
         (lambda: choose(grid=[0.1, 0.1]), "grid: expected finite thresholds, ascending"),
         (lambda: choose(grid=[0.1, math.inf]), "grid: expected finite thresholds, ascending"),
-        (lambda: by_group([1]), r"groups: expected shape \(2,\), received \(1,\)"),
+        (lambda: by_group([1]), r"groups: expected shape \[2\], received \[1\]"),
         (lambda: by_group([0.5, 1.0]), "groups: expected whole numbers or strings, .* float64"),
         (lambda: by_group([None, "a"]), "groups: expected whole numbers or strings, .* object"),
         (lambda: thresholds.quantile_grid([]), r"uncertainty: expected shape|is_error: expected"),

@@ -28,6 +28,11 @@ def draw(seed, n, values):
     return rng.random(n) < 0.25 * u**2, u
 
 
+def choose(is_error, u, risk, delta):
+    """Our walk over all candidates, as theirs."""
+    return thresholds.target_risk(is_error, u, risk=risk, delta=delta, grid=GRID, min_coverage=0.0)
+
+
 def can_pass(u, risk, delta):
     """The candidates from the start of our walk on."""
     rows = np.searchsorted(np.sort(u), GRID)
@@ -41,7 +46,7 @@ def test_the_same_walk_on_the_same_p_values(seed, values, n):
     """Exact agreement of the fixed-sequence test, given exact binomial p-values."""
     is_error, u = draw(seed, n, values)
     risk, delta = 0.05, 0.1
-    ours = thresholds.target_risk(is_error, u, risk=risk, delta=delta, grid=GRID)
+    ours = choose(is_error, u, risk, delta)
     taus = can_pass(u, risk, delta)
     if not len(taus):
         assert ours.tau is None
@@ -82,7 +87,7 @@ def test_the_controller(seed, values):
     """
     is_error, u = draw(seed, 2000, values)
     risk, delta = 0.05, 0.1
-    ours = thresholds.target_risk(is_error, u, risk=risk, delta=delta, grid=GRID)
+    ours = choose(is_error, u, risk, delta)
     taus = can_pass(u, risk, delta)
     groups = metrics.tie_groups(is_error, u)
     cut = np.searchsorted(groups.u, taus)
@@ -107,7 +112,7 @@ def test_its_default_is_stricter():
     ours, theirs = [], []
     for seed in range(20):
         is_error, u = draw(seed, 2000, 10**9)
-        found = thresholds.target_risk(is_error, u, risk=risk, delta=delta, grid=GRID)
+        found = choose(is_error, u, risk, delta)
         ours.append(found.tau)
         taus = can_pass(u, risk, delta)
         theirs.append(mapie(is_error, u, taus, risk, delta, "bonferroni_holm")[0])
@@ -121,7 +126,7 @@ def test_both_keep_the_promise(method):
     risk, delta, draws, broken = 0.1, 0.2, 300, np.zeros(2)
     for _ in range(draws):
         is_error, u = rng.random(200) < 0.1000001, rng.random(200)
-        ours = thresholds.target_risk(is_error, u, risk=risk, delta=delta, grid=GRID)
+        ours = choose(is_error, u, risk, delta)
         theirs, _ = mapie(is_error, u, can_pass(u, risk, delta), risk, delta, method)
         broken += [ours.tau is not None, theirs is not None]
     assert (broken / draws <= delta + 3 * np.sqrt(delta * (1 - delta) / draws)).all()

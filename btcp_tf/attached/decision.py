@@ -9,6 +9,7 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.attached import held_out
 from btcp_tf.attached.scoring import Scored
+from btcp_tf.core.config import MIN_COVERAGE
 from btcp_tf.core.warning import warn
 from btcp_tf.data.known import MOST, Overlap, Part
 from btcp_tf.thresholds import Threshold
@@ -22,6 +23,13 @@ class Decision(NamedTuple):
     """Rows of the samples that it was chosen on."""
     about: dict[str, Any]
     """What the card says of it; its "seen" are the samples alone."""
+
+
+def _with_less_coverage(rule: str, settings: Mapping[str, Any]) -> str:
+    """What may make a promise achievable where a threshold has to accept a share of the rows."""
+    if rule != "target_risk" or settings.get("min_coverage", MIN_COVERAGE) == 0:
+        return ""
+    return "; min_coverage=0 allows thresholds that accept few answers, too"
 
 
 def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, Any]) -> Decision:
@@ -55,6 +63,7 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
         warn(
             f"not achievable with this data, and nothing will be accepted: {threshold.rule}"
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
+            + _with_less_coverage(rule, settings)
         )
     assert scored.hashes is not None
     about = {

@@ -58,7 +58,7 @@ def fit_residual(
         batch_size=classifier.batch_size,
         verbose=classifier.verbose,
     )
-    _warn_of_few_errors(fit.errors, fit.samples, "held-out")
+    _warn_of_few_errors(fit.errors, fit.samples, "held-out", "give more held-out samples")
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 
@@ -80,7 +80,8 @@ def fit_btcp(
     if facts["collapse"]:
         warn(facts["collapse"])
         sentence += f"; {facts['collapse']}"
-    _warn_of_few_errors(errors, n, "training")
+    remedy = "fit learns from held-out samples, which have more"
+    _warn_of_few_errors(errors, n, "training", remedy)
     fit = {"samples": n, "errors": errors, **facts, "words": sentence}
 
     def formula(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
@@ -89,9 +90,9 @@ def fit_btcp(
     return Estimate("btcp", formula, fit, {"fit": samples.hashes}, samples.input_range)
 
 
-def _warn_of_few_errors(errors: int, samples: int, kind: str) -> None:
+def _warn_of_few_errors(errors: int, samples: int, kind: str, remedy: str) -> None:
     if errors < ENOUGH_ERRORS:
         warn(
-            f"the classifier is wrong on {errors} of {samples} {kind} samples; an estimator learns "
-            "little from so few errors"
+            f"the classifier is wrong on {errors} of {samples} {kind} samples, and an estimator "
+            f"learns little from so few errors: {remedy}; about {ENOUGH_ERRORS} errors are enough"
         )

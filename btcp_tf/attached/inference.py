@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import metrics
+from btcp_tf.core import wording
 from btcp_tf.data import folders, input_checks, overlaps
 from btcp_tf.data.input_checks import InputRange, InputWatch
 from btcp_tf.networks import classifiers
@@ -98,7 +99,7 @@ class CheckedInference:
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
                 "x: expected inputs that the classifier can take, received "
-                f"{inputs.shape}: {classifiers.reason(error)}"
+                f"{wording.shape_text(inputs.shape)}: {classifiers.reason(error)}"
             ) from error
         # A model with one output returns no list.
         return outputs if isinstance(outputs, list) else [outputs]
@@ -171,8 +172,8 @@ def check_inputs(
     )
     if not fits or not len(batch):
         raise ValueError(
-            f"{name}: expected inputs of shape {('n', *shape)}, at least one, received "
-            f"{batch.shape}"
+            f"{name}: expected inputs of shape {wording.shape_text(('n', *shape))}, at least one, "
+            f"received {wording.shape_text(batch.shape)}"
         )
     return batch
 
@@ -219,15 +220,15 @@ def check_labels(y: Any, n: int, class_names: Sequence[str]) -> np.ndarray:
         elif labels.dtype.kind == "f" and not whole:
             remedy = "; a classifier's labels are classes, not quantities"
         raise ValueError(
-            f"y: expected {n} labels, whole numbers, received {labels.dtype} {labels.shape}{remedy}"
+            f"y: expected {n} labels, whole numbers, received {labels.dtype} "
+            f"{wording.shape_text(labels.shape)}{remedy}"
         )
     labels = labels.astype(np.int64)
     if not n or labels.min() < 0 or labels.max() >= classes:
         received = f"{labels.min()} to {labels.max()}" if n else "none"
-        from_one = n and labels.min() == 1 and labels.max() == classes
         raise ValueError(
             f"y: expected labels from 0 to {classes - 1}, received {received}"
-            + ("; subtract 1 if they count from 1" if from_one else "")
+            f"{wording.from_one(labels, classes)}"
         )
     return labels
 

@@ -73,25 +73,32 @@ def _shown(value: Any) -> str:
 class RowError(ValueError):
     """A row that is not as expected."""
 
-    def __init__(self, expectation: str, value: Any, row: int) -> None:
+    def __init__(self, expectation: str, value: Any, row: int, remedy: str = "") -> None:
         self.reason = f"{expectation}, received {value}"
         """What is wrong with it."""
         self.row = row
         """Its number, from 0."""
-        super().__init__(f"{self.reason} in row {row}")
+        self.remedy = remedy
+        """What to do, after a semicolon; "": that is clear."""
+        super().__init__(f"{self.reason} in row {row}{remedy}")
 
 
-def check_rows(good: np.ndarray, column: np.ndarray, expectation: str) -> None:
+LEAVE_OUT = "; leave the row out, or give it a number"
+"""What to do about NaN, or what else is no number, in a column."""
+
+
+def check_rows(good: np.ndarray, column: np.ndarray, expectation: str, remedy: str = "") -> None:
     """Raises RowError, a ValueError, unless all is good.
 
     Args:
       good: Whether each row is as expected, [n] bool.
       column: What the rows hold, [n, ...], for the message.
       expectation: What is expected of which column.
+      remedy: What to do, after a semicolon.
     """
     if not good.all():
         row = int(np.argmin(good))
-        raise RowError(expectation, column[row], row)
+        raise RowError(expectation, column[row], row, remedy)
 
 
 def probability(name: str, value: Any) -> float:

@@ -22,6 +22,9 @@ OWN_DATA = ("folder", "npz")
 RULES = ("best_bacc", "least_cost", "target_coverage", "target_risk")
 """Words for `threshold`; `thresholds.RULES` has their functions."""
 
+MIN_COVERAGE = 0.3
+"""Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
+
 
 class Phase(NamedTuple):
     """One of the three `fit()` phases of the paper's algorithm 1."""
@@ -312,7 +315,10 @@ class Config:
         0.05, "Probability that target_risk may break its promise.", above=0, below=1
     )
     min_coverage: float = setting(
-        0.3, "Share of answers that a threshold of target_risk has to accept.", low=0, high=1
+        MIN_COVERAGE,
+        "Share of answers that a threshold of target_risk has to accept.",
+        low=0,
+        high=1,
     )
     coverage: float = setting(
         0.9, "Share of answers that target_coverage accepts.", above=0, high=1

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 LONGEST_NAME = 200
 """Characters that the name of a class may have."""
@@ -57,6 +57,27 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
     shown = quoted(received) if received else "none"
     hint = suggestion(received, known)
     return f"{what}: expected one of {', '.join(known)}, received {shown}{hint}"
+
+
+def shape_text(sizes: Sequence[object], unknown: str = "any") -> str:
+    """A shape as in `[n, 28, 28]`; `unknown` stands for sizes that are None.
+
+    Example:
+      >>> shape_text(("n", 28, None))
+      '[n, 28, any]'
+    """
+    return f"[{', '.join(unknown if size is None else str(size) for size in sizes)}]"
+
+
+def from_one(labels: Collection[int], classes: int) -> str:
+    """The end of an error about labels: what to do if they count classes from 1; "": they do not.
+
+    Example:
+      >>> from_one([3, 1, 2], 3)
+      '; subtract 1 if they count from 1'
+    """
+    counts_from_one = len(labels) and min(labels) >= 1 and max(labels) == classes
+    return "; subtract 1 if they count from 1" if counts_from_one else ""
 
 
 def fault(text: str) -> str:

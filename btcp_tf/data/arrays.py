@@ -83,7 +83,9 @@ def read_images(path: pathlib.Path) -> np.ndarray:
     usual = (npz_names(path, keys).get("x_test", "x_test"), "images", "x")
     key = next((key for key in usual if key in keys), keys[0] if len(keys) == 1 else "")
     if not key:
-        received = ", ".join(f"{key} {array.dtype} {array.shape}" for key, array in arrays.items())
+        received = ", ".join(
+            f"{key} {array.dtype} {list(array.shape)}" for key, array in arrays.items()
+        )
         raise ValueError(
             f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "
             f"x_test, images, x or the only such array, received {received or 'no array'}"
@@ -196,7 +198,7 @@ def _given_names(path: pathlib.Path, names: np.ndarray) -> tuple[str, ...]:
 
 def _description(array: np.ndarray) -> str:
     """Type, shape and range of an array."""
-    text = f"{array.dtype} {array.shape}"
+    text = f"{array.dtype} {list(array.shape)}"
     if array.dtype.kind not in "iuf" or not array.size:
         return text
     if np.isnan(array).any():

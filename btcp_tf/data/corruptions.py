@@ -12,7 +12,7 @@ def _amount(amounts: tuple[float, float, float], images: np.ndarray, strength: i
     if not are_images(images) or images.ndim != 4:
         raise ValueError(
             "images: expected uint8 [n, height, width, 1 or 3], received "
-            f"{images.dtype} {images.shape}"
+            f"{images.dtype} {list(images.shape)}"
         )
     if strength not in (1, 2, 3):
         raise ValueError(f"strength: expected 1, 2 or 3, received {strength}")

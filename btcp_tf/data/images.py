@@ -68,7 +68,7 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     if not are_images(images):
         raise ValueError(
             "images: expected uint8 [n, height, width] or [n, height, width, 1 or 3], received "
-            f"{images.dtype} {images.shape}"
+            f"{images.dtype} {list(images.shape)}"
         )
     if shape[2] not in (1, 3) or min(shape) < 1:
         raise ValueError(f"shape: expected (height, width, 1 or 3), received {shape}")

@@ -171,7 +171,8 @@ class InputWatch:
             row, value = bad
             raise ValueError(
                 f"{self._name}: expected finite numbers, received {value} in input "
-                f"{self._rows + row}"
+                f"{self._rows + row}; fill in missing values as for the classifier's training, or "
+                "leave the input out"
             )
         known, now = self._known, InputRange.of(x, kind)
         if known:

@@ -7,8 +7,9 @@ import os
 from btcp_tf import thresholds
 from btcp_tf.core import files, json_files
 from btcp_tf.evaluation import keys, predictions
-from btcp_tf.evaluation.keys import CALIBRATION, Predictor
-from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.evaluation.keys import CALIBRATION, FINETUNED, Predictor
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.thresholds import Threshold
 
 DECISION_FILE = "decision.json"
@@ -33,9 +34,14 @@ class Decision:
     """Why this predictor and method; "": unknown."""
 
     def of(self, saved_model: str) -> str:
-        """Where the SavedModel is, and whose u it answers; or why there is none."""
-        whose = f" (u of {self.method}, {self.predictor.stage} classifier)"
-        return saved_model + ("" if saved_model.startswith(NOT_EXPORTED) else whose)
+        """Where the SavedModel is, and whose answers and u it gives; or why there is none."""
+        if saved_model.startswith(NOT_EXPORTED):
+            return saved_model
+        classifier = "fine-tuned classifier" * (self.predictor.stage == FINETUNED) or "classifier"
+        u = METHODS[self.method].title if self.method in METHODS else self.method
+        if self.method == REFERENCE:
+            u += ", one minus the largest probability"
+        return f"{saved_model} (the {classifier}; its uncertainty u is {u})"
 
 
 def save_decision(folder: str | os.PathLike, decision: Decision, saved_model: str) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.core.checks import LEAVE_OUT
 from btcp_tf.thresholds import clopper_pearson as clopper_pearson
 
 
@@ -392,7 +393,8 @@ def blocks(groups: ArrayLike, *, shuffles: int = 999) -> Blocks:
     values = metrics.array("groups", groups)
     if values.dtype.kind not in "iu" or values.ndim != 1 or not values.size:
         raise ValueError(
-            f"groups: expected whole numbers [n], n > 0, received {values.dtype} {values.shape}"
+            "groups: expected whole numbers [n], n > 0, received "
+            f"{values.dtype} {list(values.shape)}"
         )
     _, order, counts = np.unique(values, return_inverse=True, return_counts=True)
     n = len(order)
@@ -441,9 +443,9 @@ def _sample(name: str, values: ArrayLike) -> np.ndarray:
     sample = metrics.array(name, values)
     if sample.dtype.kind not in "iuf" or sample.ndim != 1 or not sample.size:
         raise ValueError(
-            f"{name}: expected numbers [n], n > 0, received {sample.dtype} {sample.shape}"
+            f"{name}: expected numbers [n], n > 0, received {sample.dtype} {list(sample.shape)}"
         )
-    metrics.check_rows(np.isfinite(sample), sample, f"{name}: expected finite numbers")
+    metrics.check_rows(np.isfinite(sample), sample, f"{name}: expected finite numbers", LEAVE_OUT)
     return sample.astype(np.float64)
 
 
@@ -458,7 +460,7 @@ def _counts(baseline: ArrayLike, production: ArrayLike) -> np.ndarray:
     if columns[0].shape != columns[1].shape:
         raise ValueError(
             "baseline and production: expected counts of the same classes, "
-            f"received shapes {columns[0].shape} and {columns[1].shape}"
+            f"received shapes {list(columns[0].shape)} and {list(columns[1].shape)}"
         )
     return np.stack(columns).astype(np.int64)
 

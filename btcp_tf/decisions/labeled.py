@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import metrics
+from btcp_tf.core import wording
 from btcp_tf.decisions import drift
 from btcp_tf.decisions.scores import Scores
 
@@ -65,7 +66,7 @@ def labeled_answers(
         first = int(true.argmax())
         raise ValueError(
             f"labels: expected classes 0 to {classes - 1}, received {true[first]} for "
-            f"{scores.row_name(int(rows[first]))}"
+            f"{scores.row_name(int(rows[first]))}{wording.from_one(true, classes)}"
         )
     return LabeledAnswers(rows, true, scores.predicted[rows], uncertainty[rows], tau)
 
@@ -78,7 +79,7 @@ def _checked(labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
     for column, high in ((numbers, rows - 1), (true, math.inf)):
         empty = not column.size
         if column.ndim != 1 or not (empty or column.dtype.kind in "iu") or len(column) != len(true):
-            received = " and ".join(f"{one.dtype} {one.shape}" for one in (numbers, true))
+            received = " and ".join(f"{one.dtype} {list(one.shape)}" for one in (numbers, true))
             raise ValueError(f"{expected}, received {received}")
         if not empty and not 0 <= column.min() <= column.max() <= high:
             limits = f"from 0 to {high}" if high < math.inf else "from 0 on"

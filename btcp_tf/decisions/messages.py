@@ -178,6 +178,22 @@ def look_notes(promise: Promise, earlier_looks: int, delta: float) -> Iterator[s
         )
 
 
+def repeated_look(looks: int, delta: float) -> str:
+    """What a second look at the same rows is worth, and what one more at others costs.
+
+    Args:
+      looks: Different looks in the same output folder, this one among them.
+      delta: Probability of a false alarm of one look.
+    """
+    return (
+        "These rows were tested here before, with the same threshold and limit: that is the same "
+        "look, and counts once. Looks are counted, as the test of a fixed sample is for one: with "
+        "one more, at further or other rows, the probability that any of them is a false alarm "
+        f"is up to {min(1.0, (looks + 1) * delta):.4g}. To look as often as you like, put labels "
+        "in the order in which they came and name --ordered or --time_column."
+    )
+
+
 def order_notes(promise: Promise, sorting: Sorting | None) -> Iterator[str]:
     """What a test in the order of labels is worth where the rows look sorted."""
     if promise.test != SEQUENTIAL or sorting is None:
@@ -226,13 +242,14 @@ def score_notes(
         differ = _differing(scores.accept, uncertainty, tau)
         if differ.any():
             yield (
-                "The scores' own column accept differs from u < tau (tau "
-                f"{'none' if tau is None else f'{tau:.6g}'}) in {int(differ.sum()):,} of "
-                f"{len(differ):,} rows, the first being {scores.row_name(int(differ.argmax()))}: "
-                "they were made with another threshold or another model. Here u < tau counts."
+                "The scores' own column accept differs from the baseline's threshold "
+                f"({'which accepts nothing' if tau is None else f'u < {tau:.6g} is accepted'}) in "
+                f"{int(differ.sum()):,} of {len(differ):,} rows, the first being "
+                f"{scores.row_name(int(differ.argmax()))}: they were made with another threshold "
+                "or another model. Here the baseline's counts."
             )
     if tau is None:
-        yield "The threshold accepts nothing: no tau kept the promise on the calibration set."
+        yield "The threshold accepts nothing: none kept the promise on the calibration set."
 
 
 def _differing(accept: np.ndarray, u: np.ndarray, tau: float | None) -> np.ndarray:
@@ -283,6 +300,6 @@ def label_notes(
         )
     if threshold.target is not None and threshold.delta is not None:
         yield (
-            "When tau was chosen, a promise that does not hold was allowed with probability "
-            f"{threshold.delta:.4g}: it can be broken without any change of the data."
+            "When the threshold was chosen, a promise that does not hold was allowed with "
+            f"probability {threshold.delta:.4g}: it can be broken without any change of the data."
         )

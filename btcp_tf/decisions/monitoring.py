@@ -14,7 +14,7 @@ from btcp_tf.decisions import assumptions, drift, labeled, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
-from btcp_tf.decisions.promises import SEQUENTIAL, Promise
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
 from btcp_tf.thresholds import Threshold
@@ -72,6 +72,9 @@ class Findings:
     """u of the baseline, `[n]` float64, in the precision that both share."""
     now: np.ndarray
     """u of the scores, `[m]` float64."""
+    repeats: bool = False
+    """Whether an earlier look tested the same rows in the same way. Not in the files: the same
+    command writes the same ones."""
 
     @property
     def status(self) -> int:
@@ -98,6 +101,12 @@ class Findings:
     def promise_text(self) -> str:
         """The verdict about the promise in a few sentences."""
         return messages.promise_text(self.promise, self.threshold, self.scores, self.delta)
+
+    @property
+    def repeated_look(self) -> str:
+        """What a second look at the same rows is worth; "": it is none."""
+        looks = self.history.earlier_looks + 1
+        return messages.repeated_look(looks, self.delta) if self.repeats else ""
 
     @property
     def next_steps(self) -> tuple[str, ...]:
@@ -166,7 +175,7 @@ def monitor(
     promise = promises.judge_promise(answers, risk, delta, ordered=bool(order))
     if promise.row is not None and scores.inputs is not None:
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
-    history = _with_this_look(history, scores, answers, promise)
+    tested, history = history.samples, _with_this_look(history, scores, answers, promise)
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
     notes = [
         *messages.look_notes(promise, history.earlier_looks, delta),
@@ -189,6 +198,7 @@ def monitor(
         tuple(notes),
         before,
         now,
+        repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
 

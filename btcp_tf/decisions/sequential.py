@@ -56,7 +56,7 @@ def evidence(is_error: ArrayLike, risk: float) -> np.ndarray:
     wrong = metrics.array("is_error", is_error)
     if wrong.dtype != bool or not wrong.ndim:
         raise ValueError(
-            f"is_error: expected bool, shape [..., n], received {wrong.dtype} {wrong.shape}"
+            f"is_error: expected bool, shape [..., n], received {wrong.dtype} {list(wrong.shape)}"
         )
     factors = _likelihood_ratios(risk)
     length = wrong.shape[-1]
@@ -109,7 +109,7 @@ def first_break(is_error: ArrayLike, risk: float, *, delta: float) -> Break | No
     drift.check_probability("delta", delta)
     wrong = metrics.array("is_error", is_error)
     if wrong.ndim != 1:
-        raise ValueError(f"is_error: expected shape [n], received {wrong.shape}")
+        raise ValueError(f"is_error: expected shape [n], received {list(wrong.shape)}")
     enough = evidence(wrong, risk) >= 1 / delta
     if not enough.any():
         return None

@@ -35,7 +35,7 @@ class Explanations:
         if values.dtype.kind != "f" or values.ndim != 2 or values.shape[1] != len(self.names):
             raise ValueError(
                 f"values: expected floats [n, {len(self.names)}], one for each of the names, "
-                f"received {values.dtype} {values.shape}"
+                f"received {values.dtype} {list(values.shape)}"
             )
         metrics.check_rows(
             np.isfinite(values).all(axis=1), values, "values: expected finite numbers"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
-from btcp_tf.core import files
+from btcp_tf.core import checks, files, wording
 from btcp_tf.core.arrays import read_npz
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
@@ -114,7 +114,10 @@ def _classes(
     wanted = f"classes 0 to {classes - 1}" if classes < math.inf else "classes >= 0"
     # Unsigned classes beyond int64 would turn negative.
     good = (values >= 0) & (values < classes) & (values <= np.iinfo(np.int64).max)
-    metrics.check_rows(good, values, f"{name}: expected {wanted}")
+    remedy = ""
+    if name == "labels" and classes < math.inf and not good.all():
+        remedy = wording.from_one(values.tolist(), int(classes))
+    metrics.check_rows(good, values, f"{name}: expected {wanted}", remedy)
     return values.astype(np.int64)
 
 
@@ -123,7 +126,7 @@ def _probabilities(values: ArrayLike, rows: int) -> np.ndarray:
     if values.dtype.kind != "f":
         raise ValueError(f"probs: expected floats, received dtype {values.dtype}")
     if values.ndim != 2 or len(values) != rows or values.shape[1] < 2:
-        raise ValueError(f"probs: expected shape [{rows}, k], k > 1, received {values.shape}")
+        raise ValueError(f"probs: expected shape [{rows}, k], k > 1, received {list(values.shape)}")
     # Written so that NaN fails.
     in_range = np.all((values >= 0) & (values <= 1 + 1e-3), axis=1)
     metrics.check_rows(in_range, values, "probs: expected numbers in [0, 1]")
@@ -143,7 +146,9 @@ def _column(name: str, values: ArrayLike, rows: int) -> np.ndarray:
     if values.dtype.kind != "f":
         raise ValueError(f"{name}: expected floats, received dtype {values.dtype}")
     _check_shape(name, values, rows)
-    metrics.check_rows(np.isfinite(values), values, f"{name}: expected finite numbers")
+    metrics.check_rows(
+        np.isfinite(values), values, f"{name}: expected finite numbers", checks.LEAVE_OUT
+    )
     check_size(name, values)
     return values
 
@@ -157,7 +162,7 @@ def check_size(name: str, u: np.ndarray) -> None:
 def _check_shape(name: str, values: np.ndarray, rows: int | None) -> None:
     if values.ndim != 1 or not len(values) or rows not in (None, len(values)):
         wanted = "[n], n > 0" if rows is None else f"[{rows}]"
-        raise ValueError(f"{name}: expected shape {wanted}, received {values.shape}")
+        raise ValueError(f"{name}: expected shape {wanted}, received {list(values.shape)}")
 
 
 def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
@@ -296,7 +301,7 @@ def _decisions(values: np.ndarray | None, rows: int, file: str) -> np.ndarray | 
     if not fits or not np.isin(values, (0, 1)).all():
         raise ValueError(
             f"{file}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "
-            f"{values.shape}"
+            f"{list(values.shape)}"
         )
     return values.astype(bool)
 
@@ -323,7 +328,7 @@ def _of_arrays(
         uncertainty = {name: u for name, u in arrays.items() if name not in _RESERVED}
         result = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, uncertainty)
     except metrics.RowError as error:
-        raise ValueError(f"{file}: {error.reason} {place(error.row)}") from error
+        raise ValueError(f"{file}: {error.reason} {place(error.row)}{error.remedy}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     if unknown := [name for name in reverse if name not in result.uncertainty]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.core import wording
+from btcp_tf.core.checks import LEAVE_OUT
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
 """How the names of files end that can be read."""
@@ -80,7 +81,9 @@ class Columns:
         values = {name: [column[row] for row in rows] for name, column in self.values.items()}
         return dataclasses.replace(self, values=values, places=[self.places[row] for row in rows])
 
-    def converted(self, name: str, convert: Callable[[Any], Any], wanted: str) -> list[Any]:
+    def converted(
+        self, name: str, convert: Callable[[Any], Any], wanted: str, remedy: str = ""
+    ) -> list[Any]:
         """A column, each entry converted, `[n]`.
 
         Args:
@@ -88,22 +91,23 @@ class Columns:
           convert: Entry → anything; its ValueError, TypeError, OverflowError or KeyError becomes
             one that says `wanted` and where the entry is.
           wanted: What is expected of an entry.
+          remedy: What to do about another, after a semicolon.
         """
         result: list[Any] = []
         try:
             for value in self.values[name]:
                 result.append(convert(value))
         except (ValueError, TypeError, OverflowError, KeyError):
-            raise self._error(name, wanted, len(result)) from None
+            raise self._error(name, wanted, len(result), remedy) from None
         return result
 
     def numbers(self, name: str) -> np.ndarray:
         """A column of finite numbers, `[n]` float64; else ValueError."""
         wanted = "a finite number"
-        values = np.array(self.converted(name, self._number, wanted), np.float64)
+        values = np.array(self.converted(name, self._number, wanted, LEAVE_OUT), np.float64)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise self._error(name, wanted, int(bad[0]))
+            raise self._error(name, wanted, int(bad[0]), LEAVE_OUT)
         return values
 
     def has_numbers(self, name: str) -> bool:
@@ -182,11 +186,11 @@ class Columns:
                 raise self._error(name, f"{first} as {self.place(0)}", row)
         return np.array([seconds for _, seconds in times], np.float64)
 
-    def _error(self, name: str, wanted: str, row: int) -> ValueError:
+    def _error(self, name: str, wanted: str, row: int, remedy: str = "") -> ValueError:
         value = self.values[name][row]
         received = "none" if value is None else repr(value)
         return ValueError(
-            f"{self.file}: {name}: expected {wanted}, received {received} {self.place(row)}"
+            f"{self.file}: {name}: expected {wanted}, received {received} {self.place(row)}{remedy}"
         )
 
 

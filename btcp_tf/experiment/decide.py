@@ -172,8 +172,9 @@ def decide(
     u, notes = rows.uncertainty[method], []
     if rule == "best_bacc" and not 0 < rows.is_error.sum() < len(u):
         notes.append(
-            "threshold: none of best BACC, as the calibration answers are all correct or all "
-            f"wrong; the SavedModel has tau = {settings['tau']:g}"
+            "threshold: that of the best balanced accuracy (best_bacc) cannot be chosen, as the "
+            f"calibration answers are all {'wrong' if rows.is_error.any() else 'right'}; the "
+            f"SavedModel accepts answers with u < {settings['tau']:g} (--tau)"
         )
         rule = str(settings["tau"])
     grid = thresholds.quantile_grid(predictions[VALIDATION, predictor].uncertainty[method])

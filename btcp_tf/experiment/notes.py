@@ -61,10 +61,29 @@ def of_taus(methods: Iterable[str], taus: Mapping[str, float], tau: float) -> li
     """Notes on methods for which `decide.choose_taus` has no tau; theirs is the run's."""
     return [
         f"{name}: no threshold could be chosen, as the validation answers are all correct or all "
-        f"wrong; tau stays {tau:g}"
+        f"wrong; as for the other methods, it accepts answers with u < {tau:g} (--tau)"
         for name in methods
         if METHODS[name].column_of and name not in taus
     ]
+
+
+def of_methods(facts: Mapping[str, str]) -> list[str]:
+    """How fitted methods came about; of one that fell back on MCP a sentence of its own.
+
+    Args:
+      facts: Method → a summary of its fit, see `Reference.facts`.
+    """
+    return [
+        f"The estimator of {name} was not shown to be better than MCP and fell back on it: both "
+        f"rank the answers alike ({fact})"
+        if FELL_BACK in fact
+        else f"{name}: {fact}"
+        for name, fact in facts.items()
+    ]
+
+
+FELL_BACK = "u is MCP"
+"""What the summary of a fit says where the estimator is MCP, see `methods.residual_choice`."""
 
 
 def of_training(stages: Iterable["Stage"]) -> list[str]:
@@ -82,7 +101,9 @@ def of_training(stages: Iterable["Stage"]) -> list[str]:
             )
         if facts.get("train_errors", ENOUGH_ERRORS) < ENOUGH_ERRORS:
             notes.append(
-                f"{stage.name}: the classifier is wrong on only {facts['train_errors']} "
-                "training images; an estimator learns little from so few errors"
+                f"{stage.name}: the classifier is wrong on only {facts['train_errors']} training "
+                "images, and an estimator learns little from so few errors: about "
+                f"{ENOUGH_ERRORS} are enough; more training images have more, or fewer "
+                "classifier_epochs"
             )
     return notes

@@ -317,6 +317,7 @@ def check_folder_is_free(folder: Path, config: Config) -> bool:
 
     Raises:
       ValueError: If the folder holds a run with other settings.
+      FileNotFoundError: If, besides, a file or folder that the settings name is not there.
     """
     path = folder / "flags.cfg"
     held = _traces(folder)
@@ -330,6 +331,8 @@ def check_folder_is_free(folder: Path, config: Config) -> bool:
     saved = settings_.load_flagfile(path)
     names = settings_.differences(config, saved)
     if names:
+        # A file that is not there is the nearer fault, and would be the next one.
+        check_paths(config)
         expected = ", ".join(f"{name}={saved.get(name, 'as before') or 'none'}" for name in names)
         received = ", ".join(f"{name}={config.settings()[name] or 'none'}" for name in names)
         raise ValueError(

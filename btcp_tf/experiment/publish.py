@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from btcp_tf.core import command, json_files, wording
+from btcp_tf.core.files import folder_lock
 from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
@@ -22,7 +23,7 @@ from btcp_tf.experiment import journal
 from btcp_tf.experiment.values import AllPredictions
 from btcp_tf.reporting import run_page
 from btcp_tf.serving import publishing
-from btcp_tf.serving.publishing import PUBLICATION, Comparison
+from btcp_tf.serving.publishing import PUBLICATION, RUN, Comparison
 from btcp_tf.thresholds import Threshold
 
 if TYPE_CHECKING:
@@ -95,6 +96,36 @@ def finish_run(folder: Path, decision: Decision, end: End) -> None:
         # Another version wrote the page, or nobody.
         run_page.redraw_run(folder)
     journal.log(folder, "finished")
+
+
+def set_threshold(folder: Path, threshold: Threshold, version: Path) -> Path | None:
+    """Writes into a finished run that its SavedModel has another threshold now.
+
+    Args:
+      folder: The run's folder.
+      threshold: Chosen on the run's calibration images.
+      version: The SavedModel's new version.
+
+    Returns:
+      The run's page, drawn again; None where there is none.
+
+    Raises:
+      ValueError: If a file of the run is damaged or missing.
+      RuntimeError: If another process holds the folder.
+      OSError: If a file cannot be read or written.
+    """
+    with folder_lock(folder):
+        end, decision = read_finished(folder), decision_file.load_decision(folder)
+        if end is None or decision is None:
+            raise ValueError(f"{folder}: expected a finished run, received one that is not")
+        new = dataclasses.replace(decision, threshold=threshold)
+        decision_file.save_decision(folder, new, str(version))
+        json_files.write(folder / FINISHED_FILE, End(str(version), collapse=end.collapse))
+        journal.log(folder, f"another threshold: {version}")
+        if not (folder / "report.html").exists():
+            return None
+        page, _ = run_page.redraw_run(folder)
+        return page
 
 
 def read_finished(folder: Path) -> End | None:
@@ -295,6 +326,7 @@ def export_model(model: "keras.Model", export: Export, about: Mapping[str, Any])
         verbose=export.verbose,
         about={
             **about,
+            RUN: publishing.run_entry(export.folder, export.target),
             "uncertainty": {"method": decision.method, "stage": decision.predictor.stage},
             "data": {
                 "name": dataset.name,

@@ -327,7 +327,7 @@ def _notes(
     about += prepare.known_others(images.whole, images.others)
     if prepared.problem:
         about.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
-    return about + [f"{name}: {fact}" for name, fact in scored.scorer.reference.facts.items()]
+    return about + notes.of_methods(scored.scorer.reference.facts)
 
 
 def _export(

@@ -47,7 +47,9 @@ class Outputs:
         logits = _finite("logits", self.logits, (None, None))
         n, k = logits.shape
         if k < 2:
-            raise ValueError(f"logits: expected at least 2 classes, received shape {logits.shape}")
+            raise ValueError(
+                f"logits: expected at least 2 classes, received shape {list(logits.shape)}"
+            )
         fields = {
             "features": _finite("features", self.features, (n, None)),
             "logits": logits,

@@ -270,8 +270,10 @@ def labels(
             f"A promise of {limit} takes about {size[0]:,} labeled calibration answers (there are "
             f"{n:,}) and would accept about {100 * size[1]:.0f} % of all."
         )
+    # The threshold is there, however few answers it accepts.
+    asked = dict(risk=risk, delta=delta, min_coverage=0.0)
     now, then = (
-        thresholds.expected_coverage(is_error, uncertainty, rows=rows, risk=risk, delta=delta)
+        thresholds.expected_coverage(is_error, uncertainty, rows=rows, **asked)
         for rows in (n, n + MORE)
     )
     gain = f"about {100 * (then - now):.1f} more of 100 answers"
@@ -289,24 +291,80 @@ def _first_promise(
     model: str,
 ) -> Step | None:
     """The strictest of some promises that these answers support, else what one would take."""
-    n = len(is_error)
-    for risk in sorted(wanted):
-        share = thresholds.expected_coverage(is_error, uncertainty, rows=n, risk=risk, delta=delta)
-        if share:
-            return Step(
-                f"Nothing is promised yet. A promise that {_wrong(risk, delta)} is possible, with "
-                f"about {100 * share:.0f} of 100 accepted:",
-                f"python -m btcp_tf.set_threshold {model} --threshold=target_risk --risk={risk:g} "
-                f"--delta={delta:g}",
-            )
-    for risk in sorted(wanted, reverse=True):
+    if found := _possible_promise(is_error, uncertainty, wanted, delta):
+        risk, share = found
+        return Step(
+            f"Nothing is promised yet. A promise that {_wrong(risk, delta)} is possible, with "
+            f"about {100 * share:.0f} of 100 accepted:",
+            f"python -m btcp_tf.set_threshold {model} --threshold=target_risk --risk={risk:g} "
+            f"--delta={delta:g}",
+        )
+    for risk in reversed(_worth_promising(is_error, wanted)):
         size = thresholds.labels_for_promise(is_error, uncertainty, risk=risk, delta=delta)
         if size:
             return Step(
                 f"Nothing is promised. A promise that {_wrong(risk, delta)} takes about "
-                f"{size[0]:,} labeled calibration answers; there are {n:,}."
+                f"{size[0]:,} labeled calibration answers; there are {len(is_error):,}."
             )
     return None
+
+
+def _worth_promising(is_error: np.ndarray, wanted: Sequence[float]) -> list[float]:
+    """Limits of the error rate, ascending, that are not kept if all answers are accepted; where
+    there is none among those that are wanted, half of the error rate."""
+    rate = float(np.mean(is_error))
+    stricter = [float(f"{rate / 2:.1g}")] if rate and wanted else []
+    return sorted(risk for risk in wanted if risk < rate) or stricter
+
+
+def _possible_promise(
+    is_error: np.ndarray, uncertainty: np.ndarray, wanted: Sequence[float], delta: float
+) -> tuple[float, float] | None:
+    """The strictest limit that calibration answers support and that is worth a promise, and the
+    share that would be accepted."""
+    for risk in _worth_promising(is_error, wanted):
+        share = thresholds.expected_coverage(
+            is_error, uncertainty, rows=len(is_error), risk=risk, delta=delta
+        )
+        if share:
+            return risk, share
+    return None
+
+
+def hardly_wrong(
+    answers: tuple[int, int],
+    is_error: np.ndarray,
+    uncertainty: np.ndarray,
+    *,
+    wanted: Sequence[float],
+    delta: float = DELTA,
+    remedy: str,
+) -> Step | None:
+    """Says so where so few answers are wrong that a promise would be empty.
+
+    Args:
+      answers: Wrong answers and all answers that the report is about.
+      is_error: Of the calibration answers, `[n]`.
+      uncertainty: Of the same, `[n]`.
+      wanted: Limits that could be promised.
+      delta: Of such a promise.
+      remedy: What has more errors.
+
+    Returns:
+      None where a promise is possible that does not hold without a threshold, or where there are
+      `MIN_ERRORS_TO_COMPARE` errors or more to judge u by.
+    """
+    (errors, n), risk = answers, max(wanted, default=0.0)
+    if errors >= MIN_ERRORS_TO_COMPARE or errors > risk * n or is_error.mean() > risk:
+        return None
+    if _possible_promise(is_error, uncertainty, wanted, delta):
+        return None
+    how_many = "Hardly any answer is" if errors else "No answer is"
+    return Step(
+        f"{how_many} wrong even if all are accepted: {errors} of {n:,} ({100 * errors / n:.2g} %). "
+        f"A promise of at most {100 * risk:.4g} % would add nothing, and so few errors do not show "
+        f"how well u finds them. {remedy}"
+    )
 
 
 def _wrong(risk: float, delta: float) -> str:

@@ -402,7 +402,8 @@ def terminal_text(findings: Findings) -> str:
     paragraphs = [("state", _state_text(findings))]
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
     paragraphs += [("next", step) for step in findings.next_steps]
-    paragraphs += [("note", note) for note in findings.notes]
+    notes = [findings.repeated_look, *findings.notes]
+    paragraphs += [("note", note) for note in notes if note]
     for look in findings.history.looks[-2:-1]:
         paragraphs.append(("last time", f"{_file_name(look.scores)}: {look.state}."))
     for title, text in paragraphs:

@@ -90,7 +90,7 @@ def error_count_notes(rows: Iterable[Row]) -> list[str]:
         elif errors < MIN_ERRORS_TO_COMPARE:
             notes.append(
                 f"{who} makes only {errors} error{'s' * (errors > 1)}: every figure about finding "
-                "its errors rests on these few."
+                "its errors rests on these few. More test images have more, or a harder data set."
             )
     return list(dict.fromkeys(notes))
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import shlex
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -240,7 +241,8 @@ def _decision_steps(
         glance.harder(
             (judged.errors, judged.outcome.n), (int(is_error.sum()), len(is_error)), model
         ),
-        glance.labels(
+        _hardly_wrong(decision, judged, promises, settings)
+        or glance.labels(
             decision.threshold,
             is_error,
             decision.calibration.uncertainty[decision.method],
@@ -251,6 +253,23 @@ def _decision_steps(
     ]
     # Without a model no command can change its threshold.
     return [step for step in steps if step and (exported or not step.command)]
+
+
+def _hardly_wrong(
+    decision: Decision, judged: Judged, promises: Sequence[Row], settings: Mapping[str, Any]
+) -> Step | None:
+    """Says so where a run promises nothing, and a promise would be empty."""
+    if decision.threshold.target is not None or is_trial(settings):
+        return None
+    return glance.hardly_wrong(
+        (judged.errors, judged.outcome.n),
+        decision.calibration.is_error,
+        decision.calibration.uncertainty[decision.method],
+        wanted=[row["target"] for row in promises],
+        delta=promise_delta(settings),
+        remedy="Try a harder data set (--dataset=fashion_mnist, say) or your own classifier "
+        "(--classifier=my.keras).",
+    )
 
 
 def _model_step(
@@ -315,12 +334,16 @@ def closing_screen(folder: str | os.PathLike, saved_model: str) -> str:
 
 
 def terminal_answer(run: SavedRun) -> str:
-    """Every method's figures, and the sentence and figures of the first screen."""
+    """Every method's figures, the sentence and figures of the first screen, and whether there is
+    hardly an error to find."""
     test = cells.only(run.rows)
     judged = exported_answers(run.predictions, run.decision, test).judged
     answer = glance.terminal(
         glance.state(judged), run_title(test), glance.sentence(judged), glance.figures(judged)
     )
+    promises, settings = run.extra.get("promises", ()), run.extra.get("settings") or {}
+    if run.decision and (step := _hardly_wrong(run.decision, judged, promises, settings)):
+        answer += "\n\n" + textwrap.fill(step.text, 78, break_on_hyphens=False)
     return f"{terminal.terminal_table(run.rows)}\n\n{answer}"
 
 
@@ -444,10 +467,10 @@ def _review_table(decision: Decision, test: Predictions) -> Table:
 def _decision_text(chosen: Threshold, test: Outcome) -> Text:
     if chosen.tau is None:
         return pages.text(f"The SavedModel accepts nothing: {chosen.rule} is not achievable.")
+    rule = chosen.rule.replace("best BACC", "the best balanced accuracy, BACC")
     return pages.text(
         f"The SavedModel accepts answers with u < {cells.printed_u(chosen.tau, 4)} "
-        f"({chosen.rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test "
-        "images ",
+        f"({rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test images ",
         *outcome_text(test),
     )
 

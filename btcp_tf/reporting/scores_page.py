@@ -247,7 +247,14 @@ def _scores_glance(answers: Answers, method: str, threshold: Threshold, path: Pa
     if answers.accept is not None:
         own = _own_outcome(answers.accept, p.is_error)
         judged = dataclasses.replace(judged, outcome=own, accepts="as the file decides")
-    step = glance.labels(threshold, p.is_error, u, wanted=(0.01, 0.02, 0.05), scores=str(path))
+    wanted = (0.01, 0.02, 0.05)
+    step = glance.hardly_wrong(
+        (judged.errors, len(u)),
+        p.is_error,
+        u,
+        wanted=wanted,
+        remedy="More answers with a label, or harder ones, have more.",
+    ) or glance.labels(threshold, p.is_error, u, wanted=wanted, scores=str(path))
     about = "answers with a label", cells.label(method)
     return first_screen(p, method, judged, about, [step])
 
@@ -338,6 +345,6 @@ def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> lis
         for name, (low, high) in gaps.items()
     ]
     return [
-        f"The file's column accept is not u < tau for any tau: {'; '.join(parts)}. Its decisions "
+        f"The file's column accept follows no threshold on u: {'; '.join(parts)}. Its decisions "
         "are reported as they are; the metrics are those of another decision."
     ]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from btcp_tf.core.wording import shape_text
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import DTYPES, Signature, Spec
 
@@ -23,11 +24,6 @@ def fits(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
     """Whether an array of these sizes has the shape that is wanted; None stands for any size."""
     same_rank = len(sizes) == len(wanted)
     return same_rank and all(a in (None, b) for a, b in zip(wanted, sizes, strict=True))
-
-
-def shape_text(sizes: Sequence[int | None], unknown: str = "any") -> str:
-    """A shape as in `[n, 28, 28]`; `unknown` stands for sizes that are None."""
-    return f"[{', '.join(unknown if size is None else str(size) for size in sizes)}]"
 
 
 # How far above 1 rounding may take a probability, as `evaluation` has it.

@@ -16,12 +16,11 @@ import btcp_tf
 from btcp_tf import metrics
 from btcp_tf.core import files, json_files, progress, wording
 from btcp_tf.core.progress import Bar
-from btcp_tf.core.wording import NO_ROOM
+from btcp_tf.core.wording import NO_ROOM, shape_text
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
 from btcp_tf.serving import records, row_log
-from btcp_tf.serving.answers import shape_text
 from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inputs
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
@@ -277,7 +276,10 @@ def _publish(
     }
     json_files.write(predictions.about_file(job.output), content, indent=1)
     if os.path.lexists(job.output):
-        raise ValueError(f"output: expected a new file, received {job.output}, which exists by now")
+        raise ValueError(
+            f"output: expected a new file, received {job.output}, which exists by now; name "
+            "another --output"
+        )
     os.replace(final, job.output)
     return summary
 
@@ -337,18 +339,19 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
     """The summary of a file of scores that is there; ValueError unless this command wrote it."""
     output = job.output
     expected = f"output: expected a new file, or one that this command wrote, received {output}, "
+    remedy = "; name another --output, or move that file away"
     if not output.is_file():
-        raise ValueError(f"{expected}which is no file")
+        raise ValueError(f"{expected}which is no file; name another --output")
     try:
         content = json.loads(predictions.about_file(output).read_text(encoding="utf-8"))
         saved, sha256, summary = content["command"], content["sha256"], content["summary"]
         summary = Summary(**summary)
     except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"{expected}which exists and comes from elsewhere") from None
+        raise ValueError(f"{expected}which exists and comes from elsewhere{remedy}") from None
     if differences := row_log.changes(settings, saved):
-        raise ValueError(f"{expected}which is of another command: now with {differences}")
+        raise ValueError(f"{expected}which is of another command: now with {differences}{remedy}")
     if _sha256(output).hexdigest() != sha256:
-        raise ValueError(f"{expected}which was changed since")
+        raise ValueError(f"{expected}which was changed since{remedy}")
     job.say(f"{output} is finished already; nothing is changed.")
     _report(job, summary)
     return summary

@@ -280,7 +280,7 @@ class _Labels:
             raise ValueError(
                 f"{self._name}: expected a whole number for each of the {n} inputs in "
                 f"{images.name}, the name of its class, or one-hot labels [{n}, {k}], received "
-                f"{stored.dtype} {stored.shape}"
+                f"{stored.dtype} {list(stored.shape)}"
             )
         for _ in self.batches(0, 2**16):
             pass

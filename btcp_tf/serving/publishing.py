@@ -8,8 +8,9 @@ that was killed after it had published finds its own version again instead of ad
 import contextlib
 import dataclasses
 import json
+import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from btcp_tf.thresholds import Threshold
 PUBLICATION = "publication"
 """Key of `btcp_tf.json`: the id of the run that published the version."""
 
+RUN = "run"
+"""Key of `btcp_tf.json`: the run that a version is of, whatever its threshold; see `run_entry`."""
+
 _ID_FILE = "publication.json"
 
 
@@ -40,6 +44,29 @@ def publication_id(folder: Path) -> str:
     new = uuid.uuid4().hex
     json_files.write(path, {"id": new})
     return new
+
+
+def run_entry(folder: Path, target: Path) -> dict[str, str]:
+    """Where a run's folder is, as seen from the folder of its versions, and its id."""
+    seen_from = os.path.relpath(folder.resolve(), target.resolve())
+    return {"folder": seen_from, "id": publication_id(folder)}
+
+
+def run_of(version: Path, about: Mapping[str, Any]) -> Path | None:
+    """The folder of the run that a version is of; None: it is not known, or no longer there.
+
+    Args:
+      version: The version's directory.
+      about: What it says of itself.
+    """
+    entry = about.get(RUN)
+    if not isinstance(entry, Mapping) or not {"folder", "id"} <= entry.keys():
+        return None
+    folder = Path(os.path.relpath(version.resolve().parent / str(entry["folder"])))
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads((folder / _ID_FILE).read_text(encoding="utf-8"))["id"]
+        return folder if known == entry["id"] else None
+    return None
 
 
 def own_version(target: Path, publication: str, threshold: dict[str, Any]) -> Path | None:

@@ -28,6 +28,7 @@ from btcp_tf import metrics
 from btcp_tf.core import files, json_files, wording
 from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
+from btcp_tf.core.wording import shape_text
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
@@ -240,8 +241,8 @@ def _validate(
     fits = sample_images.ndim and answers.fits(sample_images.shape[1:], shape)
     if sample_images.dtype != dtype or not fits or not len(sample_images):
         raise ValueError(
-            f"sample_images: expected at least one {dtype} image of shape {shape}, "
-            f"received {sample_images.dtype} {sample_images.shape}"
+            f"sample_images: expected at least one {dtype} image of shape {shape_text(shape)}, "
+            f"received {sample_images.dtype} {list(sample_images.shape)}"
         )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.core import command, wording
+from btcp_tf.core.wording import shape_text
 from btcp_tf.data import folders
 from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.serving import answers
-from btcp_tf.serving.answers import shape_text
 from btcp_tf.serving.inputs import Batch
 
 _TYPES = {

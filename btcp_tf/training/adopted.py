@@ -164,10 +164,11 @@ def outdone(
             other = max(plausibility.gain(a, labels) for a in (answers, answers[:, ::-1]))
             if other > least:
                 return (
-                    f"right on {own.accuracy:.1%} of {own.n} samples, its cross-entropy is "
-                    f"{own.gain:.3g} lower than the {own.entropy:.4g} of the class frequencies, "
-                    f"and with its weights in random order {other:.3g} lower: it may not be "
-                    "trained, or its weights not be loaded"
+                    f"right on {own.accuracy:.1%} of {own.n} samples, but a copy of it whose "
+                    "weights were shuffled knows more about them: it may not be trained, or its "
+                    "weights may not be loaded (the cross-entropy of always answering the class "
+                    f"frequencies is {own.entropy:.4g}, its own {own.entropy - own.gain:.4g}, the "
+                    f"copy's {own.entropy - other:.4g})"
                 )
     finally:
         for weight, values in zip(weights, before, strict=True):

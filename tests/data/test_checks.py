@@ -92,7 +92,9 @@ def test_first_number_that_is_not_finite_is_named():
     bad = UNIT.copy()
     bad[3, 2, 0, 0] = np.nan
     bad[4] = np.inf
-    with pytest.raises(ValueError, match="x: expected finite numbers, received nan in input 53"):
+    with pytest.raises(
+        ValueError, match="x: expected finite numbers, received nan in input 53; fill in"
+    ):
         watch(None, UNIT, bad)
     assert input_checks.not_finite(bad[4:]) == (0, np.inf)
     assert input_checks.not_finite(np.array([1, 2])) is None

@@ -204,7 +204,7 @@ BAD_CSV = {
     ),
     "NaN": (
         "labels,predicted,u\n1,1,.5\n\n1,1,nan\n",
-        "u: expected a finite number, received 'nan' in line 4",
+        "u: expected a finite number, received 'nan' in line 4; leave the row out",
     ),
     "negative": (
         "labels,predicted,u\n1,1,.5\n-1,1,.5\n",
@@ -286,6 +286,10 @@ BAD_FILES = {
         bad(**put("labels", 7, 3)),
         "labels: expected classes 0 to 2, received 3 in row 7",
     ),
+    "labels from 1": (
+        bad(labels=OTHER + 1),
+        "labels: expected classes 0 to 2, received 3 in row .*; subtract 1 if they count from 1",
+    ),
     "negative label": (bad(**put("labels", 7, -1)), "received -1 in row 7"),
     "labels without probs": (
         bad(**put("labels", 7, -1), probs=None),
@@ -293,9 +297,9 @@ BAD_FILES = {
     ),
     "label column": (
         bad(labels=OTHER[:, None]),
-        r"labels: expected shape \[n\], n > 0, received \(60, 1\)",
+        r"labels: expected shape \[n\], n > 0, received \[60, 1\]",
     ),
-    "no rows": (bad(labels=OTHER[:0]), r"labels: expected shape \[n\], n > 0, received \(0,\)"),
+    "no rows": (bad(labels=OTHER[:0]), r"labels: expected shape \[n\], n > 0, received \[0\]"),
     "float labels": (bad(labels=OTHER * 1.0), "labels: expected integers, received dtype float64"),
     "predicted out of range": (
         bad(**put("predicted", 2, 9)),
@@ -303,7 +307,7 @@ BAD_FILES = {
     ),
     "short predicted": (
         bad(predicted=OTHER[:5]),
-        r"predicted: expected shape \[60\], received \(5,\)",
+        r"predicted: expected shape \[60\], received \[5\]",
     ),
     "predicted against probs": (
         bad(predicted=OTHER),
@@ -323,21 +327,21 @@ BAD_FILES = {
     ),
     "flat probs": (
         bad(probs=np.full(60, 1.0)),
-        r"probs: expected shape \[60, k\], k > 1, received \(60,\)",
+        r"probs: expected shape \[60, k\], k > 1, received \[60\]",
     ),
     "integer probs": (bad(probs=np.eye(3, dtype=int)[OTHER]), "probs: expected floats"),
     "NaN in u": (
         bad(**put("btcp", 3, np.nan)),
-        "btcp: expected finite numbers, received nan in row 3",
+        "btcp: expected finite numbers, received nan in row 3; leave the row out",
     ),
     "infinite u": (
         bad(**put("btcp", 3, np.inf)),
         "btcp: expected finite numbers, received inf in row 3",
     ),
-    "short u": (bad(btcp=np.zeros(7)), r"btcp: expected shape \[60\], received \(7,\)"),
+    "short u": (bad(btcp=np.zeros(7)), r"btcp: expected shape \[60\], received \[7\]"),
     "column of u": (
         bad(btcp=np.zeros((60, 1))),
-        r"btcp: expected shape \[60\], received \(60, 1\)",
+        r"btcp: expected shape \[60\], received \[60, 1\]",
     ),
     "integer u": (bad(btcp=OTHER), "btcp: expected floats, received dtype int64"),
     "odd name": (bad(**{"my score": np.zeros(60)}), "named by letters.*received 'my score'"),

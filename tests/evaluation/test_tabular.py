@@ -66,7 +66,8 @@ def test_an_error_names_the_place_in_the_file(path):
     found = tabular.read(path, file="theirs")
     for name, wanted in (("u", "a finite number"), ("labels", "a class number")):
         convert = found.numbers if name == "u" else found.class_numbers
-        message = f"^theirs: {name}: expected {wanted}, received none in {places[path.suffix]}$"
+        message = f"^theirs: {name}: expected {wanted}, received none in {places[path.suffix]}"
+        message += "; leave the row out, or give it a number$" if name == "u" else "$"
         with pytest.raises(ValueError, match=message):
             convert(name)
     # What is left out does not shift what follows.

@@ -36,7 +36,7 @@ from btcp_tf.evaluation.keys import (
     Predictor,
 )
 from btcp_tf.evaluation.predictions import Predictions, load_predictions
-from btcp_tf.experiment import decide, prepare, publish
+from btcp_tf.experiment import decide, notes, prepare, publish
 from btcp_tf.experiment import run as run_
 from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.score import Scorer, ScoreSettings
@@ -44,7 +44,8 @@ from btcp_tf.experiment.settings import parse, save_flagfile
 from btcp_tf.experiment.train import Trainer
 from btcp_tf.experiment.values import Choice
 from btcp_tf.main import main
-from btcp_tf.reporting import drawing
+from btcp_tf.methods import residual_choice
+from btcp_tf.reporting import drawing, pages
 from btcp_tf.serving import export_check, publishing
 from btcp_tf.serving.publishing import Comparison
 from btcp_tf.training import diagnosis, distribution
@@ -562,6 +563,65 @@ def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp
     assert "publication" not in exported.read_about(path.with_name("2"))
 
 
+def test_another_threshold_of_a_model_is_in_the_report_of_its_run(undrawn, whole, tmp_path, capsys):
+    for name in ("run", "models"):
+        shutil.copytree(whole / name, tmp_path / name)
+    run, model = tmp_path / "run", tmp_path / "models" / "digits-trial"
+    # The second version's threshold is chosen on the first one's rows, and so on.
+    for version, word in (("2", "0.25"), ("3", "0.75")):
+        assert set_threshold.main([str(model), f"--threshold={word}"]) == 0
+        page = run / "report.html"
+        printed = capsys.readouterr().out.splitlines()
+        assert (printed[-3], pathlib.Path(printed[-1]).resolve()) == (str(model / version), page)
+        chosen = decision_file.load_decision(run).threshold
+        assert dataclasses.asdict(chosen) == exported.read_about(model / version)["threshold"]
+        assert f"u &lt; {chosen.tau:.4g}" in page.read_text(encoding="utf-8")
+        for file in ("decision.json", "finished.json"):
+            assert json.loads((run / file).read_text())["saved_model"] == str(model / version)
+    assert main(words(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert "is finished already" in shown and f"SavedModel  {model / '3'} (" in shown
+    # What is chosen for another place, or on other rows, is not the run's.
+    before = hashes(run)
+    trial = [str(model), "--threshold=0.3", f"--export_dir={tmp_path}/trials"]
+    assert set_threshold.main(trial) == 0
+    assert "keeps the threshold that it has" in capsys.readouterr().out
+    # Nor is that of a run whose folder holds another one by now.
+    (run / "publication.json").write_text('{"id": "another"}')
+    assert set_threshold.main([str(model), "--threshold=0.3"]) == 0
+    assert capsys.readouterr().out.endswith(f"{model / '4'}\n")
+    (run / "publication.json").write_text((whole / "run" / "publication.json").read_text())
+    assert hashes(run) == before
+    # The version stands where the run cannot follow.
+    (run / "results.json").write_text("{")
+    with pytest.warns(UserWarning, match="still shows the threshold before, as .*results.json"):
+        assert set_threshold.main([str(model), "--threshold=0.3"]) == 0
+    assert exported.versions(model)[-1] == 5
+
+
+def test_a_fallback_on_mcp_is_said_in_a_note_of_its_own():
+    wrong = np.arange(300) < 40
+    columns = {"answer": np.random.default_rng(0).normal(size=(300, 1))}
+    z = np.linspace(3, -3, 300)[:, None]
+    for is_error in (wrong, wrong & (np.arange(300) < 3)):
+        fit, _, _ = residual_choice.choose(is_error, z, columns, 0, np.zeros(300, np.int64))
+        [note] = notes.of_methods({"residual": fit.summary})
+        assert not pages.is_technical(note) and "residual" in note and "fell back on" in note
+        assert fit.summary in note
+    [note] = notes.of_methods({"residual": "learned from 300 samples; the estimator is used"})
+    assert pages.is_technical(note)
+
+
+def test_a_classifier_that_is_not_there_is_said_before_other_settings(whole, tmp_path, capsys):
+    shutil.copytree(whole / "run", tmp_path / "run")
+    for wrong in ("--classifier=missing.keras", "--ood=missing.npz"):
+        assert main(words(tmp_path, wrong, "--finetune_epochs=0")) == 1
+        error = capsys.readouterr().err
+        assert "missing" in error and "another --output_dir" not in error
+    assert main(words(tmp_path, "--finetune_epochs=0")) == 1
+    assert "choose another --output_dir" in capsys.readouterr().err
+
+
 def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
     undrawn, unchecked, whole, tmp_path, monkeypatch, capsys
 ):
@@ -814,7 +874,8 @@ def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, cap
     assert "second head" not in printed and "trials" not in printed
     rows, extra = results.load_rows(tmp_path / "run" / "results.json")
     assert [row["method"] for row in rows] == ["mcp", "residual"]
-    [note] = [note for note in extra["notes"] if note.startswith("residual: ")]
+    starts = ("residual: ", "The estimator of residual ")
+    [note] = [note for note in extra["notes"] if note.startswith(starts)]
     assert "held-out samples of 3 classifiers, and 2 copies of each" in note
     assert "the estimator is used" in note or "u is MCP" in note
     # The classifier itself comes last, whatever weights the network had for the folds.

@@ -171,6 +171,19 @@ def test_without_a_promise_the_strictest_possible_one_is_offered():
     assert few is None or "takes about" in few.text
 
 
+def test_an_empty_promise_is_never_offered():
+    """One that holds even if all are accepted; half of the error rate is offered in its place."""
+    u = np.arange(2000) / 2000
+    is_error = u >= 1 - 0.008
+    step = glance.labels(DEFAULT, is_error, u, wanted=(0.01, 0.02))
+    assert "at most 0.4 %" in step.text and "--risk=0.004" in step.command
+    step = glance.labels(DEFAULT, is_error, u, wanted=(0.01, 0.005))
+    assert "--risk=0.005" in step.command
+    assert glance.labels(DEFAULT, u > 2, u, wanted=(0.01,)) is None
+    few = glance.labels(DEFAULT, np.arange(20) >= 18, u[:20], wanted=(0.5,))
+    assert "takes about" in few.text
+
+
 def test_expected_coverage_is_the_best_cut_that_passes_alone():
     is_error, u = draw(500)
     found = thresholds.expected_coverage(is_error, u, rows=500, risk=0.06, delta=0.1)

@@ -96,7 +96,7 @@ def test_labels_are_read_as_those_of_a_data_set(tmp_path, given):
         ([np.nan] * 100, "expected a whole number, .* with NaN"),
         ([0] * 98 + [3.0, 0], "expected classes 0 to 2, received 3 in row 98; subtract 1 if"),
         ([-1] + [0] * 99, "expected classes 0 to 2, received -1 in row 0$"),
-        (["cat"] * 99, r"expected a whole number for each of the 100 inputs in x, .* <U3 \(99,\)"),
+        (["cat"] * 99, r"expected a whole number for each of the 100 inputs in x, .* <U3 \[99\]"),
         ([[0, 1]] * 100, r"expected a whole number for each .*one-hot labels \[100, 3\], received"),
         ([object()] * 100, "y: expected numbers or text, received dtype object"),
     ],

@@ -775,8 +775,8 @@ def test_published_directory_can_be_read_by_others(written):
         ({"name": "a/b"}, "name: expected one directory name, received 'a/b'"),
         ({"name": ".."}, "name: expected one directory name, received '..'"),
         ({"sample_images": IMAGES / 255}, "sample_images: expected .* received float64"),
-        ({"sample_images": IMAGES[:0]}, r"sample_images: expected at least one .*\(0, 8, 6, 3\)"),
-        ({"sample_images": IMAGES[:, :7]}, r"sample_images: expected .* \(7, 7, 6, 3\)"),
+        ({"sample_images": IMAGES[:0]}, r"sample_images: expected at least one .*\[0, 8, 6, 3\]"),
+        ({"sample_images": IMAGES[:, :7]}, r"sample_images: expected .* \[7, 7, 6, 3\]"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(tmp_path, written, changed, message):

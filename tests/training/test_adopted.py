@@ -159,7 +159,7 @@ def test_an_untrained_network_of_two_classes_is_refused_although_its_answers_pas
         before = network.get_weights()
         logits = models.outputs_model(network)(images)["logits"].numpy()
         told = adopted.outdone(network, images, labels, logits)
-        refused.append("with its weights in random order" in told)
+        refused.append("a copy of it whose weights were shuffled knows more" in told)
         if refused == [True]:
             assert told in adopted.why_poor(network, pair, 256)
         assert all(map(np.array_equal, before, network.get_weights()))
