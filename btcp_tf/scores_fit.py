@@ -212,9 +212,9 @@ def fit_scores(
     priced = _priced(looks, features, costs)
     answers = _answers("logits", logits, are_probs)
     n, classes = answers.shape
-    _refuse_probs("logits", answers, are_probs)
     names = [str(number) for number in range(classes)]
     labels = input_checks.check_labels(labels, n, names, "labels", _NUMBER_THEM)
+    _refuse_probs("logits", answers, are_probs)
     _warn_of_absent(labels, classes)
     every, is_error = np.ones(n, bool), answers.argmax(axis=1) != labels
     odds = {}
@@ -459,8 +459,8 @@ def _answers(
     if not are_probs:
         return array
     expected = f"{name}: expected probabilities"
-    total = np.asarray(array.sum(axis=1, dtype=np.float64))
-    checks.check_rows((array >= 0).all(axis=1), array.min(axis=1), f"{expected} from 0 to 1")
+    least, total = array.min(axis=1), array @ np.ones(array.shape[1])
+    checks.check_rows(least >= 0, least, f"{expected} from 0 to 1")
     good = (np.abs(total - 1) <= _PROB_ROUNDING) | ~rows
     checks.check_rows(good, total, f"{expected} that sum to 1")
     return np.log(np.maximum(array, np.float32(_LEAST_PROB)))

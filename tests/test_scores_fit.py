@@ -252,6 +252,7 @@ def spoiled(array: np.ndarray, value: float) -> np.ndarray:
         ({"logits": spoiled(FIRST, 1e300)}, "logits: expected finite numbers, .*inf in row 7"),
         ({"labels": LABELS[:-1]}, r"labels: expected 60 labels, whole numbers, received .*\(59,\)"),
         ({"labels": LABELS + 1}, "labels: expected labels from 0 to 2, received 1 to 3; subtract"),
+        ({"logits": FIRST[:0], "labels": LABELS[:0]}, "labels: .*received none"),
         ({"labels": LABELS / 2}, "labels: .*classes, not quantities"),
         ({"labels": LABELS.astype(str)}, "labels: .*give their numbers, in the order of the col"),
         ({"labels": np.full((60, 3), 0.2)}, "labels: .*shares of classes in row 0"),
