@@ -38,12 +38,16 @@ __version__ = "0.2.0"
 # Public name -> module that holds it; a module stands for itself.
 _MODULES = (
     "client config data decisions drift evaluation experiment export judge losses methods metrics "
-    "monitor networks plots predict report reporting scores serving set_threshold study tables "
-    "thresholds training"
+    "monitor networks plots predict report reporting scores scores_fit serving set_threshold study "
+    "tables thresholds training"
 )
-_PUBLIC = {"Config": "core.config", "attach": "judge", "load": "judge"} | {
-    name: name for name in _MODULES.split()
-}
+_PUBLIC = {
+    "Config": "core.config",
+    "attach": "judge",
+    "load": "judge",
+    "fit_scores": "scores_fit",
+    "load_scores": "scores_fit",
+} | {name: name for name in _MODULES.split()}
 
 # Names that import Keras, which may be set up in ways that they cannot work with.
 _WITH_KERAS = ("judge", "losses", "networks", "training")

@@ -34,7 +34,8 @@ def in_a_fresh_process(code):
             for path in sorted((CHECKOUT / "btcp_tf" / room).glob("*.py"))
         ),
         "btcp_tf.methods.registry, btcp_tf.serving.client, btcp_tf.serving.batch_scoring, "
-        "btcp_tf.experiment.run, btcp_tf.experiment.studies, btcp_tf.experiment.settings",
+        "btcp_tf.experiment.run, btcp_tf.experiment.studies, btcp_tf.experiment.settings, "
+        "btcp_tf.scores_fit",
     ],
     ids=["package", "commands", "rooms", "others"],
 )

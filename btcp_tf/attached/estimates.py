@@ -13,8 +13,7 @@ from btcp_tf.attached import held_out, offer
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.model import Estimate, residual_formula
 from btcp_tf.core.warning import warn
-from btcp_tf.methods import residual_fit
-from btcp_tf.methods.residual_choice import ENOUGH_ERRORS
+from btcp_tf.methods import residual_choice, residual_fit
 from btcp_tf.training import phases
 from btcp_tf.training.settings import TrainingSettings
 
@@ -58,7 +57,9 @@ def fit_residual(
         batch_size=classifier.batch_size,
         verbose=classifier.verbose,
     )
-    _warn_of_few_errors(fit.errors, fit.samples, "held-out", "give more held-out samples")
+    residual_choice.warn_of_few_errors(
+        fit.errors, fit.samples, "held-out", "give more held-out samples"
+    )
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 
@@ -81,18 +82,10 @@ def fit_btcp(
         warn(facts["collapse"])
         sentence += f"; {facts['collapse']}"
     remedy = "fit learns from held-out samples, which have more"
-    _warn_of_few_errors(errors, n, "training", remedy)
+    residual_choice.warn_of_few_errors(errors, n, "training", remedy)
     fit = {"samples": n, "errors": errors, **facts, "words": sentence}
 
     def formula(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
         return estimator(features)
 
     return Estimate("btcp", formula, fit, {"fit": samples.hashes}, samples.input_range)
-
-
-def _warn_of_few_errors(errors: int, samples: int, kind: str, remedy: str) -> None:
-    if errors < ENOUGH_ERRORS:
-        warn(
-            f"the classifier is wrong on {errors} of {samples} {kind} samples, and an estimator "
-            f"learns little from so few errors: {remedy}; about {ENOUGH_ERRORS} errors are enough"
-        )

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from btcp_tf import metrics
 from btcp_tf.core import wording
-from btcp_tf.data import folders, input_checks, overlaps
+from btcp_tf.data import overlaps
 from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.data.input_checks import check_labels as check_labels
 from btcp_tf.networks import classifiers
 from btcp_tf.training.inference import Inference
 
@@ -176,84 +177,6 @@ def check_inputs(
             f"received {wording.shape_text(batch.shape)}"
         )
     return batch
-
-
-_NAME_THEM = (
-    "name all classes in the order of the classifier's answers: "
-    "btcp_tf.attach(classifier, class_names=[...])"
-)
-
-
-def check_labels(y: Any, n: int, class_names: Sequence[str]) -> np.ndarray:
-    """Labels as class numbers.
-
-    Args:
-      y: `[n]`, `[n, 1]` or one-hot `[n, k]`; or names of classes, unless these are numbers alone.
-      n: Number of samples.
-      class_names: Names of the k classes.
-
-    Returns:
-      int64 `[n]`, from 0 to k - 1.
-
-    Raises:
-      ValueError: If y is something else.
-
-    >>> check_labels([[0, 1, 0], [1, 0, 0]], 2, ["0", "1", "2"])
-    array([1, 0])
-    >>> check_labels(["dog", "cat"], 2, ["cat", "dog"])
-    array([1, 0])
-    """
-    if y is None:
-        raise ValueError("y: expected labels [n], received none")
-    classes = len(class_names)
-    labels = input_checks.class_numbers(np.asarray(y), classes)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    texts = _as_text(labels)
-    if texts is not None and list(class_names) != [str(number) for number in range(classes)]:
-        labels, texts = _numbers_of(texts, class_names), None
-    whole = labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
-    if labels.shape != (n,) or not whole:
-        remedy = ""
-        if texts is not None:
-            remedy = f"; to give them by name, {_NAME_THEM}"
-        elif labels.dtype.kind == "f" and not whole:
-            remedy = "; a classifier's labels are classes, not quantities"
-        raise ValueError(
-            f"y: expected {n} labels, whole numbers, received {labels.dtype} "
-            f"{wording.shape_text(labels.shape)}{remedy}"
-        )
-    labels = labels.astype(np.int64)
-    if not n or labels.min() < 0 or labels.max() >= classes:
-        received = f"{labels.min()} to {labels.max()}" if n else "none"
-        raise ValueError(
-            f"y: expected labels from 0 to {classes - 1}, received {received}"
-            f"{wording.from_one(labels, classes)}"
-        )
-    return labels
-
-
-def _as_text(labels: np.ndarray) -> np.ndarray | None:
-    """Labels that are text, as `str`; None: they are something else."""
-    is_text = labels.dtype.kind in "US" or all(isinstance(one, str | bytes) for one in labels.flat)
-    if not is_text or not labels.size:
-        return None
-    texts = [
-        one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in labels.flat
-    ]
-    return np.array(texts).reshape(labels.shape)
-
-
-def _numbers_of(texts: np.ndarray, class_names: Sequence[str]) -> np.ndarray:
-    """Names of classes as their numbers."""
-    numbers = {name: number for number, name in enumerate(class_names)}
-    unknown = sorted({str(text) for text in texts.flat} - set(numbers))
-    if unknown:
-        raise ValueError(
-            f"y: expected names of classes ({folders.some(class_names)}), received "
-            f"{folders.some(unknown)}; {_NAME_THEM}"
-        )
-    return np.array([numbers[str(text)] for text in texts.flat]).reshape(texts.shape)
 
 
 def rows_of(x: Any) -> np.ndarray:

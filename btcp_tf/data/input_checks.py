@@ -7,10 +7,13 @@ pixels from 0 to 255 where those were from 0 to 1. No TensorFlow here.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
+from btcp_tf.core import wording
+from btcp_tf.data import folders
 from btcp_tf.data.images import PIXELS
 
 FAR = 10.0
@@ -263,3 +266,87 @@ def class_numbers(labels: np.ndarray, classes: int, name: str = "y") -> np.ndarr
             "take labels.argmax(axis=1) where the likeliest class is the true one"
         )
     return labels.argmax(axis=1)
+
+
+_NAME_THEM = (
+    "name all classes in the order of the classifier's answers: "
+    "btcp_tf.attach(classifier, class_names=[...])"
+)
+
+
+def check_labels(
+    y: Any, n: int, class_names: Sequence[str], name: str = "y", by_name: str = _NAME_THEM
+) -> np.ndarray:
+    """Labels as class numbers.
+
+    Args:
+      y: `[n]`, `[n, 1]` or one-hot `[n, k]`; or names of classes, unless these are numbers alone.
+      n: Number of samples.
+      class_names: Names of the k classes.
+      name: Name of the argument.
+      by_name: What to do about names of classes that are not known.
+
+    Returns:
+      int64 `[n]`, from 0 to k - 1.
+
+    Raises:
+      ValueError: If y is something else.
+
+    >>> check_labels([[0, 1, 0], [1, 0, 0]], 2, ["0", "1", "2"])
+    array([1, 0])
+    >>> check_labels(["dog", "cat"], 2, ["cat", "dog"])
+    array([1, 0])
+    """
+    if y is None:
+        raise ValueError(f"{name}: expected labels [n], received none")
+    classes = len(class_names)
+    labels = class_numbers(np.asarray(y), classes, name)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    texts = _as_text(labels)
+    if texts is not None and list(class_names) != [str(number) for number in range(classes)]:
+        labels, texts = _numbers_of(texts, class_names, name, by_name), None
+    whole = labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
+    if labels.shape != (n,) or not whole:
+        remedy = ""
+        if texts is not None:
+            remedy = f"; to give them by name, {by_name}"
+        elif labels.dtype.kind == "f" and not whole:
+            remedy = "; a classifier's labels are classes, not quantities"
+        raise ValueError(
+            f"{name}: expected {n} labels, whole numbers, received {labels.dtype} "
+            f"{wording.shape_text(labels.shape)}{remedy}"
+        )
+    labels = labels.astype(np.int64)
+    if not n or labels.min() < 0 or labels.max() >= classes:
+        received = f"{labels.min()} to {labels.max()}" if n else "none"
+        raise ValueError(
+            f"{name}: expected labels from 0 to {classes - 1}, received {received}"
+            f"{wording.from_one(labels, classes)}"
+        )
+    return labels
+
+
+def _as_text(labels: np.ndarray) -> np.ndarray | None:
+    """Labels that are text, as `str`; None: they are something else."""
+    is_text = labels.dtype.kind in "US" or all(isinstance(one, str | bytes) for one in labels.flat)
+    if not is_text or not labels.size:
+        return None
+    texts = [
+        one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in labels.flat
+    ]
+    return np.array(texts).reshape(labels.shape)
+
+
+def _numbers_of(
+    texts: np.ndarray, class_names: Sequence[str], name: str, by_name: str
+) -> np.ndarray:
+    """Names of classes as their numbers."""
+    numbers = {one: number for number, one in enumerate(class_names)}
+    unknown = sorted({str(text) for text in texts.flat} - set(numbers))
+    if unknown:
+        raise ValueError(
+            f"{name}: expected names of classes ({folders.some(class_names)}), received "
+            f"{folders.some(unknown)}; {by_name}"
+        )
+    return np.array([numbers[str(text)] for text in texts.flat]).reshape(texts.shape)

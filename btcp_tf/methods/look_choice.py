@@ -18,9 +18,7 @@ from btcp_tf.core.progress import Bar
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import Samples
-
-CLIPPED = 15.0
-"""Log odds of a look are clipped to ± this."""
+from btcp_tf.networks.evidence_arrays import CLIPPED
 
 _SHARES = (1.0, 0.5, 0.3, 0.2, 0.1)
 

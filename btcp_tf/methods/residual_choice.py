@@ -8,6 +8,7 @@ import numpy as np
 
 from btcp_tf import metrics
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.warning import warn
 from btcp_tf.methods import stacking
 from btcp_tf.methods.stacking import FOLDS, Samples
 
@@ -259,6 +260,22 @@ def _is_better(difference: Mapping[str, tuple[float, float, float]]) -> bool:
     _, low, _ = difference["aupr_error"]
     _, _, high = difference["aurc"]
     return low > 0 > high
+
+
+def warn_of_few_errors(errors: int, samples: int, kind: str, remedy: str) -> None:
+    """Warns where an estimator has less than enough to learn from.
+
+    Args:
+      errors: Wrong answers.
+      samples: All answers.
+      kind: Whose they are: "held-out", say.
+      remedy: What to do.
+    """
+    if errors < ENOUGH_ERRORS:
+        warn(
+            f"the classifier is wrong on {errors} of {samples} {kind} samples, and an estimator "
+            f"learns little from so few errors: {remedy}; about {ENOUGH_ERRORS} errors are enough"
+        )
 
 
 def too_few(samples: Samples) -> Fit | None:

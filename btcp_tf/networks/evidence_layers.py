@@ -7,6 +7,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from btcp_tf.networks.evidence_arrays import LEAST_LOG_PROB, TOP
+
 _PACKAGE = "btcp_tf"
 
 NEIGHBORS = 64
@@ -82,7 +84,8 @@ class McpLogit(Float32Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class AnswerEvidence(Float32Layer):
-    """Evidence in the answer itself: logits `[n, k]` → `[n, e]`.
+    """Evidence in the answer itself: logits `[n, k]` → `[n, e]`, as in
+    `evidence_arrays.answer_columns`.
 
     The largest log-probabilities in order, the margin between the first two, the entropy, and
     perhaps the predicted class (one column for each).
@@ -94,14 +97,14 @@ class AnswerEvidence(Float32Layer):
 
     _arguments = ("top", "classes")
 
-    def __init__(self, top: int = 5, classes: bool = True, **settings: Any) -> None:
+    def __init__(self, top: int = TOP, classes: bool = True, **settings: Any) -> None:
         super().__init__(**settings)
         self.top = top
         self.classes = classes
 
     def call(self, logits: Any) -> Any:
         k = logits.shape[1]
-        log_probs = ops.maximum(ops.log_softmax(logits, axis=1), -30.0)
+        log_probs = ops.maximum(ops.log_softmax(logits, axis=1), LEAST_LOG_PROB)
         probs = ops.exp(log_probs)
         ordered = ops.flip(ops.sort(log_probs, axis=1), axis=1)
         chances = ops.exp(ordered[:, :2])

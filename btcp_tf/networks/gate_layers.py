@@ -12,12 +12,10 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from btcp_tf.networks.evidence_arrays import CLIPPED
 from btcp_tf.networks.evidence_layers import Float32Layer
 
 _PACKAGE = "btcp_tf"
-
-CLIPPED = 15.0
-"""Log odds of a look are clipped to ± this."""
 
 
 class _Gated(Float32Layer):
@@ -121,7 +119,8 @@ class Ramp(Float32Layer):
 class OddsAgainst(Float32Layer):
     """(logits `[n, k]`, logits or log-probabilities of a look `[n, k]`) → `[n, 1]`.
 
-    The look's log odds against the class with the largest of the first logits, clipped to ± 15.
+    The look's log odds against the class with the largest of the first logits, clipped to ± 15:
+    `evidence_arrays.odds_against` in a graph.
     """
 
     def call(self, inputs: Sequence[Any]) -> Any:
