@@ -17,7 +17,7 @@ from btcp_tf import metrics
 from btcp_tf.core.progress import Bar
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
-from btcp_tf.methods.stacking import Samples
+from btcp_tf.methods.stacking import FOLDS, Samples
 from btcp_tf.networks.evidence_arrays import CLIPPED
 
 _SHARES = (1.0, 0.5, 0.3, 0.2, 0.1)
@@ -143,7 +143,8 @@ def fit(
       How it went; the weights of the columns of `blocks`; the design; and u `[n]`, each by a choice
       and weights that have not seen the sample; where the result is MCP, that of MCP.
     """
-    if (few := residual_choice.too_few(samples)) is not None:
+    # Each fold of the inner cross-validation needs one, too.
+    if (few := residual_choice.too_few(samples, 2 * FOLDS)) is not None:
         return few, MCP, Design(), samples.mcp
     design, u = choose(samples, costs, budget, seed, verbose)
     read, used = blocks(samples, design), _sentence(design, costs)

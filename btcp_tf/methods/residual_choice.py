@@ -278,10 +278,15 @@ def warn_of_few_errors(errors: int, samples: int, kind: str, remedy: str) -> Non
         )
 
 
-def too_few(samples: Samples) -> Fit | None:
-    """The fit where there are hardly any wrong, or hardly any right answers: MCP. Else None."""
+def too_few(samples: Samples, least: int = FOLDS) -> Fit | None:
+    """The fit where there are hardly any wrong, or hardly any right answers: MCP. Else None.
+
+    Args:
+      samples: All held-out answers.
+      least: Wrong, and right, answers that are needed.
+    """
     errors, n = samples.errors, samples.n
-    if min(errors, n - errors) >= FOLDS:
+    if min(errors, n - errors) >= least:
         return None
     rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
     sentence = f"{rare} answers among {n} are too few to learn from: u is MCP"

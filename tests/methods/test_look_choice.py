@@ -95,6 +95,17 @@ def test_without_errors_or_looks_worth_it_u_is_mcp():
     assert weights is residual_choice.MCP and "too few" in fit.words
 
 
+@pytest.mark.parametrize("errors", [0, 4, 9, 10, 30])
+def test_few_errors_are_no_fault(errors, recwarn):
+    samples = held_out(5, 200, {"sees": 1.0})
+    is_error = np.zeros(200, bool)
+    is_error[np.argsort(samples.looks["sees"])[-errors:] if errors else []] = True
+    samples = Samples(is_error, samples.z, {}, samples.classifier, None, samples.looks)
+    fit, _, _, u = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
+    assert ("too few" in fit.words) == (errors < 10) and np.isfinite(u).all()
+    assert not recwarn.list
+
+
 def test_samples_have_no_part_in_the_choice_and_weights_behind_their_own_u(monkeypatch):
     samples = held_out(4, 300, {"sees": 1.0})
     searched, learned = [], []
