@@ -233,7 +233,10 @@ class Judge:
 
         Returns:
           `predicted` int64 `[n]`, `class_name` str `[n]`, `probs` `[n, k]`, `uncertainty` float64
-          `[n]` in [0, 1], and once there is a threshold `accept` bool `[n]`.
+          `[n]` in [0, 1], and once there is a threshold `accept` bool `[n]`. Where looks are used,
+          `second_opinion` int64 `[n]`, the class with the largest mean probability over the
+          classifier and its looks, and `second_probability` `[n]`; u, and a promise, is about
+          `predicted`.
 
         Raises:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
@@ -247,6 +250,9 @@ class Judge:
             "probs": scored.probs,
             "uncertainty": scored.uncertainty,
         }
+        if scored.second_opinion is not None:
+            answers["second_opinion"] = scored.second_opinion.argmax(axis=1)
+            answers["second_probability"] = scored.second_opinion.max(axis=1)
         if self.threshold is not None:
             tau = -np.inf if self.threshold.tau is None else self.threshold.tau
             answers["accept"] = scored.uncertainty < tau

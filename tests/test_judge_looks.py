@@ -64,6 +64,25 @@ def test_looks_find_errors_that_mcp_does_not(gated):
     assert residual["aupr_error"] > mcp["aupr_error"] + 0.05
 
 
+def test_the_second_opinion_is_the_mean_over_the_classifier_and_its_looks(gated, classifier):
+    x, y = images(1500, 14)
+    answers = gated.predict(x)
+    gate = gated.model.get_layer("ramp").gate
+    own, mirrored = (np.asarray(classifier(batch)) for batch in (x, x[:, :, ::-1]))
+    z = np.log(1 / own.max(axis=1) - 1)
+    weight = [min(max(one - gate, 0.0), 1.0) for one in z]
+    mean = np.empty_like(own)
+    for row, share in enumerate(weight):
+        mean[row] = (own[row] + share * mirrored[row]) / (1 + share)
+    assert answers["second_probability"] == pytest.approx(mean.max(axis=1), abs=1e-4)
+    assert (answers["second_opinion"] == mean.argmax(axis=1)).mean() > 0.998
+    looked_at = np.array(weight) > 0
+    assert (answers["second_opinion"] == answers["predicted"])[~looked_at].all()
+    right = (answers[name][looked_at] == y[looked_at] for name in ("second_opinion", "predicted"))
+    second, first = (part.mean() for part in right)
+    assert second > first
+
+
 def test_the_answer_to_a_row_does_not_depend_on_its_batch(gated):
     x, _ = images(40, 4)
     together = logit_of_u(gated, x)
@@ -156,8 +175,11 @@ def test_files_and_saved_models_answer_as_the_judge(gated, tmp_path):
     for rows in (slice(None), [int(u.argmin())]):
         answers = serve(images=tf.constant(x[rows]))
         assert special.logit(answers["uncertainty"].numpy()) == pytest.approx(u[rows], abs=1e-3)
-        accept = loaded.predict(x[rows])["accept"]
-        assert answers["accept"].numpy().tolist() == accept.tolist()
+        wanted = loaded.predict(x[rows])
+        for name in ("accept", "second_opinion"):
+            assert answers[name].numpy().tolist() == wanted[name].tolist()
+        second = answers["second_probability"].numpy()
+        assert second == pytest.approx(wanted["second_probability"], abs=1e-5)
 
 
 def test_without_looks_the_estimator_is_that_of_before(classifier):

@@ -85,7 +85,7 @@ def fit_btcp(
     residual_choice.warn_of_few_errors(errors, n, "training", remedy)
     fit = {"samples": n, "errors": errors, **facts, "words": sentence}
 
-    def formula(inputs: Any, features: Any, logits: Any, z: Any) -> Any:
-        return estimator(features)
+    def formula(inputs: Any, features: Any, logits: Any, z: Any) -> dict[str, Any]:
+        return {"uncertainty": estimator(features)}
 
     return Estimate("btcp", formula, fit, {"fit": samples.hashes}, samples.input_range)

@@ -48,14 +48,14 @@ class Card(keras.layers.Layer):
         return {**super().get_config(), "about": self.about}
 
 
-Formula = Callable[[Any, Any, Any, Any], Any]
-"""(inputs, features `[n, d]`, logits `[n, k]`, MCP's logit `[n, 1]`) → u `[n, 1]`, of Keras
-tensors."""
+Formula = Callable[[Any, Any, Any, Any], dict[str, Any]]
+"""(inputs, features `[n, d]`, logits `[n, k]`, MCP's logit `[n, 1]`) → `uncertainty` `[n, 1]`, and
+perhaps `second_opinion` `[n, k]`, of Keras tensors."""
 
 
 def residual_formula(layers: dict[str, keras.layers.Layer], weights: Weights) -> Formula:
-    """u of the residual estimator, see `residual_fit.residual_of`."""
-    return functools.partial(residual_fit.residual_of, layers, weights)
+    """u of the residual estimator, see `residual_fit.residual_outputs`."""
+    return functools.partial(residual_fit.residual_outputs, layers, weights)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +89,8 @@ class Estimate:
 def join(
     encoder: keras.Model, ends: keras.Model, formula: Formula, about: dict[str, Any]
 ) -> keras.Model:
-    """Joins the parts to a model: inputs → {`probs` `[n, k]`, `uncertainty` `[n, 1]`}.
+    """Joins the parts to a model: inputs → {`probs` `[n, k]`, `uncertainty` `[n, 1]`}, and with
+    looks `second_opinion` `[n, k]`.
 
     Args:
       encoder: Inputs → features `[n, d]`.
@@ -101,8 +102,9 @@ def join(
     features = encoder(inputs)
     logits, probs = ends(features)
     z = McpLogit(name="mcp_logit")(logits)
-    u = Card(about, dtype="float32", name="card")([formula(inputs, features, logits, z), z])
-    return keras.Model(inputs, {"probs": probs, "uncertainty": u}, name="judge")
+    outputs = formula(inputs, features, logits, z)
+    u = Card(about, dtype="float32", name="card")([outputs["uncertainty"], z])
+    return keras.Model(inputs, {"probs": probs, **outputs, "uncertainty": u}, name="judge")
 
 
 def about(model: keras.Model) -> dict[str, Any]:

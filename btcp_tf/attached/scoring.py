@@ -31,6 +31,8 @@ class Scored(NamedTuple):
     """See `inference.Outputs`."""
     class_names: Sequence[str]
     """Of the k classes."""
+    second_opinion: np.ndarray | None
+    """Mean probabilities `[n, k]` over the classifier and its looks; None: no looks."""
 
     @property
     def predicted(self) -> np.ndarray:
@@ -68,13 +70,17 @@ class Scoring:
         if batch_size not in self._inferences:
             # Traced once: it takes seconds for a large network.
             ends = [served.output["probs"], served.output[name]]
-            model = keras.Model(served.input, [*ends, served.get_layer("mcp_logit").output])
+            ends.append(served.get_layer("mcp_logit").output)
+            if "second_opinion" in served.output:
+                ends.append(served.output["second_opinion"])
+            model = keras.Model(served.input, ends)
             self._inferences[batch_size] = CheckedInference(model, batch_size)
         answers = self._inferences[batch_size](x, y, like=like, hashed=hashed)
-        probs, u, z = answers.outputs
+        probs, u, z, *second = answers.outputs
         mcp = special.expit(z[:, 0].astype(np.float64))
         names = self._model.get_layer("card").about["class_names"]
-        return Scored(probs, models.uncertainty_of({name: u}), mcp, *answers[1:], names)
+        u = models.uncertainty_of({name: u})
+        return Scored(probs, u, mcp, *answers[1:], names, second[0] if second else None)
 
     @functools.cached_property
     def _served(self) -> keras.Model:

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from btcp_tf.methods import look_choice
 from btcp_tf.methods.look_choice import Design
@@ -17,6 +18,7 @@ from btcp_tf.networks.gate_layers import (
     OddsAgainst,
     Ramp,
     Scatter,
+    SecondOpinion,
     UnlessEmpty,
 )
 
@@ -65,8 +67,9 @@ class Behind:
     ends: keras.Model
     """Features → [logits, probs]."""
 
-    def columns(self, inputs: Any, features: Any, logits: Any, z: Any) -> Any:
-        """The weighted evidence `[n, 1 + e]`, 0 below the gate, of Keras tensors.
+    def columns(self, inputs: Any, features: Any, logits: Any, z: Any) -> tuple[Any, Any]:
+        """The weighted evidence `[n, 1 + e]`, 0 below the gate, of Keras tensors; and with looks
+        the mean probabilities over the classifier and them `[n, k]`, else None.
 
         Args:
           inputs: `[n, ...]`.
@@ -74,7 +77,7 @@ class Behind:
           logits: `[n, k]`.
           z: MCP's logit `[n, 1]`.
         """
-        every, gate = z, self.design.gate
+        every, every_logits, gate = z, logits, self.design.gate
         if gate is not None:
             inputs, features, logits, z = (
                 BehindGate(gate, name=f"unsure_{name}")([every, values])
@@ -88,14 +91,17 @@ class Behind:
         of_images = any(name.startswith("image_") for name in self.evidence)
         seen = Seen(features, logits, View(name="unsure_view")(inputs) if of_images else None)
         parts = [layer(*evidence_inputs(name, seen)) for name, layer in self.evidence.items()]
+        change = None
         if self.looks:
             answers = [look.logits(inputs, self.encoder, self.ends) for look in self.looks.values()]
             odds = [OddsAgainst()([logits, answer]) for answer in answers]
             parts.append(LookEvidence(name="looks")([z, *odds]))
+            change = SecondOpinion(gate, name="second_opinion")([z, logits, *answers])
         weighted = Ramp(gate, name="ramp")([z, *parts])
-        if gate is None:
-            return weighted
-        return Scatter(gate, name="all_inputs")([every, weighted])
+        if gate is not None:
+            weighted = Scatter(gate, name="all_inputs")([every, weighted])
+            change = change if change is None else Scatter(gate)([every, change])
+        return weighted, None if change is None else ops.softmax(every_logits, axis=1) + change
 
     def compute(self, z: np.ndarray, seen: Any, batch_size: int) -> np.ndarray:
         """The same from answers that are there already.

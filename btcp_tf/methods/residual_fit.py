@@ -346,7 +346,19 @@ def residual_of(
     logits: Any,
     z: Any,
 ) -> Any:
-    """The same in a functional model: u `[n, 1]`, of Keras tensors.
+    """The same in a functional model: u `[n, 1]`, of Keras tensors; see `residual_outputs`."""
+    return residual_outputs(layers, weights, inputs, features, logits, z)["uncertainty"]
+
+
+def residual_outputs(
+    layers: Layers,
+    weights: Weights,
+    inputs: Any,
+    features: Any,
+    logits: Any,
+    z: Any,
+) -> dict[str, Any]:
+    """What a functional model answers beside the classifier, of Keras tensors.
 
     Args:
       layers: From `fit_residual`.
@@ -355,20 +367,26 @@ def residual_of(
       features: `[n, d]`.
       logits: `[n, k]`.
       z: MCP's logit `[n, 1]`, from `McpLogit`.
+
+    Returns:
+      `uncertainty` `[n, 1]`; and with looks `second_opinion` `[n, k]`, the mean probabilities over
+      the classifier and them.
     """
     of_images = any(name.startswith("image_") for name in layers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    evidence = [
-        layer.columns(inputs, features, logits, z)
-        if isinstance(layer, Behind)
-        else layer(*evidence_inputs(name, seen))
-        for name, layer in layers.items()
-    ]
+    evidence, outputs = [], {}
+    for name, layer in layers.items():
+        if isinstance(layer, Behind):
+            columns, second = layer.columns(inputs, features, logits, z)
+            outputs = {} if second is None else {"second_opinion": second}
+        else:
+            columns = layer(*evidence_inputs(name, seen))
+        evidence.append(columns)
     a, b, h = weights
     layer = Residual(read=len(h), name="residual")
     u = layer([z, *evidence])
     layer.set_weights([np.array(a), np.array(b), *([h[:, None]] if len(h) else [])])
-    return u
+    return {"uncertainty": u, **outputs}
 
 
 def _compute(

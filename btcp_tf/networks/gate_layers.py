@@ -92,6 +92,11 @@ class Scatter(_Gated):
         return keras.KerasTensor((z.shape[0], values.shape[1]), dtype=values.dtype)
 
 
+def _weight(z: Any, gate: float | None) -> Any:
+    """See `Ramp`."""
+    return ops.ones_like(z) if gate is None else ops.clip(z - gate, 0.0, 1.0)
+
+
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Ramp(Float32Layer):
     """z, then evidence `[n, e]`, … → `[n, 1 + e]`: a weight, and the weight times all evidence.
@@ -111,8 +116,33 @@ class Ramp(Float32Layer):
 
     def call(self, inputs: Sequence[Any]) -> Any:
         z, *evidence = inputs
-        weight = ops.ones_like(z) if self.gate is None else ops.clip(z - self.gate, 0.0, 1.0)
+        weight = _weight(z, self.gate)
         return ops.concatenate([weight, *(weight * part for part in evidence)], axis=1)
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class SecondOpinion(Float32Layer):
+    """z `[n, 1]`, logits `[n, k]`, then logits or log-probabilities of looks → `[n, k]`.
+
+    By how much the mean probabilities over the classifier and all looks differ from the
+    classifier's. The looks weigh as much as `Ramp` says, so that nothing jumps at the gate.
+
+    Args:
+      gate: A value of z; None: there is none.
+    """
+
+    _arguments = ("gate",)
+
+    def __init__(self, gate: float | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.gate = gate
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, logits, *looks = inputs
+        weight = _weight(z, self.gate)
+        own = ops.softmax(logits, axis=1)
+        total = own + weight * sum(ops.softmax(look, axis=1) for look in looks)
+        return total / (1.0 + weight * len(looks)) - own
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -163,7 +163,7 @@ def with_logit(model: keras.Model) -> keras.Model:
     twin = ResidualLogit(layer.read, name="logit_of_u")
     logit = twin(inputs)
     twin.set_weights(layer.get_weights())
-    outputs = {"probs": model.output["probs"], "uncertainty": ops.sigmoid(logit), "logit": logit}
+    outputs = {**model.output, "uncertainty": ops.sigmoid(logit), "logit": logit}
     return keras.Model(model.input, outputs, name=model.name)
 
 

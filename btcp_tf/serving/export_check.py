@@ -165,6 +165,10 @@ def _keras_answers(
             "probs": probs,
             "uncertainty": outputs["uncertainty"].numpy()[:size, 0].astype(np.float32),
         }
+        if "second_opinion" in outputs:
+            mean = outputs["second_opinion"].numpy()[:size].astype(np.float32)
+            wanted[size]["second_opinion"] = mean.argmax(axis=-1).astype(np.int64)
+            wanted[size]["second_probability"] = mean.max(axis=-1)
     return wanted
 
 

@@ -226,7 +226,10 @@ def _validate(
 ) -> None:
     if not name or name in (".", "..") or Path(name).name != name:
         raise ValueError(f"name: expected one directory name, received {name!r}")
-    if not isinstance(model.output, Mapping) or set(model.output) != {"probs", "uncertainty"}:
+    if not isinstance(model.output, Mapping) or set(model.output) - {"second_opinion"} != {
+        "probs",
+        "uncertainty",
+    }:
         raise ValueError(
             f"model: expected the outputs probs and uncertainty by name, received {model.output}"
         )

@@ -140,12 +140,18 @@ def _decide(
         # A tau between neighboring float32 must not be rounded to one of them.
         accept = tf.cast(uncertainty, tf.float64) < limit
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
+    second = {}
+    if "second_opinion" in answers:
+        mean = tf.cast(answers["second_opinion"][:count], tf.float32)
+        second["second_opinion"] = tf.argmax(mean, axis=-1, output_type=tf.int64)
+        second["second_probability"] = tf.reduce_max(mean, axis=-1)
     return {
         "predicted": predicted,
         "class_name": tf.gather(tf.constant(class_names, tf.string), predicted),
         "probs": probs,
         "uncertainty": uncertainty,
         "accept": accept,
+        **second,
     }
 
 
