@@ -37,7 +37,8 @@ class Decision:
         """Where the SavedModel is, and whose answers and u it gives; or why there is none."""
         if saved_model.startswith(NOT_EXPORTED):
             return saved_model
-        classifier = "fine-tuned classifier" * (self.predictor.stage == FINETUNED) or "classifier"
+        is_finetuned = self.predictor.stage == FINETUNED
+        classifier = "fine-tuned classifier" if is_finetuned else "classifier"
         u = METHODS[self.method].title if self.method in METHODS else self.method
         if self.method == REFERENCE:
             u += ", one minus the largest probability"

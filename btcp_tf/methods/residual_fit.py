@@ -52,8 +52,8 @@ def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> kera
     features = encoder(image)
     logits, probs = classifiers.both_ends(classifier)(features)
     z = McpLogit(name="mcp_logit")(logits)
-    uncertainty = residual_of(layers, weights, image, features, logits, z)
-    return keras.Model(image, {"probs": probs, "uncertainty": uncertainty}, name="residual")
+    outputs = residual_outputs(layers, weights, image, features, logits, z)
+    return keras.Model(image, {"probs": probs, **outputs}, name="residual")
 
 
 _AXES = 64
@@ -336,18 +336,6 @@ def contributions(
     """
     parts = residual_choice.parts_of(*_compute(layers, seen, batch_size), weights)
     return tuple(parts), np.stack([part - baseline[name] for name, part in parts.items()], axis=1)
-
-
-def residual_of(
-    layers: Layers,
-    weights: Weights,
-    inputs: Any,
-    features: Any,
-    logits: Any,
-    z: Any,
-) -> Any:
-    """The same in a functional model: u `[n, 1]`, of Keras tensors; see `residual_outputs`."""
-    return residual_outputs(layers, weights, inputs, features, logits, z)["uncertainty"]
 
 
 def residual_outputs(

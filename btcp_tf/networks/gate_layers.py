@@ -19,18 +19,21 @@ _PACKAGE = "btcp_tf"
 
 
 class _Gated(Float32Layer):
-    """A layer that knows the gate: a row is picked where z is above it."""
+    """A layer that knows the gate, a value of MCP's logit z; None: there is none."""
 
     _arguments = ("gate",)
 
-    def __init__(self, gate: float, **settings: Any) -> None:
-        super().__init__(autocast=False, **settings)
+    def __init__(self, gate: float | None, **settings: Any) -> None:
+        super().__init__(**settings)
         self.gate = gate
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BehindGate(_Gated):
     """(z `[n, 1]`, values `[n, ...]`) → the m rows of the values with z above the gate."""
+
+    def __init__(self, gate: float, **settings: Any) -> None:
+        super().__init__(gate, autocast=False, **settings)  # Values keep their type.
 
     def call(self, inputs: Sequence[Any]) -> Any:
         z, values = inputs
@@ -98,7 +101,7 @@ def _weight(z: Any, gate: float | None) -> Any:
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class Ramp(Float32Layer):
+class Ramp(_Gated):
     """z, then evidence `[n, e]`, … → `[n, 1 + e]`: a weight, and the weight times all evidence.
 
     The weight is 0 where z is at the gate, and grows to 1 one logit above it. Without a gate it is
@@ -108,12 +111,6 @@ class Ramp(Float32Layer):
       gate: A value of z; None: there is none.
     """
 
-    _arguments = ("gate",)
-
-    def __init__(self, gate: float | None, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.gate = gate
-
     def call(self, inputs: Sequence[Any]) -> Any:
         z, *evidence = inputs
         weight = _weight(z, self.gate)
@@ -121,7 +118,7 @@ class Ramp(Float32Layer):
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
-class SecondOpinion(Float32Layer):
+class SecondOpinion(_Gated):
     """z `[n, 1]`, logits `[n, k]`, then logits or log-probabilities of looks → `[n, k]`.
 
     By how much the mean probabilities over the classifier and all looks differ from the
@@ -130,12 +127,6 @@ class SecondOpinion(Float32Layer):
     Args:
       gate: A value of z; None: there is none.
     """
-
-    _arguments = ("gate",)
-
-    def __init__(self, gate: float | None, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.gate = gate
 
     def call(self, inputs: Sequence[Any]) -> Any:
         z, logits, *looks = inputs

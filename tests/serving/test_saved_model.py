@@ -612,7 +612,7 @@ def saturated(logits):
         keras.ops.cast(image[:, 0, 0, 0], "int32")
         + 256 * keras.ops.cast(image[:, 0, 1, 0], "int32")
     )
-    u = residual_fit.residual_of({}, MCP, image, None, rows, McpLogit()(rows))
+    u = residual_fit.residual_outputs({}, MCP, image, None, rows, McpLogit()(rows))["uncertainty"]
     model = keras.Model(image, {"probs": layers.Softmax()(rows), "uncertainty": u})
     model.get_layer("table").set_weights([np.asarray(logits, np.float32)])
     return codes, model
