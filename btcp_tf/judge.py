@@ -157,7 +157,8 @@ class Judge:
             "trees" and "tokens", which learn from it), of Keras layers that change an input but not
             its class, and of other classifiers of the same classes or paths of their files. They
             are chosen by nested cross-validation, and computed only for the inputs that MCP is
-            unsure of. Empty: none.
+            unsure of. With `folds` only changes of the input. A dataset is read once more for
+            them. Empty: none.
           cost: With looks, what an input may cost on the mean: multiply-adds of all evidence, in
             passes of the classifier, its own included; at least 1. A classifier of less than a
             million multiply-adds counts as that many.

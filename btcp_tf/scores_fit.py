@@ -37,6 +37,9 @@ _NONE: Mapping[str, Any] = {}
 
 _LARGEST_SEED = 2**31 - 1
 
+_ENOUGH_ROWS = 10
+"""Logits that all look like probabilities are none by chance."""
+
 _LARGEST = 1e30
 """Numbers beyond ± this overflow in what is computed of them."""
 
@@ -84,8 +87,15 @@ class ScoresFit:
         Raises:
           ValueError: If the logits are not as described.
         """
-        answers = _answers("logits", logits, self.are_probs, self.classes)
+        answers = self._checked("logits", logits)
         return self._needed(mcp.mcp_logit(answers))
+
+    def _checked(self, name: str, values: ArrayLike, rows: np.ndarray | None = None) -> np.ndarray:
+        answers = _answers(name, values, self.are_probs, self.classes, rows)
+        # Fewer may look like probabilities by chance.
+        if len(answers) >= _ENOUGH_ROWS and rows is None:
+            _refuse_probs(name, answers, self.are_probs)
+        return answers
 
     def _needed(self, z: np.ndarray) -> np.ndarray:
         if not self.design.paid:
@@ -114,13 +124,13 @@ class ScoresFit:
         Raises:
           ValueError: If an argument is not as described, or a chosen look or feature is missing.
         """
-        answers = _answers("logits", logits, self.are_probs, self.classes)
+        answers = self._checked("logits", logits)
         z = mcp.mcp_logit(answers)
         needed, every = self._needed(z), np.ones(len(z), bool)
         odds = {}
         for name in self.fit.looks:
             values = _chosen("looks", looks, name)
-            look = _answers(_item("looks", name), values, self.are_probs, self.classes, needed)
+            look = self._checked(_item("looks", name), values, needed)
             odds[name] = evidence_arrays.odds_against(answers, look)
         evidence = {}
         if _ANSWER in self.fit.evidence:
@@ -316,14 +326,19 @@ def _from_json(content: Mapping[str, Any]) -> ScoresFit:
     weights = Weights(a, b, np.array(content["weights"]["h"], np.float64))
     if weights.h.ndim != 1 or not np.isfinite(weights.h).all():
         raise ValueError("h: expected finite numbers [e]")
+    for name in ("are_probs", "class_columns"):
+        if not isinstance(content[name], bool):
+            raise ValueError(f"{name}: expected true or false, received {content[name]!r:.40}")
+    if len({*design.free, *design.paid}) < len(design.free) + len(design.paid):
+        raise ValueError("design: expected each name once")
     values = dict(content["fit"])
     values |= {name: tuple(values[name]) for name in ("evidence", "looks")}
     values["difference"] = {name: tuple(row) for name, row in values["difference"].items()}
     result = ScoresFit(
         Fit(**values),
         checks.whole_number("classes", content["classes"], "a whole number >= 2", 2),
-        content["are_probs"] is True,
-        content["class_columns"] is True,
+        content["are_probs"],
+        content["class_columns"],
         {
             name: checks.whole_number(name, width, "a whole number >= 1", 1)
             for name, width in content["features"].items()
@@ -345,7 +360,10 @@ def _check_whole(scores: ScoresFit) -> None:
         raise ValueError("design, features and fit name different evidence")
     none = np.zeros((0, scores.classes))
     features = {name: np.zeros((0, width)) for name, width in scores.features.items()}
-    scores.predict(none, dict.fromkeys(scores.fit.looks, none), features)
+    try:
+        scores.predict(none, dict.fromkeys(scores.fit.looks, none), features)
+    except ValueError:
+        raise ValueError("h: expected a number for each column of the design") from None
 
 
 def _item(argument: str, name: str) -> str:
@@ -357,7 +375,7 @@ def _check_names(looks: Any, features: Any) -> None:
     for argument, named in (("looks", looks), ("features", features)):
         _check_mapping(argument, named, "arrays by name")
         for name in named:
-            if not isinstance(name, str) or not name or name in _TAKEN:
+            if not isinstance(name, str) or not wording.is_utf8(name) or name in ("", *_TAKEN):
                 raise ValueError(
                     f"{argument}: expected names other than {', '.join(_TAKEN)}, received "
                     f"{wording.quoted(name)}"
@@ -415,7 +433,7 @@ def _numbers(name: str, values: Any, fits: Any, shape: str) -> np.ndarray:
     array = checks.array(name, values)
     if array.dtype.kind not in "biuf" or not fits(array.shape):
         raise ValueError(
-            f"{name}: expected numbers {shape}, received {array.dtype} {array.shape}"
+            f"{name}: expected numbers {shape}, received {array.dtype} {list(array.shape)}"
             + ("; convert them to float32" if array.dtype.kind in "OV" else "")
         )
     return array

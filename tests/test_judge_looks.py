@@ -200,6 +200,99 @@ class Crop(keras.layers.Layer):
         return inputs[:, 1:]
 
 
+class Blind(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs / 0.0
+
+
+class Wavering(keras.layers.Layer):
+    def call(self, inputs):
+        return inputs + keras.random.normal(keras.ops.shape(inputs))
+
+
+class Stuck(keras.layers.Layer):
+    def call(self, inputs):
+        raise RuntimeError("a wheel came off")
+
+
+class OutsideOfGraphs(keras.layers.Layer):
+    def call(self, inputs):
+        return keras.ops.convert_to_tensor(np.asarray(inputs)[:, ::-1].copy())
+
+
+def offered(classifier, wanted, **settings):
+    parts = AttachedClassifier.take_apart(classifier)
+    settings = {"reference": None, "seed": 0, **settings}
+    return offer.make(parts, wanted, 5.0, images(60, 15), **settings)
+
+
+def test_names_of_looks_and_layers_do_not_meet(classifier):
+    answer, again, mirror, named = (
+        Upside(name="answer"),
+        Upside(name="f"),
+        Upside(name="mirror"),
+        Upside(name="f"),
+    )
+    looks = offered(
+        classifier, ["mirror", mirror, again, named, answer, classifier, "dropout"]
+    ).looks
+    assert [*looks] == ["mirror", "mirror_2", "f", "f_2", "answer_2", "net", "dropout"]
+    parts = AttachedClassifier.take_apart(classifier)
+    samples = parts.samples(*images(20, 16), "", None, [*looks.values()])
+    assert samples.seen.odds.shape == (20, 7) and np.isfinite(samples.seen.odds).all()
+
+
+def test_a_pipeline_of_layers_is_a_change_and_not_a_classifier(classifier):
+    pipeline = keras.Sequential([keras.Input((SIDE, SIDE, 1)), Upside()], name="pipeline")
+    look = offered(classifier, [pipeline]).looks["pipeline"]
+    assert look.change is not None and look.answer is None
+
+
+def test_of_further_classifiers_each_drops_in_its_own_network(classifier):
+    other = keras.models.clone_model(classifier)
+    other.set_weights([-kernel for kernel in classifier.get_weights()])
+    x, y = images(200, 17)
+    parts = AttachedClassifier.take_apart(classifier)
+    looks = [*offered(classifier, ["dropout"]).looks.values()]
+    fold = parts.take_alike_apart(other, x)
+    odds = fold.samples(x, y, "", None, looks).seen.odds
+    assert (odds < 0).mean() > 0.7  # Mostly the fold's own answer.
+
+
+def test_beside_folds_no_other_model_looks(classifier):
+    assert not any(
+        look.answer for look in offered(classifier, "auto", with_folds=True).looks.values()
+    )
+    with pytest.raises(ValueError, match="beside folds, received 'net'"):
+        offered(classifier, [classifier], with_folds=True)
+
+
+def test_where_no_look_suits_the_budget_still_counts():
+    sequences = np.random.default_rng(0).normal(size=(300, 6, 3)).astype(np.float32)
+    net = keras.Sequential(
+        [keras.Input((6, 3)), keras.layers.LSTM(4), keras.layers.Dense(2, "softmax")]
+    )
+    labels = np.random.default_rng(1).integers(0, 2, 300)
+    judge = btcp_tf.attach(net).fit(sequences, labels, looks="auto", verbose=0)
+    assert judge.fitted["looks"] == [] and judge.fitted["cost"] == 1.0
+
+
+def test_models_that_use_every_kind_of_look_are_exported(classifier, tmp_path):
+    looks = offered(classifier, ["dropout", Upside(name="card"), classifier])
+    parts = AttachedClassifier.take_apart(classifier)
+    used = {"looks": looks.behind(Design((), tuple(looks.looks), -1.0, 0.5), {})}
+    weights = Weights(1.0, 0.0, np.linspace(-0.2, 0.2, 1 + 2 * 3 + 1))
+    about = judge_model.about(btcp_tf.attach(classifier).model)
+    formula = judge_model.residual_formula(used, weights)
+    judge = Judge(judge_model.join(parts.encoder, parts.ends, formula, about))
+    x, y = images(200, 18)
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.5)
+    path = judge.export(tmp_path, "net", x[:8], verbose=0)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    u = special.logit(serve(images=tf.constant(x))["uncertainty"].numpy())
+    assert u == pytest.approx(logit_of_u(judge, x), abs=1e-3)
+
+
 def test_every_kind_of_look_can_be_offered_and_datasets_too(classifier, tmp_path):
     classifier.save(tmp_path / "second.keras")
     x, y = images(400, 8)
@@ -232,7 +325,12 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
         (["trees"], 1.3, r"suit inputs|reference"),
         ("mirror", 1.3, r'looks: expected "auto" or a list .*received \'mirror\''),
         ([3], 1.3, r"looks: expected names, Keras layers.*received int"),
-        ([Crop()], 1.3, r"keeps shape and type.*received .*\[4, 9, 10, 1\]"),
+        ([Crop()], 1.3, r"keeps shape and type.*received .*\[16, 9, 10, 1\]"),
+        ([Blind()], 1.3, r"received 'blind.*makes NaN or infinity"),
+        ([Wavering()], 1.3, r"received 'wavering.*in several ways"),
+        ([Stuck()], 1.3, r"received 'stuck.*a wheel came off"),
+        ([OutsideOfGraphs()], 1.3, r"in a graph, received 'outside"),
+        ([keras.layers.RandomFlip()], 1.3, r"received 'random_flip.*leaves inputs as they are"),
         (["mirror"], 0.9, r"cost: expected a number >= 1.*received 0.9"),
         (["mirror"], float("nan"), r"cost: expected a number >= 1"),
         (["missing.keras"], 1.3, r"looks: .*missing.keras"),

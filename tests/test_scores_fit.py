@@ -180,6 +180,22 @@ def test_probabilities_are_taken_when_that_is_said(gated):
         scores.predict([[-1.0, 1.0, 1.0]], {"second": sure})
 
 
+def test_probabilities_in_the_place_of_logits_are_noticed_in_predict_too(gated):
+    _, first, second = answers(50, 9)
+    probs = special.softmax(first, axis=1)
+    with pytest.raises(ValueError, match=r"logits: expected logits .*sum to 1.*are_probs=True"):
+        gated.predict(probs, looks={"second": second})
+    # One row may sum to 1 by chance.
+    gated.predict(probs[:1], looks={"second": second[:1]})
+
+
+def test_masked_arrays_are_refused():
+    labels, first, _ = answers(100, 10)
+    masked = np.ma.masked_where(first > 3, first)
+    with pytest.raises(ValueError, match="logits: expected numbers, received a masked array"):
+        btcp_tf.fit_scores(masked, labels)
+
+
 def test_a_saved_estimator_is_the_same(gated, tmp_path):
     path = tmp_path / "scores.json"
     gated.save(path)
@@ -207,7 +223,8 @@ def test_a_saved_estimator_is_the_same(gated, tmp_path):
         ({"features": {"hint": 1}}, "name different evidence"),
         ({"weights": {"a": 1.0, "b": 0.0}}, "no 'h'"),
         ({"weights": {"a": 1.0, "b": None, "h": []}}, "b: expected a finite number"),
-        ({"weights": {"a": 1.0, "b": 0.0, "h": [1.0]}}, "mismatch"),
+        ({"weights": {"a": 1.0, "b": 0.0, "h": [1.0]}}, "h: expected a number for each"),
+        ({"are_probs": 1}, "are_probs: expected true or false, received 1"),
         ({"fit": {"words": ""}}, "no 'evidence'"),
     ],
 )
@@ -258,15 +275,16 @@ def spoiled(array: np.ndarray, value: float) -> np.ndarray:
         ({"labels": np.full((60, 3), 0.2)}, "labels: .*shares of classes in row 0"),
         ({"looks": [SECOND]}, "looks: expected a mapping, arrays by name, received list"),
         ({"looks": {"a": SECOND[:, :2]}}, r"looks\['a'\]: expected numbers \[60, 3\]"),
-        ({"looks": {"a": SECOND[:-1]}}, r"looks\['a'\]: expected numbers \[60, 3\].*\(59, 3\)"),
+        ({"looks": {"a": SECOND[:-1]}}, r"looks\['a'\]: expected numbers \[60, 3\].*\[59, 3\]"),
         ({"looks": {"a": spoiled(SECOND, np.nan)}}, r"looks\['a'\]: .*nan in row 7"),
+        ({"looks": {"\ud800": SECOND}}, "looks: expected names other than"),
         ({"looks": {"mcp": SECOND}}, "looks: expected names other than answer, mcp, looks"),
         ({"features": {3: LABELS}}, "features: expected names .*received 3"),
         (
             {"features": {"f": LABELS[:-1]}},
             r"features\['f'\]: expected numbers \[60\] or \[60, e\]",
         ),
-        ({"features": {"f": FIRST[:, :0]}}, r"features\['f'\]: .*\(60, 0\)"),
+        ({"features": {"f": FIRST[:, :0]}}, r"features\['f'\]: .*\[60, 0\]"),
         ({"features": {"f": spoiled(FIRST, -np.inf)}}, r"features\['f'\]: .*-inf in row 7"),
         (
             {"features": {"a": LABELS}, "looks": {"a": SECOND}},

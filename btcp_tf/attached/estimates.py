@@ -34,7 +34,7 @@ def fit_residual(
     """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
     errors are those of `Judge.fit`."""
     known = None if reference is None else held_out.pair(reference)
-    offered = offer.make(classifier, looks, cost, held_out.pair(samples), known, seed)
+    offered = offer.make(classifier, looks, cost, held_out.pair(samples), known, seed, bool(folds))
     further = [] if offered is None else list(offered.looks.values())
     own = held_out.collect(classifier, samples, reference, copies, looks=further)
     held_out.warn_of_one_class(own.held_out.labels, classifier.class_names, "learned from")

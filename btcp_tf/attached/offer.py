@@ -13,8 +13,10 @@ from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import errors_name
+from btcp_tf.core import wording
 from btcp_tf.methods import other_eyes
 from btcp_tf.methods.looks import Look, Offer
+from btcp_tf.methods.residual_choice import EVIDENCE
 from btcp_tf.networks import cost, looks
 
 _LEAST_PASS = 1e6
@@ -25,6 +27,12 @@ _EXAMPLES = 10_000
 
 _REFERENCE = 100_000
 """Reference samples that other eyes learn from, at most."""
+
+_TAKEN = (*EVIDENCE, "mcp", "looks")
+"""What parts of u are called already."""
+
+_TRIED = 16
+"""Inputs on which a look is tried."""
 
 DROPOUT = "dropout"
 """The classifier itself, with one fixed draw of its dropout."""
@@ -37,6 +45,7 @@ def make(
     samples: tuple[Any, Any],
     reference: Any,
     seed: int,
+    with_folds: bool = False,
 ) -> Offer | None:
     """The looks that were asked for, and what they cost.
 
@@ -48,6 +57,8 @@ def make(
       reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
         no other eyes.
       seed: Of random changes, and of what other eyes learn.
+      with_folds: Whether further classifiers look, too. Then there are only looks at changed
+        inputs: another model may know the labels of the samples that these were trained without.
 
     Raises:
       ValueError: If a look is unknown or does not suit the inputs, or the budget is below 1.
@@ -60,10 +71,12 @@ def make(
     if not inference.is_dataset(x):
         x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
     x, _ = inference.random_rows(x, y, _EXAMPLES)
-    maker = _Maker(classifier, classifier.check_inputs(x), reference, seed)
-    names = maker.suitable if wanted == "auto" else wanted
+    maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
+    names = maker.suitable if isinstance(wanted, str) else wanted
     made = [maker.look(one) for one in names]
-    return Offer(_by_name(made), budget, maker.pass_cost, classifier.encoder, classifier.ends)
+    return Offer(
+        _by_name(made, classifier), budget, maker.pass_cost, classifier.encoder, classifier.ends
+    )
 
 
 def check(wanted: Any) -> bool:
@@ -82,16 +95,46 @@ def check(wanted: Any) -> bool:
     return len(wanted) > 0
 
 
-def _by_name(made: Sequence[tuple[str, Look]]) -> dict[str, Look]:
-    """Looks by names that differ: a second one of a name is NAME_2."""
+def _by_name(made: Sequence[tuple[str, Look]], classifier: AttachedClassifier) -> dict[str, Look]:
+    """Looks by names that differ, also from those of evidence: a second one of a name is NAME_2."""
     named: dict[str, Look] = {}
     for name, look in made:
         number, free = 1, name
-        while free in named:
+        while free in named or free in _TAKEN:
             number += 1
             free = f"{name}_{number}"
-        named[free] = look
+        # Layers of a model need names of their own, too.
+        own = {
+            field: _as_model(layer, classifier, f"look_{free}")
+            for field in ("change", "answer")
+            if (layer := getattr(look, field)) is not None
+        }
+        named[free] = dataclasses.replace(look, **own)
     return named
+
+
+def _joined(parts: AttachedClassifier, name: str) -> keras.Model:
+    """Inputs → logits."""
+    # Not the encoder's own input: Keras would count it twice in a copy.
+    inputs = keras.Input(parts.input_shape, dtype=parts.dtype)
+    return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=name)
+
+
+def _as_model(layer: keras.layers.Layer, classifier: AttachedClassifier, name: str) -> keras.Model:
+    inputs = keras.Input(classifier.input_shape, dtype=classifier.dtype)
+    return keras.Model(inputs, layer(inputs), name=name)
+
+
+def _run(layer: keras.layers.Layer, x: np.ndarray) -> np.ndarray:
+    return keras.ops.convert_to_numpy(layer(x))
+
+
+def _is_classifier(model: Any) -> bool:
+    """Whether a Keras model answers rows of numbers; a change answers what it was given."""
+    if not isinstance(model, keras.Model):
+        return False
+    shape = getattr(model, "output_shape", None) if model.built else None
+    return not (isinstance(shape, tuple) and len(shape) > 2)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,16 +146,12 @@ class _Maker:
     """Some inputs, `[n, ...]`."""
     reference: Any
     seed: int
+    with_folds: bool
 
     @property
     def whole(self) -> keras.Model:
         """Inputs → logits."""
-        return self._joined(self.classifier, "classifier")
-
-    def _joined(self, parts: AttachedClassifier, name: str) -> keras.Model:
-        # Not the encoder's own input: Keras would count it twice in a copy.
-        inputs = keras.Input(parts.input_shape, dtype=parts.dtype)
-        return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=name)
+        return _joined(self.classifier, "classifier")
 
     @property
     def pass_cost(self) -> float:
@@ -127,9 +166,9 @@ class _Maker:
     def suitable(self) -> list[str]:
         """Names of all looks that suit the inputs."""
         names = list(self._changes)
-        if self.reference is not None:
+        if self.reference is not None and not self.with_folds:
             names += self._eyes
-        if looks.dropout_layers(self.classifier.encoder):
+        if self._drops:
             names.append(DROPOUT)
         return names
 
@@ -143,6 +182,15 @@ class _Maker:
 
     def look(self, wanted: Any) -> tuple[str, Look]:
         """A look, and its name."""
+        name, look = self._look(wanted)
+        if look.answer is not None and self.with_folds:
+            raise ValueError(
+                f"looks: expected changes of the input alone beside folds, received {name!r}, "
+                "which may know the labels of their samples; leave it, or the folds, out"
+            )
+        return name, look
+
+    def _look(self, wanted: Any) -> tuple[str, Look]:
         if isinstance(wanted, str) and wanted in looks.LOOKS:
             self._check_suits(wanted, self._changes)
             look = looks.LOOKS[wanted]
@@ -152,17 +200,21 @@ class _Maker:
             self._check_suits(wanted, self._eyes)
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted == DROPOUT:
-            thin = looks.fixed_dropout(self.classifier.encoder, self.seed)
+            self._check_suits(wanted, [DROPOUT] * bool(self._drops))
             cost = self._multiply_adds(self.whole) / self.pass_cost
-            return wanted, Look("with dropout", cost, encoder=thin)
-        if isinstance(wanted, keras.Model | str | os.PathLike):
+            return wanted, Look("with dropout", cost, dropout_seed=self.seed)
+        if isinstance(wanted, str | os.PathLike) or _is_classifier(wanted):
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):
-            return wanted.name, self._changed(wanted.name, wanted)
+            return wanted.name, self._own(wanted)
         raise ValueError(
             "looks: expected names, Keras layers, classifiers and paths, received "
             f"{type(wanted).__name__}"
         )
+
+    @property
+    def _drops(self) -> bool:
+        return bool(looks.dropout_layers(self.classifier.encoder))
 
     def _check_suits(self, name: str, suitable: Sequence[str]) -> None:
         if name not in suitable:
@@ -176,16 +228,37 @@ class _Maker:
         """The classifier's answer to the changed input."""
         if hasattr(layer, "adapt"):
             layer.adapt(self.x)
-        few = self.x[:4]
-        changed = keras.ops.convert_to_numpy(layer(few))
-        if changed.shape != few.shape or changed.dtype != few.dtype:
-            raise ValueError(
-                f"looks: expected a layer that keeps shape and type of its inputs, {few.dtype} "
-                f"{list(few.shape)}, received {layer.name!r}, which makes {changed.dtype} "
-                f"{list(changed.shape)} of them"
-            )
         passes = self._multiply_adds(self.whole) + self._multiply_adds(layer)
         return Look(title, passes / self.pass_cost, change=layer)
+
+    def _own(self, layer: keras.layers.Layer) -> Look:
+        """That of a change that somebody else wrote, which is tried."""
+        x, expected = self.x[:_TRIED], "looks: expected a layer that"
+        try:
+            look = self._changed(layer.name, layer)
+            changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))
+        except Exception as error:  # Anything can be wrong with it.
+            raise ValueError(
+                f"{expected} changes inputs {self.classifier.dtype} {list(x.shape)} in a graph, "
+                f"received {layer.name!r}: {wording.one_line(error)}"
+            ) from error
+        if (changed.shape, none.shape) != (x.shape, x[:0].shape) or changed.dtype != x.dtype:
+            raise ValueError(
+                f"{expected} keeps shape and type of its inputs, {x.dtype} {list(x.shape)}, "
+                f"received {layer.name!r}, which makes {changed.dtype} {list(changed.shape)}"
+            )
+        fault = ""
+        if x.dtype.kind == "f" and not np.isfinite(changed).all():
+            fault = "makes NaN or infinity of inputs"
+        elif (changed != again).any() or (changed[:1] != alone).any():
+            fault = "changes the same input in several ways, at random or by its batch"
+        elif (changed == x).all():
+            fault = "leaves inputs as they are (layers that augment do so outside of training)"
+        if fault:
+            raise ValueError(
+                f"{expected} changes each input in one way, received {layer.name!r}, which {fault}"
+            )
+        return look
 
     def _other(self, title: str, model: keras.layers.Layer) -> Look:
         return Look(title, self._multiply_adds(model) / self.pass_cost, answer=model)
@@ -212,6 +285,8 @@ class _Maker:
             if isinstance(model, str) and not Path(model).suffix:
                 known = [*self.suitable, *(set(other_eyes.EYES) - set(self.suitable))]
                 raise ValueError(f"expected one of {', '.join(known)}, received {model!r}")
-            parts = self.classifier.take_alike_apart(model, self.x)
+            # It has features and an end of its own.
+            like = dataclasses.replace(self.classifier, features="", from_logits=None)
+            parts = like.take_alike_apart(model, self.x)
         name = model.name if isinstance(model, keras.Model) else Path(model).stem
-        return name, self._other(name, self._joined(parts, f"look_{name}"))
+        return name, self._other(name, _joined(parts, name))

@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike
 
 
 def array(name: str, values: ArrayLike) -> np.ndarray:
-    """An argument as an array; ValueError, which names it, for rows of different lengths."""
+    """An argument as an array; ValueError, which names it, for rows of different lengths, and where
+    entries are masked."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{name}: expected numbers, received a masked array; fill in what is masked, or leave "
+            "these rows out"
+        )
     try:
         return np.asarray(values)
     except ValueError:

@@ -194,7 +194,7 @@ def choose(
       The design that all samples choose; and u `[n]` of nested cross-validation, where each sample
       had no part in the choice, the penalty or the weights behind its own.
     """
-    outer = stacking.splits(samples, seed)
+    outer = stacking.splits(samples, seed, FOLDS)
     bar = Bar("choosing looks by nested cross-validation", len(outer) + 1, shown=bool(verbose))
     design = _search(samples, costs, budget, seed)
     x = _columns(samples, design)

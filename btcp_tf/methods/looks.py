@@ -21,6 +21,7 @@ from btcp_tf.networks.gate_layers import (
     SecondOpinion,
     UnlessEmpty,
 )
+from btcp_tf.networks.looks import fixed_dropout
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class Look:
     """A change of the input that does not change its class; None: it is taken as it is."""
     answer: keras.layers.Layer | None = None
     """Inputs → logits or log-probabilities `[n, k]`; None: the classifier itself answers."""
-    encoder: keras.Model | None = None
-    """In the place of the classifier's own."""
+    dropout_seed: int | None = None
+    """Of one draw of the dropout in the classifier's encoder; None: it drops nothing."""
 
     def logits(self, inputs: Any, encoder: keras.Model, ends: keras.Model) -> Any:
         """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors.
@@ -49,7 +50,9 @@ class Look:
         changed = inputs if self.change is None else self.change(inputs)
         if self.answer is not None:
             return _run(self.answer, changed)
-        return ends(_run(self.encoder or encoder, changed))[0]
+        if self.dropout_seed is not None:
+            encoder = fixed_dropout(encoder, self.dropout_seed)
+        return ends(_run(encoder, changed))[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -214,8 +214,10 @@ def fit_residual(
             is_error, z, columns, seed, classifier, target, verbose
         )
         return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
-    odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
-    looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
+    looks = {}
+    if offer.looks:
+        odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
+        looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
     samples = Samples(is_error, z, columns, classifier, target, looks)
     fit, weights, design, u = look_choice.fit(
         samples, offer.costs(layers[0]), offer.budget, seed, verbose

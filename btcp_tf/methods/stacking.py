@@ -76,15 +76,22 @@ class Samples:
         return np.hstack([self.z, *(self.evidence[name] for name in names)])
 
 
-def splits(samples: Samples, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows to train on, among them the copies of the same samples; and samples to test on."""
+def splits(samples: Samples, seed: int, least: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows to train on, among them the copies of the same samples; and samples to test on.
+
+    Args:
+      samples: All held-out answers.
+      seed: Seed of the folds.
+      least: Wrong, and right, answers that all but one classifier have, where each is a fold.
+    """
     from sklearn.model_selection import PredefinedSplit, StratifiedKFold
 
     classifier, is_error = samples.classifier, samples.is_error
     folds: Any = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     rest = [is_error[classifier != number] for number in np.unique(classifier)]
-    # Unless all errors, or all other answers, are one classifier's.
-    if classifier.any() and all(0 < others.sum() < len(others) for others in rest):
+    # Unless nearly all errors, or nearly all other answers, are one classifier's.
+    enough = (least <= others.sum() <= len(others) - least for others in rest)
+    if classifier.any() and all(enough):
         folds = PredefinedSplit(classifier)
     return [(samples.with_copies(train), test) for train, test in folds.split(is_error, is_error)]
 

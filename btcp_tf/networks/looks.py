@@ -176,11 +176,11 @@ class FixedDropout(LookLayer):
         super().__init__(**settings)
         self.model = model
         self.seed = seed
-        dropping = dropout_layers(model)
         if draws is None:
-            draws = [_draw(layer, seed + place) for place, layer in enumerate(dropping)]
+            draws = [
+                _draw(layer, seed + place) for place, layer in enumerate(dropout_layers(model))
+            ]
         self.draws = list(draws)
-        self._draw_of = {id(layer): draw for layer, draw in zip(dropping, draws, strict=True)}
 
     def get_config(self) -> dict[str, Any]:
         own = {
@@ -212,8 +212,13 @@ class FixedDropout(LookLayer):
 
     def _step(self, operation: Any) -> Callable[..., Any]:
         """What takes the place of a layer of the classifier."""
-        if id(operation) in self._draw_of:
-            return self._draw_of[id(operation)]
+        # Not kept: TensorFlow would save it, and cannot save numbers as names.
+        draw_of = {
+            id(layer): draw
+            for layer, draw in zip(dropout_layers(self.model), self.draws, strict=True)
+        }
+        if id(operation) in draw_of:
+            return draw_of[id(operation)]
         if _is_graph(operation) and dropout_layers(operation):
             return lambda inputs, **named: self._pass(operation, inputs)
         if isinstance(operation, layers.Layer):

@@ -128,6 +128,18 @@ def test_samples_have_no_part_in_the_choice_and_weights_behind_their_own_u(monke
         assert not test & chosen and not test & fitted
 
 
+@pytest.mark.parametrize("second", [0, 1, 12])
+def test_a_classifier_of_hardly_any_errors_is_no_fold_of_its_own(second):
+    samples = held_out(6, 400, {"sees": 1.0})
+    classifier = (np.arange(400) >= 200).astype(int)
+    is_error = np.zeros(400, bool)
+    is_error[:20] = True
+    is_error[200 : 200 + second] = True
+    samples = Samples(is_error, samples.z, {}, classifier, None, samples.looks)
+    fit, _, _, u = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
+    assert np.isfinite(u).all() and fit.errors == 20 + second
+
+
 def test_folds_of_other_slopes_are_brought_to_one_scale():
     random = np.random.default_rng(0)
     z = random.normal(size=1000)
