@@ -279,12 +279,11 @@ def test_where_no_look_suits_the_budget_still_counts():
 
 def test_models_that_use_every_kind_of_look_are_exported(classifier, tmp_path):
     looks = offered(classifier, ["dropout", Upside(name="card"), classifier])
-    parts = AttachedClassifier.take_apart(classifier)
     used = {"looks": looks.behind(Design((), tuple(looks.looks), -1.0, 0.5), {})}
     weights = Weights(1.0, 0.0, np.linspace(-0.2, 0.2, 1 + 2 * 3 + 1))
     about = judge_model.about(btcp_tf.attach(classifier).model)
     formula = judge_model.residual_formula(used, weights)
-    judge = Judge(judge_model.join(parts.encoder, parts.ends, formula, about))
+    judge = Judge(judge_model.join(looks.encoder, looks.ends, formula, about))
     x, y = images(200, 18)
     judge.select_threshold(x, y, rule="target_coverage", coverage=0.5)
     path = judge.export(tmp_path, "net", x[:8], verbose=0)

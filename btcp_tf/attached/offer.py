@@ -126,7 +126,7 @@ def _as_model(layer: keras.layers.Layer, classifier: AttachedClassifier, name: s
 
 
 def _run(layer: keras.layers.Layer, x: np.ndarray) -> np.ndarray:
-    return keras.ops.convert_to_numpy(layer(x))
+    return keras.ops.convert_to_numpy(layer(x, training=False))
 
 
 def _is_classifier(model: Any) -> bool:
