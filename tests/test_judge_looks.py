@@ -353,6 +353,19 @@ def test_another_classifier_has_to_be_one_of_the_same_classes(classifier):
         btcp_tf.attach(classifier).fit(*images(60, 11), looks=[other], verbose=0)
 
 
+def test_another_classifier_has_to_take_the_same_numbers(classifier):
+    pixels = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 1), dtype="uint8"),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES, "softmax"),
+        ]
+    )
+    with pytest.raises(ValueError, match="looks: expected a classifier of float32 .* of uint8"):
+        offered(classifier, [pixels])
+
+
 def test_trees_are_another_pair_of_eyes_for_rows_of_numbers():
     """Right and wrong hang on a corner of the table that a linear classifier cannot see."""
     random = np.random.default_rng(0)

@@ -288,5 +288,10 @@ class _Maker:
             # It has features and an end of its own.
             like = dataclasses.replace(self.classifier, features="", from_logits=None)
             parts = like.take_alike_apart(model, self.x)
+            if "int" in parts.dtype and "float" in self.classifier.dtype:
+                raise ValueError(
+                    f"expected a classifier of {self.classifier.dtype} as yours, received one of "
+                    f"{parts.dtype}, to which fractions and negative numbers mean nothing"
+                )
         name = model.name if isinstance(model, keras.Model) else Path(model).stem
         return name, self._other(name, _joined(parts, name))
