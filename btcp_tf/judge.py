@@ -69,7 +69,7 @@ class Judge:
         self.model = model
         self._scoring = Scoring(model)
         self._calibration_inputs: Any = None
-        self._told_unfitted = False
+        self._warned_of_mcp = False
 
     def __repr__(self) -> str:
         return judge_model.describe(self.model)
@@ -422,8 +422,8 @@ class Judge:
 
     def _warn_if_unfitted(self) -> None:
         """Says once that u is MCP, where a result is kept or compared that should be better."""
-        if self.fitted is None and not self._told_unfitted:
-            self._told_unfitted = True
+        if self.fitted is None and not self._warned_of_mcp:
+            self._warned_of_mcp = True
             warn(
                 "the judge is not fitted, so its u is MCP, one minus the largest probability: call "
                 "fit(x, y) first, with samples that the classifier was not trained on"

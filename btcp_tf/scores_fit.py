@@ -459,7 +459,7 @@ def _answers(
     """Answers, checked, as logits or log-probabilities: float32 `[n, k]`.
 
     Args:
-      name: Of the argument.
+      name: Name of the argument.
       values: `[n, k]`.
       are_probs: Whether they are probabilities.
       classes: k; None: any number from 2 on.

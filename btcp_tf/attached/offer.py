@@ -56,7 +56,7 @@ def make(
       samples: Held-out (inputs, labels), or (dataset, None).
       reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
         no other eyes.
-      seed: Of random changes, and of what other eyes learn.
+      seed: Seed of random changes, and of what other eyes learn.
       with_folds: Whether further classifiers look, too. Then there are only looks at changed
         inputs: another model may know the labels of the samples that these were trained without.
 

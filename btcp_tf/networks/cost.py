@@ -25,8 +25,8 @@ def multiply_adds(
 
     Args:
       model: A Keras model or layer of one input.
-      shape: Of one input, without the axis of rows.
-      dtype: Of the input.
+      shape: Shape of one input, without the axis of rows.
+      dtype: Type of the input.
       size: Taken for the length of an axis where `shape` has None.
 
     Returns:

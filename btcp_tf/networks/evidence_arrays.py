@@ -50,7 +50,7 @@ def odds_against(logits: ArrayLike, look: ArrayLike) -> np.ndarray:
     """The log odds that a look gives against the class with the largest logit.
 
     Args:
-      logits: Of the classifier, `[n, k]`.
+      logits: The classifier's logits, `[n, k]`.
       look: Logits or log-probabilities of the look, `[n, k]`.
 
     Returns:

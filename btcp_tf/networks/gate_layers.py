@@ -52,7 +52,7 @@ class UnlessEmpty(keras.layers.Layer):
     input (TensorFlow 2.21), on which what follows fails. The model itself is used, not a copy.
 
     Args:
-      model: Of one input and one output, whose shape is known but for the rows.
+      model: A model of one input and one output, whose shape is known but for the rows.
     """
 
     def __init__(self, model: keras.Model, **settings: Any) -> None:

@@ -255,7 +255,7 @@ class Noise(_ImageLook):
 
     Args:
       strength: Standard deviation of the noise, in units of the range of the image's own values.
-      seed: Of the noise.
+      seed: Seed of the noise.
     """
 
     _arguments = ("strength", "seed")
@@ -292,9 +292,10 @@ class Jitter(LookLayer):
     """Rows of numbers `[n, d]`, each column moved by a fixed step.
 
     Args:
-      spread: Of each column, in its unit. `adapt` measures it; where it is 0 nothing is changed.
+      spread: Standard deviation of each column, in its unit. `adapt` measures it; where it is 0
+        nothing is changed.
       strength: Standard deviation of the steps, in spreads.
-      seed: Of the steps.
+      seed: Seed of the steps.
 
     >>> look = Jitter([0.0, 0.0])
     >>> look.adapt(np.array([[1.0, 5.0], [3.0, 5.0]]))
@@ -335,7 +336,7 @@ class _TokenLook(LookLayer):
     Where t is not fixed, the choice among the first 64 is repeated.
 
     Args:
-      seed: Of the choice.
+      seed: Seed of the choice.
     """
 
     _arguments = ("seed",)
@@ -359,7 +360,7 @@ class DropTokens(_TokenLook):
     Where t is not fixed, the choice among the first 64 positions is repeated.
 
     Args:
-      seed: Of the choice.
+      seed: Seed of the choice.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -378,7 +379,7 @@ class MaskTokens(_TokenLook):
     Where t is not fixed, the choice among the first 64 positions is repeated.
 
     Args:
-      seed: Of the choice.
+      seed: Seed of the choice.
     """
 
     def call(self, inputs: Any) -> Any:

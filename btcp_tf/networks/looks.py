@@ -102,8 +102,8 @@ def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
     of floats; tokens are rows of integers, whatever their length.
 
     Args:
-      shape: Of one input; None where an axis has no fixed length.
-      dtype: Of the inputs.
+      shape: Shape of one input; None where an axis has no fixed length.
+      dtype: Type of the inputs.
 
     Returns:
       Names in `LOOKS`; none if there is no look for such inputs.
@@ -162,7 +162,7 @@ class FixedDropout(LookLayer):
 
     Args:
       model: See `fixed_dropout`.
-      seed: Of the draws.
+      seed: Seed of the draws.
       draws: One for each of the layers that drop, in their order; None draws them.
     """
 
@@ -236,7 +236,7 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
 
     Args:
       model: Functional, or a Sequential that is built; of one input.
-      seed: Of the draws.
+      seed: Seed of the draws.
 
     Returns:
       A model of the same input and outputs. The weights are those of `model`: whoever changes one
@@ -281,13 +281,13 @@ def _is_graph(layer: Any) -> bool:
 
 def dropout_layers(model: keras.Model) -> list[layers.Layer]:
     """Layers of dropout in a model and in the models inside of it."""
-    found: dict[int, layers.Layer] = {}
+    dropping: dict[int, layers.Layer] = {}
     for layer in model.layers:
         if isinstance(layer, _DROPOUT) and layer.rate > 0:
-            found[id(layer)] = layer
+            dropping[id(layer)] = layer
         elif _is_graph(layer):
-            found |= {id(inner): inner for inner in dropout_layers(layer)}
-    return list(found.values())
+            dropping |= {id(inner): inner for inner in dropout_layers(layer)}
+    return list(dropping.values())
 
 
 def _draw(layer: keras.layers.Layer, seed: int) -> StoredDropout:

@@ -245,10 +245,10 @@ def labels(
 
     Args:
       threshold: What was chosen.
-      is_error: Of the calibration answers, `[n]`.
-      uncertainty: Of the same, `[n]`.
+      is_error: Whether each calibration answer is wrong, `[n]`.
+      uncertainty: u of the same answers, `[n]`.
       wanted: Limits that could be promised, where `threshold` promises nothing.
-      delta: Of such a promise.
+      delta: Probability that such a promise may be broken.
       model: The SavedModel's path.
       scores: File of the answers, where they are not those that the model brings along.
     """
@@ -344,10 +344,10 @@ def hardly_wrong(
 
     Args:
       answers: Wrong answers and all answers that the report is about.
-      is_error: Of the calibration answers, `[n]`.
-      uncertainty: Of the same, `[n]`.
+      is_error: Whether each calibration answer is wrong, `[n]`.
+      uncertainty: u of the same answers, `[n]`.
       wanted: Limits that could be promised.
-      delta: Of such a promise.
+      delta: Probability that such a promise may be broken.
       remedy: What has more errors.
 
     Returns:
