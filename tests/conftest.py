@@ -6,6 +6,7 @@ tensorflow-datasets data that is already prepared. It is looked for in TFDS_DATA
 that folder. A test that lacks its data is not collected.
 """
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -90,6 +91,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     from btcp_tf.serving import export_check
 
     monkeypatch.setattr(export_check, "check", lambda *arguments: None)
+    monkeypatch.setattr(export_check, "early_process", contextlib.nullcontext)
 
 
 @pytest.fixture(scope="module")

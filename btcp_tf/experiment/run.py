@@ -4,6 +4,7 @@ Each step takes values and returns values. What is saved on the way lets a kille
 everything after the training be redone without it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -71,11 +72,12 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
         whole = prepared.images.whole
         journal = Journal(folder, whole.validation, whole.class_names, tau=config.tau)
         trained = _train(config, prepared.trainer, journal)
-        scored = _score(config, prepared.images, trained, is_finished=end is not None)
-        decided = _decide(config, prepared.images, scored, part_of_study)
-        if end is None:
-            _report(config, prepared, trained, scored, decided, journal)
-        end, failure = _export(config, scored, decided, part_of_study)
+        with _early_check(part_of_study):
+            scored = _score(config, prepared.images, trained, is_finished=end is not None)
+            decided = _decide(config, prepared.images, scored, part_of_study)
+            if end is None:
+                _report(config, prepared, trained, scored, decided, journal)
+            end, failure = _export(config, scored, decided, part_of_study)
         publish.finish_run(folder, decided.export.decision, end)
         if config.verbose and not part_of_study:
             print()
@@ -328,6 +330,16 @@ def _notes(
     if prepared.problem:
         about.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
     return about + notes.of_methods(scored.scorer.reference.facts)
+
+
+def _early_check(part_of_study: bool) -> contextlib.AbstractContextManager[None]:
+    """Within it the process that checks the export gets ready; runs of a study export nothing."""
+    if part_of_study:
+        return contextlib.nullcontext()
+    # TensorFlow, which a folder that is finished already is read without.
+    from btcp_tf.serving import export_check
+
+    return export_check.early_process()
 
 
 def _export(

@@ -1,11 +1,12 @@
 """Checks that an exported model answers like the Keras model it was made from."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,41 @@ RESOLUTION = 1e-6
 between u of an estimator whose u is made of no logit."""
 
 _CHECK_SECONDS = 600
+
+_waiting: list[subprocess.Popen] = []
+"""Processes that were started before they had anything to do: none or one."""
+
+
+@contextlib.contextmanager
+def early_process() -> Iterator[None]:
+    """Within this context the process of the next `check` is already there.
+
+    A process loads TensorFlow for some seconds, while the caller computes or draws.
+    """
+    process = _start()
+    _waiting.append(process)
+    try:
+        yield
+    finally:
+        if process in _waiting:
+            _waiting.remove(process)
+            process.kill()
+            process.communicate()
+
+
+def _start() -> subprocess.Popen:
+    """A process that waits for what `fresh_answers.main` is to do."""
+    # This process may hold all memory of the GPUs, and they round differently from a CPU.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.Popen(
+        [sys.executable, "-I", fresh_answers.__file__, json.dumps(sys.path)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
 
 
 def _warmup_inputs(path: Path) -> tf.Tensor:
@@ -108,37 +144,29 @@ def _fresh_answers(
         np.save(folder / fresh_answers.IMAGES, sample_images)
         np.save(folder / fresh_answers.ROWS, sample_images[:0] if rows is None else rows)
         arguments = {
-            "sys_path": sys.path,
             "directory": str(directory),
             "folder": scratch,
             "sizes": sizes,
             "scale": scale,
             "batch_size": BATCH,
         }
-        # This process may hold all memory of the GPUs, and they round differently from a CPU.
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         seconds = _CHECK_SECONDS + (0 if rows is None else len(rows))
-        try:
-            subprocess.run(
-                [sys.executable, "-I", fresh_answers.__file__, json.dumps(arguments)],
-                env=environment,
-                check=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                timeout=seconds,
-            )
-        except subprocess.CalledProcessError as error:
+        with _waiting.pop() if _waiting else _start() as process:
+            try:
+                _, errors = process.communicate(json.dumps(arguments), timeout=seconds)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise RuntimeError(
+                    f"export: expected answers of a fresh process, received none within {seconds} s"
+                ) from error
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
             raise RuntimeError(
                 "export: expected a SavedModel that answers in a fresh process without btcp_tf, "
-                f"received exit status {error.returncode} and\n{error.stderr[-2000:]}"
-            ) from error
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(
-                f"export: expected answers of a fresh process, received none within {seconds} s"
-            ) from error
+                f"received exit status {process.returncode} and\n{errors[-2000:]}"
+            )
         return arrays.read_npz(folder / fresh_answers.ANSWERS)
 
 

@@ -1,8 +1,8 @@
 """Answers of a SavedModel in a process that cannot import btcp_tf.
 
-A script, which `export_check` runs by its path: `python -I fresh_answers.py ARGUMENTS`, where the
-arguments are those of `main` and `sys_path` as a JSON object. A SavedModel that needs this package
-therefore fails.
+A script, which `export_check` runs by its path: `python -I fresh_answers.py SYS_PATH`, with
+`sys.path` as a JSON list. It loads TensorFlow, then reads the arguments of `main` as a JSON object
+from its standard input. A SavedModel that needs this package therefore fails.
 """
 
 import json
@@ -68,8 +68,11 @@ def main(
 
 
 if __name__ == "__main__":
-    arguments = json.loads(sys.argv[1])
     # All modules that the caller can import, but this package.
-    sys.path[:] = arguments.pop("sys_path")
+    sys.path[:] = json.loads(sys.argv[1])
     sys.modules["btcp_tf"] = None  # type: ignore[assignment]
-    main(**arguments)
+    import tensorflow  # noqa: F401, before there is anything to wait for
+
+    # Nothing: whoever started it has ended, or needs no answers.
+    if text := sys.stdin.read():
+        main(**json.loads(text))

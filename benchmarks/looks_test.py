@@ -1,0 +1,185 @@
+"""What looks gain for a classifier from elsewhere, on test images that had no part in any choice.
+
+    python -m benchmarks.looks_test CLASSIFIER.keras --dataset=cifar10 --data_dir=DIR --skip=2000
+
+The images that the classifier has not seen are split several times, at random: some to fit the
+estimator at each cost, some to choose a threshold, the rest to test; as `given_classifier` does it.
+Beside the estimator stand rivals that learn nothing: 1 − the mean over the classifier and all looks
+of the probability of the predicted class, for `--rivals`; and by how much that probability moves.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from benchmarks import common
+from benchmarks.given_classifier import RISKS, Tested, differences
+from btcp_tf import thresholds
+
+if TYPE_CHECKING:
+    from btcp_tf.methods.looks import Offer
+    from btcp_tf.methods.seen import Seen
+
+
+def main() -> None:
+    parser = common.parser("looks_test", __doc__)
+    parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
+    parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
+    parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
+    parser.add_argument("--unseen", choices=("test", "all"), default="test")
+    parser.add_argument("--looks", default="auto", help="names with commas between, or auto")
+    parser.add_argument("--costs", default="1.3,2", help="passes per image, with --looks")
+    parser.add_argument("--second", default="", help="another classifier, as a further look")
+    parser.add_argument("--second_costs", default="1.6", help="passes per image, with it, too")
+    parser.add_argument("--rivals", default="mirror", help="looks of the rivals; ; between sets")
+    parser.add_argument("--skip", type=int, default=0, help="first samples that are left out")
+    parser.add_argument("--fit", type=int, default=3000)
+    parser.add_argument("--calibrate", type=int, default=1500)
+    parser.add_argument("--test", type=int, default=3500)
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=1000, help="of the bootstrap")
+    parser.add_argument("--threads", type=int, default=common.cores())
+    parser.add_argument("--cache", type=Path, help="an npz file that keeps the answers")
+    arguments = parser.parse_args()
+    common.start_tensorflow(arguments.threads)
+    common.print_environment("tensorflow", "keras", "scikit-learn")
+    try:
+        offered, seen, labels = _answers(arguments)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    names = list(offered.looks)
+    changes = [name for name in names if offered.looks[name].answer is None]
+    plans = {f"cost {cost}": (changes, float(cost)) for cost in arguments.costs.split(",")}
+    if arguments.second:
+        plans |= {
+            f"second, {cost}": (names, float(cost)) for cost in arguments.second_costs.split(",")
+        }
+    rivals = [text.split(",") for text in arguments.rivals.split(";") if text]
+    parts = np.cumsum([arguments.fit, arguments.calibrate, arguments.test])
+    tested = []
+    for seed in range(arguments.splits):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        rows = np.split(order, parts)[:3]
+        tested.append(_test_split(offered, seen, labels, rows, plans, rivals, seed))
+    print()
+    common.print_table(common.DIFFERENCES, list(differences(tested, len(labels), arguments.draws)))
+    print("\nShare accepted under a guaranteed risk, delta 0.05; mean over the splits")
+    covered = [
+        (method, *(f"{np.mean([s.coverage[method, risk] for s in tested]):.1%}" for risk in RISKS))
+        for method in tested[0].uncertainty
+    ]
+    common.print_table(("", *(f"{risk:.0%}" for risk in RISKS)), covered)
+
+
+def _answers(arguments: object) -> "tuple[Offer, Seen, np.ndarray]":
+    """The offer of all looks, and the classifier's and their answers to all images."""
+    from btcp_tf.attached import held_out, offer
+    from btcp_tf.attached.classifier import AttachedClassifier
+    from btcp_tf.data import datasets
+    from btcp_tf.methods.seen import Seen
+
+    data = datasets.load(arguments.dataset, arguments.data_dir)
+    held = [data.test]
+    if arguments.unseen == "all":
+        held = [data.train, data.validation, data.calibration, data.test]
+    x = np.concatenate([part.images for part in held])[arguments.skip :]
+    y = np.concatenate([part.labels for part in held])[arguments.skip :]
+    parts = AttachedClassifier.take_apart(arguments.classifier)
+    classifier = dataclasses.replace(parts, verbose=1)
+    looks = arguments.looks
+    if arguments.second:
+        looks = [] if looks == "" else looks.split(",")
+        looks += [arguments.second]
+    elif looks != "auto":
+        looks = looks.split(",")
+    offered = offer.make(classifier, looks, 1.0, (x, y), None, seed=0)
+    assert offered is not None
+    for name, look in offered.looks.items():
+        print(f"{name}: {look.cost:.2f} passes", flush=True)
+    if arguments.cache and arguments.cache.exists():
+        with np.load(arguments.cache) as kept:
+            if list(kept["names"]) != list(offered.looks):
+                raise ValueError(f"{arguments.cache}: expected {list(offered.looks)}")
+            return offered, Seen(kept["features"], kept["logits"], None, kept["odds"]), y
+    own = held_out.collect(classifier, (x, y), None, (), looks=[*offered.looks.values()]).held_out
+    seen = own.seen._replace(view=None)
+    if arguments.cache:
+        names = list(offered.looks)
+        np.savez(
+            arguments.cache,
+            features=seen.features,
+            logits=seen.logits,
+            odds=seen.odds,
+            names=names,
+        )
+    return offered, seen, y
+
+
+def _some(seen: "Seen", rows: np.ndarray, columns: Sequence[int]) -> "Seen":
+    assert seen.odds is not None
+    return seen._replace(
+        features=seen.features[rows],
+        logits=seen.logits[rows],
+        odds=seen.odds[rows][:, list(columns)],
+    )
+
+
+def _test_split(
+    offered: "Offer",
+    seen: "Seen",
+    labels: np.ndarray,
+    rows: Sequence[np.ndarray],
+    plans: Mapping[str, tuple[list[str], float]],
+    rivals: Sequence[list[str]],
+    seed: int,
+) -> Tested:
+    """Fits, calibrates and tests on one split: (to fit, to calibrate, to test) of the rows."""
+    from btcp_tf.methods import residual_fit
+    from btcp_tf.methods.residual_fit import HeldOut
+
+    fit, calibrate, test = rows
+    names = list(offered.looks)
+    is_error = seen.logits.argmax(axis=1) != labels
+    z = _mcp_logit(seen.logits)
+    of_method = {"mcp": special.expit(z)}
+    for looks in rivals:
+        assert seen.odds is not None
+        probs = special.expit(
+            np.hstack([z[:, None], seen.odds[:, [names.index(n) for n in looks]]])
+        )
+        of_method[f"mean of {', '.join(looks)}"] = probs.mean(axis=1)
+        of_method[f"move by {', '.join(looks)}"] = np.abs(probs[:, 1:] - probs[:, :1]).mean(axis=1)
+    for title, (looks, budget) in plans.items():
+        columns = [names.index(name) for name in looks]
+        within = dataclasses.replace(
+            offered, looks={name: offered.looks[name] for name in looks}, budget=budget
+        )
+        held = HeldOut(_some(seen, fit, columns), labels[fit])
+        fitted = residual_fit.fit_residual(held, offer=within, seed=seed)
+        print(f"split {seed}, {title}: {fitted.fit.words}", flush=True)
+        everyone = _some(seen, np.arange(len(labels)), columns)
+        of_method[title] = residual_fit.score_residual(fitted.layers, fitted.weights, everyone)
+    coverage = {}
+    for method, u in of_method.items():
+        for risk in RISKS:
+            chosen = thresholds.target_risk(
+                is_error[calibrate], u[calibrate], risk=risk, delta=0.05, min_coverage=0.3
+            )
+            share = 0.0 if chosen.tau is None else float((u[test] < chosen.tau).mean())
+            coverage[method, risk] = share
+    return Tested(test, is_error[test], {name: u[test] for name, u in of_method.items()}, coverage)
+
+
+def _mcp_logit(logits: np.ndarray) -> np.ndarray:
+    """logit(1 − largest probability), `[n]`."""
+    order = np.sort(logits.astype(np.float64), axis=1)
+    return special.logsumexp(order[:, :-1], axis=1) - order[:, -1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What a model of another kind, trained by `fit` on the reference, gains on a table and on text.
+
+    python -m benchmarks.other_eyes bank --csv=bank_marketing.csv.gz
+    python -m benchmarks.other_eyes sst2 --csv=sst2.csv.gz
+
+For each seed the rows are split at random; a small network is trained on the first part, the
+estimator fitted on the second, with the first as its reference and boosted trees or a bag of tokens
+as the look on offer; the rest is tested on, once. Differences as in `given_classifier`.
+"""
+
+import csv
+import gzip
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks import common
+from benchmarks.given_classifier import Tested, differences
+
+if TYPE_CHECKING:
+    import keras
+
+_PARTS = {"bank": (20_000, 6_000, "trees"), "sst2": (12_000, 5_000, "tokens")}
+"""Rows to train on, rows to fit on, the look on offer."""
+
+
+def main() -> None:
+    parser = common.parser("other_eyes", __doc__)
+    parser.add_argument("data", choices=list(_PARTS))
+    parser.add_argument("--csv", type=Path, required=True, help="the gzipped file")
+    parser.add_argument("--cost", type=float, default=2.0, help="passes per row")
+    parser.add_argument("--seeds", type=common.count, default=5)
+    parser.add_argument("--draws", type=common.count, default=1000, help="of the bootstrap")
+    parser.add_argument("--threads", type=common.count, default=common.cores())
+    arguments = parser.parse_args()
+    common.start_tensorflow(arguments.threads)
+    common.print_environment("tensorflow", "keras", "scikit-learn")
+    try:
+        x, y = _table(arguments.csv) if arguments.data == "bank" else _text(arguments.csv)
+    except (OSError, KeyError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    tested = [
+        _test_seed(arguments.data, x, y, arguments.cost, seed) for seed in range(arguments.seeds)
+    ]
+    common.print_table(common.DIFFERENCES, list(differences(tested, len(x), arguments.draws)))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _table(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """One column for each word of a column of words, numbers in units of their spread."""
+    rows = _rows(path)
+    columns = []
+    for name in (name for name in rows[0] if name != "y"):
+        values = np.array([row[name] for row in rows])
+        try:
+            numbers = values.astype(np.float32)
+            columns.append(((numbers - numbers.mean()) / numbers.std())[:, None])
+        except ValueError:
+            columns.append((values[:, None] == np.unique(values)).astype(np.float32))
+    return np.hstack(columns), np.array([row["y"] == "yes" for row in rows]).astype(np.int64)
+
+
+def _text(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    rows = _rows(path)
+    return np.array([row["text"] for row in rows]), np.array([int(row["label"]) for row in rows])
+
+
+def _network(data: str, x: np.ndarray) -> "keras.Model":
+    import keras
+    from keras import layers
+
+    if data == "bank":
+        return keras.Sequential(
+            [
+                keras.Input(x.shape[1:]),
+                layers.Dense(64, "relu"),
+                layers.Dropout(0.3),
+                layers.Dense(64, "relu"),
+                layers.Dropout(0.3),
+                layers.Dense(2),
+            ]
+        )
+    words = layers.TextVectorization(10_000, output_sequence_length=40)
+    words.adapt(x)
+    return keras.Sequential(
+        [
+            keras.Input((), dtype="string"),
+            words,
+            layers.Embedding(10_000, 64),
+            layers.Conv1D(128, 3, activation="relu"),
+            layers.GlobalMaxPooling1D(),
+            layers.Dropout(0.5),
+            layers.Dense(2),
+        ]
+    )
+
+
+def _test_seed(data: str, x: np.ndarray, y: np.ndarray, cost: float, seed: int) -> Tested:
+    import keras
+    import tensorflow as tf
+
+    import btcp_tf
+
+    trained, fitted, look = _PARTS[data]
+    order = np.random.default_rng(seed).permutation(len(x))
+    train, fit, test = np.split(order, [trained, trained + fitted])
+    keras.utils.set_random_seed(seed)
+    network = _network(data, x[train])
+    network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    # A dataset, as Keras takes no arrays of text.
+    rows = tf.data.Dataset.from_tensor_slices((x[train], y[train]))
+    batches = rows.shuffle(trained, seed=seed).batch(64)
+    network.fit(batches, epochs=10 if data == "bank" else 4, verbose=0)
+    u = {}
+    for name, looks in (("residual", ()), (f"residual with {look}", [look])):
+        judge = btcp_tf.attach(network)
+        reference = (x[train], y[train])
+        judge.fit(x[fit], y[fit], reference=reference, looks=looks, cost=cost, seed=seed, verbose=0)
+        print(f"seed {seed}, {name}: {judge.fitted['words']}", flush=True)
+        answers = judge.predictions(x[test], y[test])
+        u.setdefault("mcp", answers.uncertainty["mcp"])
+        u[name] = answers.uncertainty[next(n for n in answers.uncertainty if n != "mcp")]
+    return Tested(test, answers.is_error, u, {})
+
+
+if __name__ == "__main__":
+    main()
