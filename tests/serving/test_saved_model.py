@@ -564,6 +564,19 @@ def test_failed_check_is_an_error_and_leaves_nothing(tmp_path, layer, message):
     assert list((tmp_path / "shapes").iterdir()) == []
 
 
+def test_the_process_of_the_check_can_be_there_before_the_export(tmp_path, monkeypatch):
+    started, start = [], export_check._start
+    monkeypatch.setattr(export_check, "_start", lambda: started.append(start()) or started[-1])
+    with export_check.early_process():
+        [early] = started
+        write(small_model(), tmp_path)
+        assert started == [early] and early.returncode == 0
+    with export_check.early_process():
+        unused = started[1]
+        assert unused.poll() is None
+    assert unused.returncode is not None and not export_check._waiting
+
+
 def test_differences_are_found_in_each_answer():
     good = {
         "2/s/predicted": np.array([0, 1]),
