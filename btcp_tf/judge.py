@@ -302,7 +302,10 @@ class Judge:
           seed: Seed of the draws.
 
         Returns:
-          Rows of `evaluation.rows` of "mcp" and of `method`.
+          Rows of `evaluation.rows` of "mcp" and of `method`. Where looks are used, the second also
+          has `looked_at`, the inputs that were looked at again; and the shares of them on which
+          the classifier is right (`looked_at_accuracy`) and the second opinion of `predict` is
+          (`looked_at_second_accuracy`), NaN where there are none.
 
         Raises:
           ValueError: As `predict`; and if all samples are known.
@@ -314,7 +317,7 @@ class Judge:
         held_out.warn_of_one_class(scored.true_classes()[rest], self.class_names, "measured on")
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
-        return results.rows(
+        mcp, own = results.rows(
             answers,
             dataset="",
             seed=seed,
@@ -325,6 +328,7 @@ class Judge:
             bootstrap_draws=draws,
             bootstrap_seed=seed,
         )
+        return [mcp, own | scored.about_second_opinion(rest)]
 
     def select_threshold(
         self,

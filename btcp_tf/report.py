@@ -60,7 +60,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if folder := flag_values["files_dir"].value:
             pictures.input_folders(path, os.path.expanduser(folder))
-    return command.carry_out(lambda: _write(path, flag_values), verbose=1)
+        fit = _fit(flag_values["fit"].value or "")
+    return command.carry_out(lambda: _write(path, flag_values, fit), verbose=1)
+
+
+def _fit(file: str) -> Any:
+    """How the estimator of a file came about; None without one."""
+    if not file:
+        return None
+    # Late: it takes a while, which `--help` need not wait for.
+    from btcp_tf.scores_fit import load_scores
+
+    try:
+        return load_scores(os.path.expanduser(file)).fit
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error).replace("path: ", "fit: ", 1)) from None
 
 
 _FLAGS: Mapping[str, tuple[Any, Any, str]] = {
@@ -84,6 +98,12 @@ _FLAGS: Mapping[str, tuple[Any, Any, str]] = {
         "Folder of the files that the column input of a predictions file names, to show those that "
         "are images; empty: the folder that was scored, or that of the predictions file.",
     ),
+    "fit": (
+        flags.DEFINE_string,
+        "",
+        "File of ScoresFit.save: how the column residual of a predictions file came about, which "
+        "the report then says; empty: unknown.",
+    ),
 }
 """How each flag is defined, its default, and its line of `--help`."""
 
@@ -105,13 +125,14 @@ def _define_flags() -> flags.FlagValues:
     return flag_values
 
 
-def _write(path: Path, flag_values: flags.FlagValues) -> None:
+def _write(path: Path, flag_values: flags.FlagValues, fit: Any) -> None:
     values: dict[str, Any] = {name: flag_values[name].value for name in flag_values}
     output_dir = Path(values["output_dir"]).expanduser() if values["output_dir"] else None
     notes: list[str] = []
     if path.is_file():
         given = {name: values[name] for name in _SCORING}
         given["files_dir"] = os.path.expanduser(values["files_dir"]) or None
+        given["fit"] = fit
         if not flag_values["tau"].present:
             given["tau"] = None
         page, rows, notes = scores_page.write_scores_page(path, output_dir=output_dir, **given)

@@ -22,6 +22,7 @@ from scipy import special
 from btcp_tf.core import checks, files, json_files, wording
 from btcp_tf.core.warning import warn
 from btcp_tf.data import folders, input_checks
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods import look_choice, residual_choice
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.residual_choice import Fit, Weights
@@ -34,6 +35,9 @@ _TAKEN = (_ANSWER, "mcp", "looks")
 """What parts of u are called already."""
 
 _NONE: Mapping[str, Any] = {}
+
+METHOD = "residual"
+"""Name of the estimator in tables, reports and `ScoresFit.predictions`."""
 
 _LARGEST_SEED = 2**31 - 1
 
@@ -145,6 +149,41 @@ class ScoresFit:
         parts = residual_choice.parts_of(samples.z, read, self.weights)
         u = special.expit(np.sum([*parts.values()], axis=0) + self.weights.b)
         return {"predicted": answers.argmax(axis=1), "uncertainty": u}
+
+    def predictions(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        looks: Mapping[str, ArrayLike] = _NONE,
+        features: Mapping[str, ArrayLike] = _NONE,
+    ) -> Predictions:
+        """Answers to labeled samples with u ("residual") and, beside it, that of MCP ("mcp").
+
+        `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads;
+        `--fit` with the file of `save` lets the report say how u came about.
+
+        Args:
+          logits: `[n, k]`, n >= 1, as `fit_scores` has them; samples that had no part in the fit.
+          labels: As in `fit_scores`.
+          looks: As in `predict`.
+          features: As in `predict`.
+
+        Raises:
+          ValueError: As `predict`; or if labels are not as described.
+
+        >>> random = np.random.default_rng(0)
+        >>> labels = random.integers(0, 2, 900)
+        >>> logits = np.eye(2)[labels] + random.normal(size=(900, 2))
+        >>> scores = fit_scores(logits[:600], labels[:600], verbose=0)
+        >>> sorted(scores.predictions(logits[600:], labels[600:]).uncertainty)
+        ['mcp', 'residual']
+        """
+        answers = self._checked("logits", logits)
+        names = [str(number) for number in range(self.classes)]
+        labels = input_checks.check_labels(labels, len(answers), names, "labels", _NUMBER_THEM)
+        found = self.predict(logits, looks, features)
+        columns = {REFERENCE: mcp.mcp_of(answers), METHOD: found["uncertainty"]}
+        return Predictions(labels, special.softmax(answers, axis=1), found["predicted"], columns)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes a JSON file for `load_scores`, whole or not at all.

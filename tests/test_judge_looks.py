@@ -83,6 +83,30 @@ def test_the_second_opinion_is_the_mean_over_the_classifier_and_its_looks(gated,
     assert second > first
 
 
+def test_an_evaluation_says_how_often_the_second_opinion_is_right_where_it_was_asked(
+    gated, classifier
+):
+    x, y = images(600, 14)
+    answers = gated.predict(x)
+    own = np.asarray(classifier(x)).max(axis=1)
+    z = np.log(np.maximum(1 / own - 1, 1e-9))
+    looked_at = z > gated.model.get_layer("ramp").gate
+    mcp, residual = gated.evaluate(x, y, draws=10)
+    assert residual["looked_at"] == looked_at.sum() > 100
+    for key, name in (
+        ("looked_at_accuracy", "predicted"),
+        ("looked_at_second_accuracy", "second_opinion"),
+    ):
+        assert residual[key] == pytest.approx((answers[name] == y)[looked_at].mean())
+    assert not {"looked_at", "looked_at_accuracy"} & mcp.keys()
+    # Rows that nobody looked at again.
+    sure = np.flatnonzero(~looked_at)[:50]
+    _, residual = gated.evaluate(x[sure], y[sure], draws=10)
+    assert residual["looked_at"] == 0 and np.isnan(residual["looked_at_second_accuracy"])
+    plain = btcp_tf.attach(classifier).fit(*images(200, 17), verbose=0)
+    assert "looked_at" not in plain.evaluate(x, y, draws=10)[1]
+
+
 def test_the_answer_to_a_row_does_not_depend_on_its_batch(gated):
     x, _ = images(40, 4)
     together = logit_of_u(gated, x)

@@ -89,11 +89,11 @@ def typed(name, word):
         return [float(entry) for entry in word] if all(word) else None
     if not word:
         return None
-    if name in ("predicted", "labels"):
+    if name in ("predicted", "labels", "second_opinion"):
         return int(word)
     if name == "accept":
         return {"true": True, "false": False}[word]
-    return float(word) if name == "uncertainty" else word
+    return float(word) if name in ("uncertainty", "second_probability") else word
 
 
 def check_answers(rows, images, answer, tau=0.55, names=CLASSES):
@@ -147,6 +147,50 @@ def test_answers_are_the_models_in_the_order_of_the_inputs(tiny, tmp_path, endin
         output.name,
         f"{output.name}.about.json",
     }
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_second_opinion_is_kept(tmp_path, monkeypatch, undrawn, ending):
+    model, answer = tiny_model.save(tmp_path / "looking" / "1", second=True)
+    images = some_images(30)
+    np.savez(tmp_path / "x.npz", x=images, y=RANDOM.integers(3, size=30))
+    whole = run(model, tmp_path / "x.npz", tmp_path / f"s{ending}", "--labels", "--batch_size=8")
+    rows = read(whole)
+    check_answers(rows, images, answer)
+    assert [*rows[0]][-4 - (ending == ".csv") :][:4] == [
+        "accept",
+        "second_opinion",
+        "second_probability",
+        "problem",
+    ]
+    probs, _ = answer(images)
+    assert [row["second_opinion"] for row in rows] == (2 - probs.argmax(axis=1)).tolist()
+    np.testing.assert_allclose(
+        [row["second_probability"] for row in rows], probs.max(axis=1), atol=1e-5
+    )
+    # It is no uncertainty to a report.
+    assert list(predictions.load_answers(whole).predictions.uncertainty) == ["uncertainty"]
+    # Rows that were scored before an interruption have it, too, and those without an answer none.
+    append = RowLog.append
+
+    def interrupted(self, rows):
+        append(self, rows)
+        if self.done == 16:
+            raise Stop
+
+    output = tmp_path / f"again{ending}"
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(RowLog, "append", interrupted)
+        batch_scoring.score(model, tmp_path / "x.npz", output, labels=True, batch_size=8)
+    run(model, tmp_path / "x.npz", output, "--labels", "--batch_size=8")
+    assert output.read_bytes() == whole.read_bytes()
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(images[0, ..., 0]).save(tmp_path / "photos" / "b.png")
+    (tmp_path / "photos" / "a.png").write_bytes(b"none")
+    found = run(model, tmp_path / "photos", tmp_path / f"p{ending}", status=SOME_PROBLEMS)
+    bad, good = read(found)
+    assert bad["second_opinion"] is None and bad["second_probability"] is None
+    assert good["second_opinion"] == 2 - good["predicted"]
 
 
 def test_csv_columns(tiny, tmp_path):
@@ -1153,6 +1197,22 @@ def test_answers_that_are_not_finite(rows_model):
     np.testing.assert_array_equal(np.isnan(found["uncertainty"]), bad)
     np.testing.assert_array_equal(found["predicted"] == -1, bad)
     assert not found["accept"][bad].any()
+
+
+def test_a_second_opinion_that_is_not_finite_is_no_answer(tmp_path, monkeypatch):
+    model, _ = tiny_model.save(tmp_path / "looking" / "1", second=True)
+    scorer = Scorer(model)
+    signature = scorer._signature
+
+    def overflowing(images):
+        found = signature(images=images)
+        row = tf.one_hot(1, tf.shape(images)[0], on_value=np.nan)
+        return found | {"second_probability": found["second_probability"] + row}
+
+    monkeypatch.setattr(scorer, "_signature", overflowing)
+    found = scorer({"images": some_images(3)})
+    assert [problem == "" for problem in found["problem"]] == [True, False, True]
+    assert found["second_opinion"][1] == found["predicted"][1] == -1
 
 
 def test_write_is_for_answers_from_anywhere(tiny, tmp_path):

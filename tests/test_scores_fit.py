@@ -1,6 +1,9 @@
 """`fit_scores`: what it learns is what a `Judge` learns, and it takes what anyone's arrays hold."""
 
+import dataclasses
+import html
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 from scipy import special
 
 import btcp_tf
-from btcp_tf import metrics
+from btcp_tf import evaluation, metrics, report
 from btcp_tf.methods import look_choice
 from btcp_tf.networks import cost
 from btcp_tf.scores_fit import ScoresFit
@@ -380,3 +383,65 @@ def test_no_tensorflow_is_imported(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "set()"
+
+
+def test_a_report_shows_the_estimator_beside_mcp_and_how_it_was_fitted(
+    gated, undrawn, tmp_path, capsys
+):
+    labels, first, second = answers(400, 20)
+    found = gated.predictions(first, labels, {"second": second})
+    u = gated.predict(first, {"second": second})
+    assert found.labels.tolist() == labels.tolist()
+    assert found.predicted.tolist() == u["predicted"].tolist()
+    assert found.uncertainty["residual"].tolist() == u["uncertainty"].tolist()
+    probs = special.softmax(first, axis=1)
+    assert found.probs == pytest.approx(probs, abs=1e-6)
+    assert found.uncertainty["mcp"] == pytest.approx(1 - probs.max(axis=1), abs=1e-6)
+    evaluation.save_predictions(tmp_path / "new.npz", found)
+    gated.save(tmp_path / "scores.json")
+    words = [str(tmp_path / "new.npz"), "--bootstrap_draws=20"]
+    assert report.main([*words, f"--fit={tmp_path / 'scores.json'}"]) == 0
+    printed = "".join(capsys.readouterr().out.split())
+    assert "mcp" in printed and "".join(f"residual: {gated.fit.words}".split()) in printed
+    folder = tmp_path / "new.npz-report"
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "How u was fitted" in page and html.escape(gated.fit.words) in page
+    rows, extra = evaluation.load_rows(folder / "results.json")
+    assert [row["method"] for row in rows] == ["mcp", "residual"]
+    assert extra["fit"]["looks"] == ["second"] and extra["fit"]["cost"] == gated.fit.cost
+    table = (folder / "report.md").read_text(encoding="utf-8")
+    for value in ("second", f"{gated.fit.share:.0%}", f"{gated.fit.cost:.2f}"):
+        assert value in table
+    # Without the file it is a report as of any other scores.
+    assert report.main(words) == 0
+    assert "How u was fitted" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_fit_in_a_report_is_that_of_its_column(gated, tmp_path, capsys):
+    labels, first, second = answers(60, 21)
+    found = gated.predictions(first, labels, {"second": second})
+    other = {"mine": found.uncertainty["residual"]}
+    evaluation.save_predictions(
+        tmp_path / "mine.npz", dataclasses.replace(found, uncertainty=other)
+    )
+    gated.save(tmp_path / "scores.json")
+    (tmp_path / "other.json").write_text("{}")
+    for fit, status, told in (
+        ("scores.json", 1, "fit: expected scores with the column residual.*with mine"),
+        ("other.json", 2, "fit: expected a file that ScoresFit.save wrote.*other.json"),
+        ("none.json", 2, "fit: expected a file that ScoresFit.save wrote.*not there"),
+    ):
+        try:
+            got = report.main([str(tmp_path / "mine.npz"), f"--fit={tmp_path / fit}"])
+        except SystemExit as error:
+            got = error.code
+        error = capsys.readouterr().err
+        assert got == status and re.search(told, error) and error.count("\n") == 1
+    assert not (tmp_path / "mine.npz-report").exists()
+
+
+def test_labels_of_predictions_are_checked(gated):
+    labels, first, second = answers(60, 22)
+    for wrong in (labels + 1, labels[:-1], labels - 0.5):
+        with pytest.raises(ValueError, match="labels: expected"):
+            gated.predictions(first, wrong, {"second": second})

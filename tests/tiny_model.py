@@ -15,8 +15,11 @@ def save(
     class_names=("cat", "dog", "owl"),
     tau=0.55,
     seed=0,
+    second=False,
 ):
     """Writes a linear softmax classifier whose u is 1 - the largest probability.
+
+    With `second` it has a second opinion, too, which takes the classes in reverse.
 
     Returns:
       `directory`, and the answers in NumPy as a function of images: probs, u.
@@ -42,12 +45,14 @@ def save(
         u = 1 - tf.reduce_max(probs, axis=-1)
         predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
         limit = tf.constant(-1.0 if tau is None else tau, tf.float64)
+        opinion = {"second_opinion": classes - 1 - predicted, "second_probability": 1 - u}
         return {
             "predicted": predicted,
             "class_name": tf.gather(module.names, predicted),
             "probs": probs,
             "uncertainty": u,
             "accept": tf.cast(u, tf.float64) < limit,
+            **(opinion if second else {}),
         }
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="ask")])

@@ -33,6 +33,9 @@ class Scored(NamedTuple):
     """Of the k classes."""
     second_opinion: np.ndarray | None
     """Mean probabilities `[n, k]` over the classifier and its looks; None: no looks."""
+    looked_at: np.ndarray | None
+    """Whether an input is above the gate, so that looks were computed, bool `[n]`; None: no
+    looks."""
 
     @property
     def predicted(self) -> np.ndarray:
@@ -48,6 +51,21 @@ class Scored(NamedTuple):
         columns = {"mcp": self.mcp[rows], method: self.uncertainty[rows]}
         labels = self.true_classes()[rows]
         return Predictions(labels, self.probs[rows], self.predicted[rows], columns)
+
+    def about_second_opinion(self, rows: Any = slice(None)) -> dict[str, Any]:
+        """How often classifier and second opinion are right on those of some inputs that were
+        looked at, see `Judge.evaluate`; {}: no looks."""
+        if self.second_opinion is None or self.looked_at is None:
+            return {}
+        at, labels = self.looked_at[rows], self.true_classes()[rows]
+        right = {
+            "looked_at_accuracy": self.predicted[rows] == labels,
+            "looked_at_second_accuracy": self.second_opinion.argmax(axis=1)[rows] == labels,
+        }
+        count = int(at.sum())
+        return {"looked_at": count} | {
+            name: float(values[at].mean()) if count else np.nan for name, values in right.items()
+        }
 
 
 class Scoring:
@@ -80,7 +98,12 @@ class Scoring:
         mcp = special.expit(z[:, 0].astype(np.float64))
         names = self._model.get_layer("card").about["class_names"]
         u = models.uncertainty_of({name: u})
-        return Scored(probs, u, mcp, *answers[1:], names, second[0] if second else None)
+        looked_at = None
+        if second:
+            gate = self._model.get_layer("ramp").gate
+            looked_at = np.ones(len(z), bool) if gate is None else z[:, 0] > gate
+        opinion = second[0] if second else None
+        return Scored(probs, u, mcp, *answers[1:], names, opinion, looked_at)
 
     @functools.cached_property
     def _served(self) -> keras.Model:

@@ -40,8 +40,8 @@ _ACCEPT = "accept"
 _RESERVED = ("labels", "probs", "predicted", _ACCEPT)
 """Names that are no uncertainty."""
 
-_ABOUT_ROWS = ("input", "class_name", "problem")
-"""Columns of text in a file of scores, even where all entries look like numbers."""
+_ABOUT_ROWS = ("input", "class_name", "second_opinion", "second_probability", "problem")
+"""Columns of a file of scores that are no uncertainty, even where all entries look like numbers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,7 +189,7 @@ def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) 
     integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers but
     `accept` is an uncertainty. Columns without any number, such as names of files, are left out.
     With a column `problem` it is a file of scores: rows with a problem have no answer and are left
-    out, and so are the columns `input` and `class_name`.
+    out, and so are the columns `input`, `class_name`, `second_opinion` and `second_probability`.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
     stands for an empty entry. See `evaluation.tabular`.

@@ -8,13 +8,12 @@ They enter with a weight that is 0 at this gate and grows from there, so that u 
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special, stats
 
 from btcp_tf import metrics
-from btcp_tf.core.progress import Bar
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import FOLDS, Samples
@@ -194,26 +193,14 @@ def choose(
       The design that all samples choose; and u `[n]` of nested cross-validation, where each sample
       had no part in the choice, the penalty or the weights behind its own.
     """
-    outer = stacking.splits(samples, seed, FOLDS)
-    bar = Bar("choosing looks by nested cross-validation", len(outer) + 1, shown=bool(verbose))
-    design = _search(samples, costs, budget, seed)
-    x = _columns(samples, design)
-    scale = _regression(x, samples.learned, design.strength).decision_function(x)
-    bar.add(1)
-    logits = np.empty(samples.n)
-    for train, test in outer:
-        part = samples.take(train[train < samples.n])
-        chosen = _search(part, costs, budget, seed)
-        model = _regression(_columns(part, chosen), part.learned, chosen.strength)
-        own = model.decision_function(_columns(part, chosen))
-        new = model.decision_function(_columns(samples.take(test), chosen))
-        logits[test] = stacking.on_scale(new[: len(test)], own, scale)
-        bar.add(1)
-    return design, special.expit(logits)
-
-
-def _regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Any:
-    return stacking.regression(x, wanted, strength, "newton-cholesky")  # There are thousands.
+    return stacking.nested(
+        samples,
+        lambda part: _search(part, costs, budget, seed),
+        _columns,
+        seed,
+        "choosing looks by nested cross-validation",
+        verbose,
+    )
 
 
 def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
@@ -276,7 +263,8 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
     if len(added) <= _TRIED:
         return added
     x = _columns(samples, design)
-    rest = samples.learned - _regression(x, samples.learned, design.strength).predict_proba(x)[:, 1]
+    model = stacking.quick_regression(x, samples.learned, design.strength)
+    rest = samples.learned - model.predict_proba(x)[:, 1]
 
     def unexplained(one: Design) -> float:
         new = _columns(samples, one)
@@ -291,7 +279,7 @@ def _trial(samples: Samples, design: Design, folds: list[tuple[np.ndarray, np.nd
     x, is_error = _columns(samples, design), samples.is_error
     logits, ranks = np.empty(samples.n), np.empty(samples.n)
     for train, test in folds:
-        model = _regression(x[train], samples.learned[train], design.strength)
+        model = stacking.quick_regression(x[train], samples.learned[train], design.strength)
         logits[test] = model.decision_function(x[test])
         own = model.decision_function(x[train])
         ranks[test] = stacking.on_scale(logits[test], own, samples.z[:, 0])

@@ -1,13 +1,12 @@
 """Which residual estimator is used, or MCP in its place: a search, a verdict, a sentence."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from btcp_tf import metrics
-from btcp_tf.core.progress import Bar
 from btcp_tf.core.warning import warn
 from btcp_tf.methods import stacking
 from btcp_tf.methods.stacking import FOLDS, Samples
@@ -48,7 +47,8 @@ class Fit:
     strength: float
     """Inverse of the L2 penalty."""
     difference: dict[str, tuple[float, float, float]]
-    """Cross-validated on the same samples, minus MCP: metric → (value, low, high), 95 %."""
+    """By nested cross-validation on the same samples, minus MCP: metric → (value, low, high),
+    95 %."""
     words: str
     """The same in a sentence."""
     summary: str
@@ -110,9 +110,9 @@ def choose(
     this penalty. All samples weigh the same: a focal factor, the density of the residuals or the
     rarity of errors as weights ranked held-out samples worse.
     The result counts as better than MCP if the paired 95 % bootstrap intervals of its
-    cross-validated differences in AUPR-error and in AURC both exclude zero on the better side. One
-    of them was not enough: on few held-out samples the winner of so many trials then lost on
-    others.
+    differences in AUPR-error and in AURC both exclude zero on the better side. One of them was not
+    enough: on few held-out samples the winner of so many trials then lost on others. The
+    differences are those of nested cross-validation, see `stacking.nested`.
 
     Args:
       is_error: `[v · n]` bool, whether each held-out answer is wrong: to the n samples, then to
@@ -127,15 +127,28 @@ def choose(
       verbose: 1 shows how many of the trials are done.
 
     Returns:
-      How it went; the weights; and u `[n]`, each by a fit that has not seen the sample. Where the
-      result is not better than MCP, all are MCP's.
+      How it went; the weights; and u `[n]`, each by a choice and weights that have not seen the
+      sample. Where the result is not better than MCP, all are MCP's.
     """
     samples = Samples(is_error, z, evidence, classifier, target)
     if (few := too_few(samples)) is not None:
         return few, MCP, samples.mcp
-    trial = _search(samples, seed, verbose)
+
+    def search(part: Samples) -> _Trial:
+        # What is used is chosen as it is learned.
+        regression = stacking.regression if part is samples else stacking.quick_regression
+        return _search(part, seed, regression)
+
+    trial, u = stacking.nested(
+        samples,
+        search,
+        lambda part, trial: part.columns(trial.names),
+        seed,
+        "trying combinations of this evidence by nested cross-validation",
+        verbose,
+    )
     chosen = {name: samples.evidence[name] for name in trial.names}
-    return conclude(samples, trial.u, chosen, trial.strength, seed)
+    return conclude(samples, u, chosen, trial.strength, seed)
 
 
 def conclude(
@@ -150,7 +163,7 @@ def conclude(
 
     Args:
       samples: All held-out answers.
-      u: Cross-validated, `[n]`.
+      u: Of nested cross-validation, `[n]`.
       evidence: The chosen columns, `[v · n, e]` by name; {}: none, so that it is MCP.
       strength: Inverse of the L2 penalty.
       seed: Seed of the bootstrap.
@@ -176,14 +189,13 @@ def conclude(
 
 class _Trial(NamedTuple):
     aurc: float
+    """Cross-validated."""
     names: tuple[str, ...]
     """The evidence."""
     strength: float
-    u: np.ndarray
-    """Cross-validated, `[n]`."""
 
 
-def _search(samples: Samples, seed: int, verbose: int) -> _Trial:
+def _search(samples: Samples, seed: int, regression: Callable[..., Any]) -> _Trial:
     """The trial of the smallest cross-validated AURC: first of the penalty, then of the
     evidence."""
     splits = stacking.splits(samples, seed)
@@ -191,18 +203,12 @@ def _search(samples: Samples, seed: int, verbose: int) -> _Trial:
     def trial(names: tuple[str, ...], strength: float) -> _Trial:
         x, u = samples.columns(names), np.empty(samples.n)
         for train, test in splits:
-            model = stacking.regression(x[train], samples.learned[train], strength)
+            model = regression(x[train], samples.learned[train], strength)
             u[test] = model.predict_proba(x[test])[:, 1]
-        bar.add(1)
-        return _Trial(metrics.aurc(samples.is_error, u), names, strength, u)
+        return _Trial(metrics.aurc(samples.is_error, u), names, strength)
 
     others = [name for name in samples.evidence if name != "answer"]
     parts = [(), *((name,) for name in others)] if len(others) > 1 else [()] * len(others)
-    bar = Bar(
-        "trying combinations of this evidence by cross-validation",
-        len(_STRENGTHS) + len(parts),
-        shown=bool(verbose),
-    )
     # All of it needs the penalty most; the parts are tried with what suits it.
     trials = [trial(tuple(samples.evidence), strength) for strength in _STRENGTHS]
     strength = min(trials, key=lambda trial: trial.aurc).strength

@@ -18,6 +18,7 @@ from btcp_tf.core import arrays
 from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results, tabular
 from btcp_tf.evaluation.predictions import Answers, about_file, load_answers
+from btcp_tf.methods.residual_choice import Fit
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
 from btcp_tf.reporting.cells import GIVEN
 from btcp_tf.reporting.class_failures import per_class
@@ -36,6 +37,9 @@ from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.reporting.pictures import find_file, input_folders, read_picture, thumbnail
 from btcp_tf.thresholds import Outcome, Threshold, outcome
 
+_FITTED = "residual"
+"""The column that a fit is of."""
+
 DEFAULT_TAU = 0.5
 """Of files that do not decide themselves."""
 
@@ -49,6 +53,7 @@ def write_predictions_report(
     reverse: Sequence[str] = (),
     seed: int = 0,
     files_dir: str | os.PathLike | None = None,
+    fit: Fit | None = None,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The report of a predictions file from any program: tables, figures, rows.
 
@@ -66,16 +71,22 @@ def write_predictions_report(
         `btcp_tf.predict` scored, else that of `path`. Those of the answers that are shown are
         linked, and those that are images (see `pictures.read_picture`) are shown; so are rows of
         an array of uint8 images that was scored, if its file is there.
+      fit: How the column `residual` came about, `ScoresFit.fit`: the page says so, and its figures
+        are of this column. None: unknown.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
       `decision`, what `accept` does, `left_out`, the numbers of rows without an answer or a label,
-      and `notes`.
+      `fit`, and `notes`.
 
     Raises:
-      ValueError: If the file is none of predictions with labels; the message says why.
+      ValueError: If the file is none of predictions with labels, or has no column `residual` that a
+        fit could be of; the message says why.
     """
-    return write_scores_page(path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir)[:2]
+    page, rows, _ = write_scores_page(
+        path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir, fit
+    )
+    return page, rows
 
 
 def write_scores_page(
@@ -86,6 +97,7 @@ def write_scores_page(
     reverse: Sequence[str],
     seed: int,
     files_dir: str | os.PathLike | None,
+    fit: Fit | None,
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
@@ -94,6 +106,11 @@ def write_scores_page(
     predictions = answers.predictions
     if predictions.labels is None:
         raise ValueError(f"{path}: expected labels, the true classes, received none")
+    if fit and _FITTED not in predictions.uncertainty:
+        raise ValueError(
+            f"fit: expected scores with the column {_FITTED}, as ScoresFit.predictions makes them, "
+            f"received {path} with {', '.join(predictions.uncertainty)}"
+        )
     own_taus = _taus(answers)
     usual = DEFAULT_TAU if tau is None else tau
     rows = _rows(answers, path, usual, own_taus if tau is None else {}, bootstrap_draws, seed)
@@ -107,7 +124,7 @@ def write_scores_page(
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
     check_folder("output_dir", folder)
     taus = {row["method"]: row["tau"] for row in rows}
-    method = next(iter(own_taus), main_method(predictions))
+    method = _FITTED if fit else next(iter(own_taus), main_method(predictions))
     threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
     notes = [
         *_left_out_notes(answers),
@@ -120,6 +137,7 @@ def write_scores_page(
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Check these first", answers_to_check(to_check)),
         ("How well u finds the errors", headline(rows)),
+        ("How u was fitted", _about_fit(fit)),
         ("What the file accepts", decision),
         ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
         ("All metrics", [tables.metric_table(rows)]),
@@ -130,13 +148,36 @@ def write_scores_page(
     page = pages.write_report(folder, report, files=True)
     extra: dict[str, Any] = {"settings": settings, "notes": notes}
     extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
+    if fit:
+        extra["fit"] = dataclasses.asdict(fit)
     if own:
         extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
     results.save_rows(folder / "results.json", rows, extra)
     sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
-    return page, rows, [shown, *sentences, *notes]
+    told = [f"{_FITTED}: {fit.words}"] if fit else []
+    return page, rows, [shown, *sentences, *told, *notes]
+
+
+def _about_fit(fit: Fit | None) -> list[Block]:
+    """How an estimator came about: what it learned from, what it uses, and for which cost."""
+    if fit is None:
+        return []
+    values: dict[str, Any] = {
+        "held-out samples": f"{fit.samples:,}",
+        "wrong answers among them": f"{fit.errors:,}",
+        "evidence beside MCP": ", ".join(fit.evidence) or "none",
+        "looks": ", ".join(fit.looks) or "none",
+    }
+    if fit.share:
+        values["share of the inputs that they are computed for"] = f"{fit.share:.0%}"
+    if fit.cost is not None:
+        values["mean cost of an input, in passes of the classifier"] = f"{fit.cost:.2f}"
+    return [
+        pages.text(f"{cells.label(_FITTED)}, on the samples that it was fitted to: {fit.words}."),
+        tables.pair_table(values, "fit", "How u was fitted"),
+    ]
 
 
 def _rows(

@@ -1,6 +1,6 @@
 """The inputs and answers of a model server, checked; pure functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from btcp_tf.core.wording import shape_text
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import DTYPES, Signature, Spec
 
-ANSWERS = {
+ANSWERS: dict[str, np.dtype] = {
     "predicted": np.dtype(np.int64),
     "class_name": np.dtype(np.str_),
     "probs": np.dtype(np.float32),
@@ -18,6 +18,24 @@ ANSWERS = {
     "accept": np.dtype(np.bool_),
 }
 """Name and type of each part of an answer: `[n]`, `probs` `[n, k]`."""
+
+SECOND: dict[str, np.dtype] = {
+    "second_opinion": np.dtype(np.int64),
+    "second_probability": np.dtype(np.float32),
+}
+"""The further parts of a model with looks, `[n]`: the class with the largest mean probability over
+the classifier and its looks, and that probability."""
+
+_TYPES = ANSWERS | SECOND
+
+
+def parts(names: Collection[str]) -> list[str]:
+    """The parts of an answer, in order, among the names of what a model answers.
+
+    >>> parts(["probs", "predicted", "class_name", "uncertainty", "accept", "logits"])
+    ['predicted', 'class_name', 'probs', 'uncertainty', 'accept']
+    """
+    return [*ANSWERS, *(SECOND if SECOND.keys() <= {*names} else ())]
 
 
 def fits(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
@@ -92,7 +110,7 @@ def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict
       where: How errors name the server.
 
     Returns:
-      `ANSWERS`, in their types.
+      `ANSWERS`, and `SECOND` where the model answers both of them, in their types.
 
     Raises:
       RuntimeError: If one is missing, of another type or shape, or out of range.
@@ -100,11 +118,14 @@ def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict
     if not ANSWERS.keys() <= outputs.keys():
         received = ", ".join(filter(None, outputs)) or "one without a name"
         raise transport.unexpected(where, f"the answers {', '.join(ANSWERS)}", received)
-    columns = {key: _column(key, outputs[key], len(rows), where) for key in ANSWERS}
-    limits = {"predicted": columns["probs"].shape[1] - 1, "probs": 1, "uncertainty": 1}
-    for key, most in limits.items():
-        value = columns[key].T  # rows last, as in `accept`
-        good = (value >= 0) & (value <= most + (_ROUNDING if key == "probs" else 0))
+    columns = {key: _column(key, outputs[key], len(rows), where) for key in parts(outputs)}
+    last = columns["probs"].shape[1] - 1
+    limits = {"predicted": last, "probs": 1, "uncertainty": 1}
+    limits |= {"second_opinion": last, "second_probability": 1}
+    for key in [key for key in limits if key in columns]:
+        most, value = limits[key], columns[key].T  # rows last, as in `accept`
+        is_probability = key in ("probs", "second_probability")
+        good = (value >= 0) & (value <= most + (_ROUNDING if is_probability else 0))
         # A model of floats that overflows has no answer, and must not accept one.
         good |= np.isnan(value) & ~columns["accept"]
         if not good.all():
@@ -118,7 +139,7 @@ def checked_answers(outputs: Mapping[str, Any], rows: range, where: str) -> dict
 
 def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
     """An output in its type and shape."""
-    dtype, rank = ANSWERS[key], 2 if key == "probs" else 1
+    dtype, rank = _TYPES[key], 2 if key == "probs" else 1
     is_text = dtype.kind == "U"
     try:
         # Text as objects: NumPy would turn everything beside it into text.
@@ -140,18 +161,23 @@ def _column(key: str, value: Any, n: int, where: str) -> np.ndarray:
 
 def no_answers(signature: Signature | None) -> dict[str, np.ndarray]:
     """Answers to no input, `probs` `[0, k]`; k is 0 where the signature does not say."""
-    probs = signature.outputs.get("probs") if signature else None
+    outputs = signature.outputs if signature else {}
+    probs = outputs.get("probs")
     classes = (probs.shape[-1] or 0) if probs and probs.shape else 0
     shapes = {"probs": (0, classes)}
-    return {name: np.empty(shapes.get(name, 0), dtype) for name, dtype in ANSWERS.items()}
+    return {name: np.empty(shapes.get(name, 0), _TYPES[name]) for name in parts(outputs)}
 
 
-def joined_answers(parts: list[dict[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
-    """Answers of all requests of a call; RuntimeError if they differ in the number of classes."""
-    widths = {part["probs"].shape[1] for part in parts}
+def joined_answers(batches: list[dict[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
+    """Answers of all requests of a call; RuntimeError if they differ in the number of classes.
+
+    A second opinion is kept where all have one: another version may begin to answer meanwhile.
+    """
+    widths = {batch["probs"].shape[1] for batch in batches}
     if len(widths) > 1:
         raise RuntimeError(
             f"{where}: expected the same classes in each batch, received "
             f"{' and '.join(map(str, sorted(widths)))}"
         )
-    return {name: np.concatenate([part[name] for part in parts]) for name in ANSWERS}
+    names = parts(set.intersection(*({*batch} for batch in batches)))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in names}

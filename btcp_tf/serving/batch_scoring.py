@@ -259,7 +259,8 @@ def _publish(
     job.say(f"writing {job.output}")
     final = folder / f"{_FINAL}{job.output.suffix}"
     write = records.writer_for(job.output)
-    write(final, counted(), len(job.about["class_names"]), job.labels)
+    columns = [*next(log.batches())[0]]
+    write(final, counted(), len(job.about["class_names"]), columns)
     with open(final, "rb") as written:
         os.fsync(written.fileno())
     # First, since a file of scores without it would be refused as another command's.

@@ -118,9 +118,11 @@ class Client:
 
         Returns:
           By name `predicted` int64 `[n]` from 0 to k - 1, `class_name` `[n]` strings, `probs`
-          float32 `[n, k]` and `uncertainty` float32 `[n]` in [0, 1], and `accept` bool `[n]`. A
-          model of floats may overflow: `probs` and `uncertainty` can then be NaN, in rows that
-          are not accepted alone.
+          float32 `[n, k]` and `uncertainty` float32 `[n]` in [0, 1], and `accept` bool `[n]`. Of
+          a model with looks also `second_opinion` int64 `[n]`, the class with the largest mean
+          probability over the classifier and its looks, and `second_probability` float32 `[n]`.
+          A model of floats may overflow: `probs`, `uncertainty` and `second_probability` can then
+          be NaN, in rows that are not accepted alone.
 
         It raises what `Client` says.
         """

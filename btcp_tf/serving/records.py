@@ -3,23 +3,23 @@
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from btcp_tf.core import files, wording
-from btcp_tf.serving.answers import ANSWERS
+from btcp_tf.serving import answers
 from btcp_tf.serving.inputs import UNLABELED
 
 Record = dict[str, Any]
 """One row of scores, columns in order; None: empty."""
 
 
-def _columns(labeled: bool) -> list[str]:
-    """Names of the columns of a row of scores, in order."""
-    return ["input", *["labels"] * labeled, *ANSWERS, "problem"]
+def _columns(names: Collection[str]) -> list[str]:
+    """The columns of a row of scores, in order, among the names of a `Scorer`'s answer."""
+    return ["input", *["labels"] * ("labels" in names), *answers.parts(names), "problem"]
 
 
 def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
@@ -30,7 +30,7 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
     Numbers keep all digits of their single precision, so that a reader who compares an
     uncertainty compares the same number with tau as the model did.
     """
-    names = _columns("labels" in batch)
+    names, parts = _columns(batch), answers.parts(batch)
     columns = [batch[name].tolist() for name in names]
     rows = []
     for values in zip(*columns, strict=True):
@@ -39,7 +39,7 @@ def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
             row["labels"] = None
         row["problem"] = wording.one_line(row["problem"]) or None
         if row["problem"]:
-            row |= dict.fromkeys(ANSWERS)
+            row |= dict.fromkeys(parts)
         rows.append(row)
     return rows
 
@@ -65,18 +65,20 @@ def write(path: str | os.PathLike, batches: Iterable[Mapping[str, np.ndarray]]) 
         raise ValueError("batches: expected at least one, received none")
     chunks = (records(batch) for batch in itertools.chain([first], rest))
     with files.atomic_path(path) as temporary:
-        writer(temporary, chunks, first["probs"].shape[1], "labels" in first)
+        writer(temporary, chunks, first["probs"].shape[1], _columns(first))
 
 
-_Writer = Callable[[Path, Iterable[list[Record]], int, bool], None]
-"""(path, rows in pieces, number of classes, whether there are labels)."""
+_Writer = Callable[[Path, Iterable[list[Record]], int, Sequence[str]], None]
+"""(path, rows in pieces, number of classes, columns of a row in order)."""
 
 
-def _write_csv(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+def _write_csv(
+    path: Path, chunks: Iterable[list[Record]], classes: int, columns: Sequence[str]
+) -> None:
     # Not pyarrow.csv, which quotes all text, nor csv.writer, which before Python 3.13 leaves a lone
     # carriage return without quotes.
     names: list[str] = []
-    for name in _columns(labeled):
+    for name in columns:
         names += [f"probs_{number}" for number in range(classes)] if name == "probs" else [name]
     with open(path, "w", encoding="utf-8", newline="") as file:
         file.write(",".join(names) + "\n")
@@ -98,13 +100,17 @@ def _csv_text(value: Any) -> str:
     return '"' + value.replace('"', '""') + '"' if quoted else value
 
 
-def _write_jsonl(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+def _write_jsonl(
+    path: Path, chunks: Iterable[list[Record]], classes: int, columns: Sequence[str]
+) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         for row in itertools.chain.from_iterable(chunks):
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, labeled: bool) -> None:
+def _write_parquet(
+    path: Path, chunks: Iterable[list[Record]], classes: int, columns: Sequence[str]
+) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -112,7 +118,8 @@ def _write_parquet(path: Path, chunks: Iterable[list[Record]], classes: int, lab
     types = {"input": text, "labels": whole, "problem": text}
     types |= {"predicted": whole, "class_name": text, "probs": pyarrow.list_(real)}
     types |= {"uncertainty": real, "accept": pyarrow.bool_()}
-    schema = pyarrow.schema([(name, types[name]) for name in _columns(labeled)])
+    types |= {"second_opinion": whole, "second_probability": real}
+    schema = pyarrow.schema([(name, types[name]) for name in columns])
     # A row group is in memory at once: at most 16 MB of probabilities, or a batch.
     group_rows = min(16_384, max(1, 2**22 // classes))
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:

@@ -19,10 +19,13 @@ from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.serving import answers
 from btcp_tf.serving.inputs import Batch
 
-_TYPES = {
-    name: "string" if dtype.kind == "U" else dtype.name for name, dtype in answers.ANSWERS.items()
-}
-"""What a model answers: name -> TensorFlow's type."""
+
+def _types(parts: Mapping[str, np.dtype]) -> dict[str, str]:
+    return {name: "string" if kind.kind == "U" else kind.name for name, kind in parts.items()}
+
+
+_TYPES, _SECOND_TYPES = _types(answers.ANSWERS), _types(answers.SECOND)
+"""What every model answers, and what one with looks does, too: name -> TensorFlow's type."""
 
 MAX_BATCH = 1_000_000
 
@@ -39,7 +42,9 @@ class Scorer:
 
     The answer adds `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
     `uncertainty` float32 `[n]` in [0, 1] (higher = less to be trusted), `accept` bool `[n]`, and
-    `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN, NaN and False.
+    `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN, NaN and False. Of
+    a model with looks it also adds `second_opinion` int64 `[n]` and `second_probability` float32
+    `[n]`, -1 and NaN without an answer.
 
     Pickled, it is the path of its model, which is loaded again where it is unpickled.
     """
@@ -61,6 +66,7 @@ class Scorer:
         # The signature does not keep the model alive.
         self._loaded = _load(self.directory)
         self._signature, spec = _signature(self.directory, self._loaded, len(self.class_names))
+        self._has_second = _SECOND_TYPES.items() <= _output_types(self._signature).items()
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
         self._pool: ThreadPoolExecutor | None = None
@@ -179,14 +185,19 @@ class Scorer:
             "uncertainty": np.full(n, np.nan, np.float32),
             "accept": np.zeros(n, bool),
         }
+        if self._has_second:
+            columns["second_opinion"] = np.full(n, -1, np.int64)
+            columns["second_probability"] = np.full(n, np.nan, np.float32)
         # Rows with a problem go through the model as blank ones: batches of always the same size
         # need memory once.
         if (problem == "").any():
             import tensorflow as tf
 
             outputs = self._signature(images=tf.constant(prepared["images"]))
-            values = {name: outputs[name].numpy() for name in _TYPES}
-            finite = np.isfinite(values["probs"]).all(axis=1) & np.isfinite(values["uncertainty"])
+            values = {name: outputs[name].numpy() for name in columns}
+            finite = np.isfinite(values["probs"]).all(axis=1)
+            for name in ("uncertainty", "second_probability"):
+                finite &= np.isfinite(values.get(name, 0.0))
             problem[(problem == "") & ~finite] = "the model's answer is not finite"
             names = [name.decode("utf-8") for name in values["class_name"]]
             values["class_name"] = np.array(names, object)
@@ -223,7 +234,7 @@ def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, An
         )
     signature = loaded.signatures[SIGNATURE]
     inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
-    types = {name: spec.dtype.name for name, spec in outputs.items()}
+    types = _output_types(signature)
     if set(inputs) != {"images"} or not _TYPES.items() <= types.items():
         raise ValueError(
             f"{directory}: expected images in and {_types_text(_TYPES)} out, received "
@@ -237,6 +248,10 @@ def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, An
             f"{shape} and {width}"
         )
     return signature, inputs["images"]
+
+
+def _output_types(signature: Any) -> dict[str, str]:
+    return {name: spec.dtype.name for name, spec in signature.structured_outputs.items()}
 
 
 def _types_text(types: Mapping[str, str]) -> str:

@@ -4,14 +4,14 @@ import json
 import keras
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, special
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from btcp_tf import metrics
-from btcp_tf.methods import residual_choice, residual_fit, second_head
+from btcp_tf.methods import residual_choice, residual_fit, second_head, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit
 from btcp_tf.methods.residual_fit import EVIDENCE, HeldOut, Seen
 from btcp_tf.networks import evidence_layers
@@ -423,11 +423,22 @@ def test_copies_are_learned_from_and_not_judged_by():
     every = np.r_[is_error, copy_is_error]
     x = np.hstack([np.r_[z, z + 1], np.r_[clear, random.normal(size=(n, 1))]])
 
-    def probability(train, test, strength):
+    def fitted(train, test, strength, solver="newton-cholesky"):
         scaler = StandardScaler().fit(x[train])
-        regression = LogisticRegression(C=strength, max_iter=1000)
+        regression = LogisticRegression(C=strength, max_iter=1000, solver=solver)
         regression.fit(scaler.transform(x[train]), every[train])
-        return regression.predict_proba(scaler.transform(x[test]))[:, 1]
+        return regression.decision_function(scaler.transform(x[test]))
+
+    def chosen(rows, solver="newton-cholesky"):
+        tried = {}
+        for strength in (0.01, 0.1, 1.0, 10.0):
+            logits = np.empty(len(rows))
+            folds = StratifiedKFold(5, shuffle=True, random_state=7)
+            for train, test in folds.split(rows, is_error[rows]):
+                both = np.r_[rows[train], n + rows[train]]
+                logits[test] = fitted(both, rows[test], strength, solver)
+            tried[strength] = metrics.aurc(is_error[rows], logits)
+        return min(tried, key=tried.get)
 
     fit, (a, b, h), held_out_u = residual_choice.choose(
         every, x[:, :1], {"answer": x[:, 1:]}, 7, np.zeros(n, np.int64)
@@ -435,17 +446,17 @@ def test_copies_are_learned_from_and_not_judged_by():
     assert fit.evidence == ("answer",)
     assert (fit.samples, fit.errors) == (n, is_error.sum())
     assert f"{n} held-out samples, and 1 copy of each" in fit.words
-    tried = {}
-    for strength in (0.01, 0.1, 1.0, 10.0):
-        u = np.empty(n)
-        for train, test in StratifiedKFold(5, shuffle=True, random_state=7).split(z, is_error):
-            u[test] = probability(np.r_[train, n + train], test, strength)
-        tried[strength] = metrics.aurc(is_error, u), u
-    assert fit.strength == min(tried, key=lambda strength: tried[strength][0])
-    np.testing.assert_allclose(held_out_u, tried[fit.strength][1], rtol=1e-6)
-    found = tried[fit.strength][0] - metrics.aurc(is_error, z[:, 0])
+    rows = np.arange(2 * n)
+    assert fit.strength == chosen(rows[:n], "lbfgs")
+    scale, u = fitted(rows, rows, fit.strength), np.empty(n)
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=7).split(z, is_error):
+        strength, both = chosen(train), np.r_[train, n + train]
+        new, own = (fitted(both, of, strength) for of in (test, both))
+        u[test] = special.expit(stacking.on_scale(new, own, scale))
+    np.testing.assert_allclose(held_out_u, u, rtol=1e-6)
+    found = metrics.aurc(is_error, u) - metrics.aurc(is_error, z[:, 0])
     assert fit.difference["aurc"][0] == pytest.approx(found)
-    wanted = probability(np.arange(2 * n), np.arange(2 * n), fit.strength)
+    wanted = special.expit(fitted(rows, rows, fit.strength, "lbfgs"))
     u = 1 / (1 + np.exp(-(np.hstack([np.full((2 * n, 1), b), x]) @ np.r_[1, a, h])))
     np.testing.assert_allclose(u, wanted, rtol=1e-6)
 
@@ -767,8 +778,24 @@ def test_held_out_u_is_that_of_the_classifiers_own_samples():
         np.hstack([np.asarray(layer(one.seen.logits)) for layer in (McpLogit(), readers["answer"])])
         for one in (own, other)
     ]
-    scaler = StandardScaler().fit(x[1])
-    regression = LogisticRegression(C=fit.strength, max_iter=1000)
-    regression.fit(scaler.transform(x[1]), other.seen.logits.argmax(axis=1) != other.labels)
-    wanted = regression.predict_proba(scaler.transform(x[0]))[:, 1]
-    np.testing.assert_allclose(u, wanted, rtol=1e-6)
+    is_error = [one.seen.logits.argmax(axis=1) != one.labels for one in (own, other)]
+
+    def fitted(train, wrong, test, strength):
+        scaler = StandardScaler().fit(train)
+        regression = LogisticRegression(C=strength, max_iter=1000, solver="newton-cholesky")
+        return regression.fit(scaler.transform(train), wrong).decision_function(
+            scaler.transform(test)
+        )
+
+    both = np.concatenate(x)
+    scale = fitted(both, np.concatenate(is_error), both, fit.strength)
+    logit = special.logit(u)
+    # On the scale of the estimator that learns from both, with the penalty that the other chose.
+    distances = [
+        np.abs(
+            stacking.on_scale(*(fitted(x[1], is_error[1], test, strength) for test in x), scale)
+            - logit
+        ).max()
+        for strength in (0.01, 0.1, 1.0, 10.0)
+    ]
+    assert min(distances) < 1e-3

@@ -109,7 +109,7 @@ def test_few_errors_are_no_fault(errors, recwarn):
 def test_samples_have_no_part_in_the_choice_and_weights_behind_their_own_u(monkeypatch):
     samples = held_out(4, 300, {"sees": 1.0})
     searched, learned = [], []
-    regression = look_choice._regression
+    regression = stacking.quick_regression
 
     def search(part, *arguments):
         searched.append(set(part.z[:, 0]))
@@ -120,7 +120,7 @@ def test_samples_have_no_part_in_the_choice_and_weights_behind_their_own_u(monke
         return regression(x, wanted, strength)
 
     monkeypatch.setattr(look_choice, "_search", search)
-    monkeypatch.setattr(look_choice, "_regression", fit)
+    monkeypatch.setattr(stacking, "quick_regression", fit)
     look_choice.choose(samples, {"sees": 0.1}, 2.0, seed=0)
     tests = [set(samples.z[test, 0]) for _, test in stacking.splits(samples, 0)]
     assert set.union(*tests) == set(samples.z[:, 0]) and len(searched) == 1 + len(tests)

@@ -174,6 +174,69 @@ def test_batches_are_put_together_in_order(double, form, batch_size):
         assert asked[0]["inputs"] == {"images": IMAGES[:batch_size].tolist()}
 
 
+def with_second(images):
+    columns = answers(images)
+    return columns | {
+        "second_opinion": [2 - number for number in columns["predicted"]],
+        "second_probability": [1 - u for u in columns["uncertainty"]],
+    }
+
+
+def as_rows(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_a_second_opinion_is_kept(double, form):
+    def told(images):
+        columns = with_second(images)
+        return 200, {"predictions": as_rows(columns)} if form == "rows" else {"outputs": columns}
+
+    double.script = [None, *(told(IMAGES[start : start + 2]) for start in (0, 2, 4))]
+    with Client(double.address, "tiny", form=form, batch_size=2) as client:
+        found = client.predict(IMAGES)
+        assert list(found) == [*ANSWERS, "second_opinion", "second_probability"]
+        assert found["second_opinion"].dtype == np.int64
+        assert found["second_probability"].dtype == np.float32
+        np.testing.assert_array_equal(found["second_opinion"], 2 - found["predicted"])
+        np.testing.assert_allclose(found["second_probability"], 1 - found["uncertainty"])
+        # Another version, without looks, begins to answer.
+        double.script = [told(IMAGES[:2])]
+        check_equal(client.predict(IMAGES[:4]), IMAGES[:4])
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("second_opinion", 3, "second_opinion from 0 to 2, received 3 in row 1$"),
+        ("second_opinion", 0.5, r"second_opinion int64 \[5\], received float64"),
+        ("second_probability", 1.5, "second_probability from 0 to 1, .* received 1.5 in row 1$"),
+        ("second_probability", "high", r"second_probability float32 \[5\]"),
+    ],
+)
+def test_a_second_opinion_out_of_range(double, name, value, message):
+    columns = with_second(IMAGES) | {"accept": [True] * 5}
+    columns[name][1] = value
+    double.script = [None, (200, {"outputs": columns})]
+    with (
+        Client(double.address, "tiny", form="columns") as client,
+        pytest.raises(RuntimeError, match=message),
+    ):
+        client.predict(IMAGES)
+
+
+def test_a_second_opinion_of_no_images(double):
+    names = ("probs", "second_opinion", "second_probability")
+    outputs = {name: PROBS if name == "probs" else FILES for name in names}
+    signature = {"inputs": {"images": INFO}, "outputs": outputs}
+    content = {"signature_def": {"signature_def": {"serving_default": signature}}}
+    double.script = [(200, {"metadata": content})]
+    with Client(double.address, "tiny") as client:
+        found = client.predict(IMAGES[:0])
+    assert [found[name].shape for name in names] == [(0, 3), (0,), (0,)]
+    assert found["second_opinion"].dtype == np.int64
+
+
 @pytest.mark.parametrize("form", ["rows", "columns"])
 def test_files_travel_as_base64(double, form):
     files = [bytes([10, 250, 251]), bytes([200])]

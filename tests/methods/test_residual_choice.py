@@ -1,0 +1,57 @@
+"""What the choice of evidence without looks says of itself, where there is nothing to choose."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from btcp_tf.methods import residual_choice, stacking
+from btcp_tf.methods.stacking import Samples
+
+
+def noise(seed: int, n: int = 150, columns: int = 10) -> Samples:
+    """Answers of three classifiers, and evidence that says nothing about them; nor does MCP, so
+    that any ranking is as good as another on the average."""
+    random = np.random.default_rng(seed)
+    z = random.normal(size=(n, 1)) - 1.5
+    is_error = random.random(n) < special.expit(-1.5)
+    names = ("answer", *(f"noise{number}" for number in range(columns - 1)))
+    evidence = {name: random.normal(size=(n, 1)) for name in names}
+    return Samples(is_error, z, evidence, np.arange(n) % 3, None)
+
+
+def test_evidence_that_says_nothing_does_not_look_better_than_mcp(monkeypatch):
+    monkeypatch.setattr(residual_choice, "_DRAWS", 100)
+    monkeypatch.setattr(residual_choice, "_STRENGTHS", (1.0,))
+    better, aurc = 0, []
+    for seed in range(40):
+        one = noise(seed)
+        fit, *_ = residual_choice.choose(one.all_errors, one.z, one.evidence, seed, one.classifier)
+        better += fit.evidence != ()
+        aurc.append(fit.difference["aurc"])
+    value, _, high = np.array(aurc).T
+    assert better <= 2 and (high < 0).sum() <= 3
+    # Chosen on the same folds, the winner gains 0.02 on the average.
+    assert abs(value.mean()) < 0.01
+
+
+@pytest.mark.parametrize("errors", [0, 4, 5, 6, 7, 12, 195])
+def test_few_errors_are_no_fault(errors, recwarn):
+    one = noise(1, 200, 3)
+    is_error = np.arange(200) < errors
+    fit, _, u = residual_choice.choose(is_error, one.z, one.evidence, 0, one.classifier)
+    assert ("too few" in fit.words) == (errors < 5) and np.isfinite(u).all()
+    assert not recwarn.list
+
+
+def test_a_quick_regression_is_the_same_up_to_rounding():
+    random = np.random.default_rng(0)
+    for columns in (3, 120):
+        x = random.normal(size=(400, columns)).astype(np.float32)
+        # As the log-probabilities of an answer: columns that are sums of others.
+        x[:, 0] = x[:, 1] + x[:, 2]
+        wanted = random.random(400) < special.expit(x[:, 1])
+        slow, quick = (
+            make(x, wanted, 10.0).decision_function(x)
+            for make in (stacking.regression, stacking.quick_regression)
+        )
+        np.testing.assert_allclose(quick, slow, atol=0.02)
