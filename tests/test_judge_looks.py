@@ -266,6 +266,12 @@ def test_names_of_looks_and_layers_do_not_meet(classifier):
     assert samples.seen.odds.shape == (20, 7) and np.isfinite(samples.seen.odds).all()
 
 
+def test_the_file_of_another_classifier_may_have_any_name(classifier, tmp_path):
+    path = tmp_path / "a second (one).keras"
+    classifier.save(path)
+    assert [*offered(classifier, [path]).looks] == ["a_second_one_"]
+
+
 def test_a_pipeline_of_layers_is_a_change_and_not_a_classifier(classifier):
     pipeline = keras.Sequential([keras.Input((SIDE, SIDE, 1)), Upside()], name="pipeline")
     look = offered(classifier, [pipeline]).looks["pipeline"]

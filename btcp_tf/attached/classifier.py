@@ -13,11 +13,10 @@ from btcp_tf.attached import inference
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.inference import CheckedInference, Outputs
 from btcp_tf.data.input_checks import InputRange, InputWatch
-from btcp_tf.methods.looks import Look
+from btcp_tf.methods.looks import Look, look_odds
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
-from btcp_tf.networks.gate_layers import OddsAgainst
 
 
 class Samples(NamedTuple):
@@ -121,9 +120,7 @@ class AttachedClassifier:
         if self.sees_images:
             outputs["view"] = View()(inputs)
         if looks:
-            further = [look.logits(inputs, self.encoder, self.ends) for look in looks]
-            odds = [OddsAgainst()([logits, answer]) for answer in further]
-            outputs["odds"] = keras.ops.concatenate(odds, axis=1)
+            outputs["odds"] = look_odds(looks, inputs, logits, self.encoder, self.ends)
         answers = self._infer([*outputs.values()], x, y, title, like=like, hashed=True)
         assert answers.hashes is not None
         # Half precision overflows in what is computed of them.

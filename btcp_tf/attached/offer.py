@@ -1,7 +1,8 @@
-"""What `Judge.fit` offers the residual estimator beside the classifier's own answer: looks."""
+"""What the residual estimator is offered beside the classifier's own answer: looks."""
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def make(
 
     Args:
       classifier: Answers the samples.
-      wanted: "auto", or a list of names, layers, classifiers and paths; empty: None is returned.
+      wanted: "auto", or a list of names, layers, classifiers (taken apart, too: they are called
+        like their encoder) and paths; empty: None is returned.
       budget: See `Offer`.
       samples: Held-out (inputs, labels), or (dataset, None).
       reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
@@ -77,6 +79,16 @@ def make(
     return Offer(
         _by_name(made, classifier), budget, maker.pass_cost, classifier.encoder, classifier.ends
     )
+
+
+def name_of(path: str | os.PathLike) -> str:
+    """What a look is called that is another classifier: as its file, in letters that TensorFlow
+    takes for the name of a layer.
+
+    >>> name_of("nets/my net (2).keras")
+    'my_net_2_'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", Path(path).stem)
 
 
 def check(wanted: Any) -> bool:
@@ -117,7 +129,8 @@ def _joined(parts: AttachedClassifier, name: str) -> keras.Model:
     """Inputs → logits."""
     # Not the encoder's own input: Keras would count it twice in a copy.
     inputs = keras.Input(parts.input_shape, dtype=parts.dtype)
-    return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=name)
+    # The name of no layer may start with "_".
+    return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=f"logits_{name}")
 
 
 def _as_model(layer: keras.layers.Layer, classifier: AttachedClassifier, name: str) -> keras.Model:
@@ -203,6 +216,9 @@ class _Maker:
             self._check_suits(wanted, [DROPOUT] * bool(self._drops))
             cost = self._multiply_adds(self.whole) / self.pass_cost
             return wanted, Look("with dropout", cost, dropout_seed=self.seed)
+        if isinstance(wanted, AttachedClassifier):
+            name = wanted.encoder.name
+            return name, self._other(name, _joined(wanted, name))
         if isinstance(wanted, str | os.PathLike) or _is_classifier(wanted):
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):
@@ -293,5 +309,5 @@ class _Maker:
                     f"expected a classifier of {self.classifier.dtype} as yours, received one of "
                     f"{parts.dtype}, to which fractions and negative numbers mean nothing"
                 )
-        name = model.name if isinstance(model, keras.Model) else Path(model).stem
+        name = model.name if isinstance(model, keras.Model) else name_of(model)
         return name, self._other(name, _joined(parts, name))

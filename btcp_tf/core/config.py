@@ -22,6 +22,15 @@ OWN_DATA = ("folder", "npz")
 RULES = ("best_bacc", "least_cost", "target_coverage", "target_risk")
 """Words for `threshold`; `thresholds.RULES` has their functions."""
 
+IMAGE_LOOKS = (
+    *("mirror", "shift_up", "shift_down", "shift_left", "shift_right"),
+    *("rotate_left", "rotate_right", "zoom_in", "zoom_out"),
+    *("brighter", "darker", "more_contrast", "less_contrast", "gamma_up", "gamma_down"),
+    *("blur", "noise", "dropout"),
+)
+"""Names for `residual_looks`: changes of an image, of `methods.LOOKS`, and the classifier's own
+dropout."""
+
 MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
 
@@ -51,6 +60,8 @@ class Rule:
     """One line for `--help`."""
     choices: tuple[str, ...] = ()
     """Words that are accepted."""
+    files: str = ""
+    """Ending of the files whose paths are accepted beside these words."""
     low: float = -math.inf
     """Smallest accepted number."""
     high: float = math.inf
@@ -242,6 +253,19 @@ class Config:
         False,
         "Whether residual learns what an ensemble thinks of the true class, not right or wrong.",
     )
+    residual_looks: tuple[str, ...] = setting(
+        ("auto",),
+        "Further answers to the same image that residual_looks may use: to a changed image, with "
+        "dropout, and those of other classifiers, which were trained without the validation, "
+        "calibration and test images. auto: all changes and dropout, as they suit the images.",
+        choices=("auto", *IMAGE_LOOKS),
+        files=".keras",
+    )
+    residual_cost: float = setting(
+        1.3,
+        "Largest mean cost of an image with residual_looks, in passes of the classifier.",
+        low=1,
+    )
 
     # Training.
     classifier_epochs: int = setting(20, "Epochs of phase 1.", low=1)
@@ -298,9 +322,9 @@ class Config:
     tau: float = setting(0.5, "Decision threshold on u: u < tau accepts.", low=0, high=1)
     export_method: str = setting(
         "auto",
-        "Whose u the SavedModel answers: mcp, residual, residual_no_index or one whose estimator "
-        "is trained, of --method; a fine-tuned one with its own classifier. auto: the one with the "
-        "smallest AURC on validation images.",
+        "Whose u the SavedModel answers: mcp, residual, residual_no_index, residual_looks or one "
+        "whose estimator is trained, of --method; a fine-tuned one with its own classifier. auto: "
+        "the one with the smallest AURC on validation images.",
     )
     threshold: str = setting(
         "best_bacc",
@@ -350,7 +374,8 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
-        for faults in (_text_faults, _method_faults, _residual_faults, _device_faults):
+        checks = (_text_faults, _method_faults, _residual_faults, _look_faults, _device_faults)
+        for faults in checks:
             for fault in faults(self):
                 raise ValueError(fault)
 
@@ -424,7 +449,7 @@ def _text_faults(config: Config) -> Iterator[str]:
 def _method_faults(config: Config) -> Iterator[str]:
     if not config.method:
         yield "method: expected at least one name, received none"
-    for name in ("method", "finetune_method", "ood", "residual_copies"):
+    for name in ("method", "finetune_method", "ood", "residual_copies", "residual_looks"):
         for item, times in collections.Counter(getattr(config, name)).items():
             if times > 1:
                 yield f"{name}: expected each name once, received {item} {times} times"
@@ -444,7 +469,7 @@ def _residual_faults(config: Config) -> Iterator[str]:
     used = [name for name in learned if getattr(config, name)]
     if used and not any(name.startswith("residual") for name in config.method):
         yield (
-            f"{used[0]}: expected residual or residual_no_index among the methods "
+            f"{used[0]}: expected residual, residual_no_index or residual_looks among the methods "
             f"beside it, received method={','.join(config.method)}"
         )
     if config.residual_folds == 1:
@@ -459,6 +484,28 @@ def _residual_faults(config: Config) -> Iterator[str]:
         yield (
             "residual_distilled: expected no residual_folds beside it, as the ensemble has seen "
             f"all of their images, received {config.residual_folds}"
+        )
+
+
+def _look_faults(config: Config) -> Iterator[str]:
+    looks = config.residual_looks
+    settings = ("residual_looks", "residual_cost")
+    used = [name for name in settings if getattr(config, name) != getattr(Config, name)]
+    if used and "residual_looks" not in config.method:
+        yield (
+            f"{used[0]}: expected residual_looks among the methods beside it, received "
+            f"method={','.join(config.method)}"
+        )
+    if not looks or ("auto" in looks and len(looks) > 1):
+        yield (
+            "residual_looks: expected auto alone, or names and files, received "
+            f"{','.join(looks) or 'none'}"
+        )
+    others = [look for look in looks if look not in ("auto", *IMAGE_LOOKS)]
+    if others and config.residual_folds:
+        yield (
+            "residual_looks: expected no other classifier beside residual_folds, whose images it "
+            f"may know by heart, received {others[0]}"
         )
 
 
@@ -488,7 +535,8 @@ def accepted(field: dataclasses.Field) -> str:
     """What a setting accepts, in words; empty where any text does."""
     rule = field.metadata
     if rule["choices"] and isinstance(field.default, tuple):
-        return f"some of {', '.join(rule['choices'])}"
+        files = f", and paths of {rule['files']} files" if rule["files"] else ""
+        return f"some of {', '.join(rule['choices'])}{files}"
     if rule["choices"]:
         return f"one of {', '.join(rule['choices'])}"
     if isinstance(field.default, bool):
@@ -551,7 +599,8 @@ def _check_text(field: dataclasses.Field, text: Any) -> None:
             f"{field.name}: expected one line of UTF-8 without spaces at its ends and without "
             f"' #', {received}"
         )
-    if choices and text not in choices:
+    files = field.metadata["files"]
+    if choices and text not in choices and not (files and text.endswith(files)):
         suggestion = wording.suggestion(text, choices)
         raise ValueError(f"{field.name}: expected {accepted(field)}, {received}{suggestion}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf.core import wording
-from btcp_tf.core.config import OWN_DATA, Config
+from btcp_tf.core.config import IMAGE_LOOKS, OWN_DATA, Config
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.overlaps import PARTS
@@ -136,6 +136,9 @@ def check_paths(config: Config) -> None:
     """
     if config.classifier:
         keras_files.check_classifier("classifier", config.classifier)
+    for look in config.residual_looks:
+        if look not in ("auto", *IMAGE_LOOKS):
+            keras_files.check_classifier("residual_looks", look)
     if config.dataset in OWN_DATA:
         datasets.check_place(config.dataset, config.data_dir)
     for name in config.ood:

@@ -19,9 +19,10 @@ from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, save_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, VALIDATION, Predictor
-from btcp_tf.experiment import decide, notes, prepare, publish, score, settings, train
+from btcp_tf.experiment import decide, looks, notes, prepare, publish, score, settings, train
 from btcp_tf.experiment.decide import EvaluationSettings
 from btcp_tf.experiment.journal import Journal, announce, log
+from btcp_tf.experiment.looks import LookSettings
 from btcp_tf.experiment.prepare import Architecture, Images, ImageSettings
 from btcp_tf.experiment.publish import EXPORT_OPEN, FINISHED_FILE, End, Export, Replaced
 from btcp_tf.experiment.score import Scorer, ScoreSettings
@@ -157,6 +158,11 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
         )
         weights = checkpoints.weights_id(network)
         lines.append(f"adopted {config.classifier}, weights {weights}{note}")
+    if "residual_looks" in config.method and config.residual_looks != ("auto",):
+        announce("trying the looks out on validation images", config.verbose)
+        # What does not suit is refused now, and not after the training.
+        with_folds = config.residual_folds > 0
+        looks.make_offer(build(config.seed), dataset, config.take(LookSettings), with_folds)
     trainer = Trainer(
         build,
         images.whole,

@@ -13,6 +13,8 @@ from btcp_tf.data.splits import Dataset
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.experiment import looks
+from btcp_tf.experiment.looks import LookSettings, Odds
 from btcp_tf.experiment.train import Fold, Trained, Weights
 from btcp_tf.experiment.values import AllPredictions, check_finite
 from btcp_tf.methods.outputs import Outputs, Reference, Score
@@ -23,6 +25,7 @@ from btcp_tf.networks.mcp import mcp_of
 if TYPE_CHECKING:
     import keras
 
+    from btcp_tf.methods.looks import Offer
     from btcp_tf.training.phases import Stage
 
 _DROPOUT_BATCH = 256
@@ -32,14 +35,12 @@ _COPIES_SEED = 1_000_003
 
 
 @dataclasses.dataclass(frozen=True)
-class ScoreSettings:
+class ScoreSettings(LookSettings):
     """What the methods of a run need of its settings; the names are those of `btcp_tf.Config`."""
 
     method: tuple[str, ...]
     finetuned: tuple[str, ...]
-    seed: int
     verbose: int
-    test_batch_size: int
     mc_passes: int
     trust_alpha: float
     trust_neighbors: int
@@ -106,6 +107,17 @@ class TrainedNetwork:
         view = None if self._view is None else self._view(images)
         return Outputs(**arrays, labels=labels, view=view)
 
+    def with_odds(
+        self, outputs: Outputs, images: np.ndarray, odds: Odds | None, title: str = ""
+    ) -> Outputs:
+        """Outputs with the odds of looks at the same images `[n, ...]`; None: there are none."""
+        if odds is None:
+            return outputs
+        with self.model():
+            columns = odds(images, title)
+        check_finite(columns)
+        return dataclasses.replace(outputs, odds=columns)
+
     def probs(self, images: np.ndarray) -> np.ndarray:
         """Class probabilities `[n, k]` alone."""
         with self.model():
@@ -138,6 +150,8 @@ class Scorer:
     """Method → its score of the classifier's outputs, if it has no estimator."""
     reference: Reference
     """What they were fitted on, with how that went in `facts`."""
+    odds: Odds | None = None
+    """Of the looks that `residual_looks` uses; None: there are none."""
 
     def __call__(
         self,
@@ -155,7 +169,7 @@ class Scorer:
           sampled: Whether methods that need many passes take part.
           title: Shows progress bars of them under this title.
         """
-        outputs = self.classifier.outputs(images, labels)
+        outputs = self._outputs(images, labels)
         means = self._means(images, outputs.probs, title) if sampled else {}
         outputs = dataclasses.replace(
             outputs, sampled={METHODS[name].samples: mean for name, mean in means.items()}
@@ -172,6 +186,11 @@ class Scorer:
             columns = {"mcp": mcp_of(outputs.logits), name: network.estimate(outputs.features)}
             answers[predictor] = Predictions(labels, outputs.probs, outputs.predicted, columns)
         return answers
+
+    def _outputs(self, images: np.ndarray, labels: np.ndarray | None = None) -> Outputs:
+        """Those of the classifier of phase 1, with all that its methods read but `sampled`."""
+        outputs = self.classifier.outputs(images, labels)
+        return self.classifier.with_odds(outputs, images, self.odds)
 
     @property
     def classifier(self) -> TrainedNetwork:
@@ -249,7 +268,7 @@ class Scorer:
         score = self.scores.get(method)
         if not isinstance(score, ResidualScore):
             return None
-        names, values = score.contributions(self.classifier.outputs(images))
+        names, values = score.contributions(self._outputs(images))
         return Explanations(method, tuple(names), np.asarray(values))
 
     @contextlib.contextmanager
@@ -257,12 +276,15 @@ class Scorer:
         """Images → probs and u of a method; it has the weights for it inside the `with` block."""
         from btcp_tf.methods import residual_fit
         from btcp_tf.methods.residual_choice import MCP
+        from btcp_tf.serving import signatures
 
         with self.network(predictor, method).model() as model:
             if method == "mcp":
                 yield residual_fit.residual_model(model, {}, MCP)
             elif isinstance(score := self.scores.get(method), ResidualScore):
-                yield residual_fit.residual_model(model, score.layers, score.weights)
+                # Now: with looks the encoder is in several layers, and Keras cannot copy those.
+                alone = signatures.on_one_device(model)
+                yield residual_fit.residual_model(alone, score.layers, score.weights)
             else:
                 yield model
 
@@ -274,6 +296,7 @@ def fit_reference(
     *,
     folds: Sequence[Fold] = (),
     members: Sequence[TrainedNetwork] = (),
+    offer: "Offer | None" = None,
 ) -> Reference:
     """The outputs that methods are fitted on.
 
@@ -283,14 +306,18 @@ def fit_reference(
       settings: Settings of the methods.
       folds: Classifiers for the cross-fitting of `residual`.
       members: Further classifiers of the ensemble.
+      offer: What `residual_looks` may use.
     """
     from btcp_tf.networks.classifiers import last_dense
 
     train, validation = dataset.train, dataset.validation
+    odds = None if offer is None else looks.odds_of(offer, settings.test_batch_size)
+    count = 0 if offer is None else len(offer.looks)
+    title = f"{count} looks at each held-out image" if settings.verbose == 1 else ""
 
     def learned(network: TrainedNetwork, images: np.ndarray, labels: np.ndarray) -> Outputs:
         """What `residual` learns from."""
-        outputs = network.outputs(images, labels)
+        outputs = network.with_odds(network.outputs(images, labels), images, odds, title)
         if not settings.residual_distilled:
             return outputs
         mean = ensemble_mean(images, outputs.probs, members)
@@ -310,7 +337,8 @@ def fit_reference(
     for weights, unseen in folds:
         network = classifier.with_weights(weights)
         whole = network.outputs(train.images, train.labels)
-        apart.append((whole[~unseen], whole[unseen]))
+        held_out = network.with_odds(whole[unseen], train.images[unseen], odds, title)
+        apart.append((whole[~unseen], held_out))
         copied.append(copies(network, train.images[unseen], train.labels[unseen]))
     with classifier.model() as model:
         kernel, bias = last_dense(model.get_layer("classifier"))
@@ -325,6 +353,7 @@ def fit_reference(
         folds=tuple(apart),
         copies=tuple(copied),
         distilled=settings.residual_distilled,
+        offer=offer,
         verbose=int(settings.verbose == 1),
     )
 
@@ -347,13 +376,21 @@ def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> 
         for name, stage in stages.items()
     }
     members = [classifier.with_weights(weights) for weights in trained.members]
-    reference = fit_reference(classifier, dataset, settings, folds=trained.folds, members=members)
+    offer = None
+    if "residual_looks" in settings.method:
+        offer = looks.make_offer(trained.network, dataset, settings, bool(trained.folds))
+    reference = fit_reference(
+        classifier, dataset, settings, folds=trained.folds, members=members, offer=offer
+    )
     scores = {
         name: prepare(reference)
         for name in settings.method
         if (prepare := METHODS[name].prepare) is not None
     }
-    return Scorer(settings, networks, members, scores, reference)
+    odds = None
+    if offer is not None and isinstance(score := scores["residual_looks"], ResidualScore):
+        odds = looks.odds_of(offer, batch_size, score.fit.looks)
+    return Scorer(settings, networks, members, scores, reference, odds)
 
 
 def ensemble_mean(

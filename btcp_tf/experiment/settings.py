@@ -116,7 +116,8 @@ def _parse(arguments: Sequence[str], flag_values: flags.FlagValues) -> Config:
     # A shell leaves the ~ of --output_dir=~/runs to the program.
     for name in ("output_dir", "export_dir", "data_dir", "classifier"):
         values[name] = os.path.expanduser(values[name])
-    values["ood"] = [os.path.expanduser(name) for name in values["ood"]]
+    for name in ("ood", "residual_looks"):
+        values[name] = [os.path.expanduser(path) for path in values[name]]
     if values["dataset"] in OWN_DATA:
         # A shell completes the name of a folder with a slash: the same data all the same.
         values["data_dir"] = os.path.normpath(values["data_dir"])

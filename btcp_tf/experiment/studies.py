@@ -43,6 +43,12 @@ ABLATION: tuple[tuple[str, Any], ...] = (
 )
 """Settings of btcp that are changed one at a time, and their values."""
 
+_ON_REQUEST = {
+    "ensemble": ("ensemble_members",),
+    "residual_looks": ("residual_looks", "residual_cost"),
+}
+"""Methods that take long: a study has them where one of these settings is given."""
+
 _OF_A_RUN = {"settings", "data", "environment", "notes"}
 """What a run saves beside its rows, as far as a study needs it."""
 
@@ -93,7 +99,11 @@ def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
     short = {name: short_name(name, values["data_dir"]) for name in datasets}
     parts = filter(None, ["study", *short.values(), values["preset"]])
     folder = Path(values["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
-    methods = [name for name in METHODS if name != "ensemble" or "ensemble_members" in present]
+    methods = [
+        name
+        for name in METHODS
+        if name not in _ON_REQUEST or not {*_ON_REQUEST[name]}.isdisjoint(present)
+    ]
     # A study does all that it can, unless the command line says otherwise.
     wishes = [f"--method={','.join(methods)}", "--shift", *arguments]
     ood = values["ood"] if "ood" in present else ["pair"]
@@ -135,6 +145,8 @@ def _ablations(folder: Path, base: Cell, dataset: str) -> Iterator[Cell]:
             residual_folds=0,
             residual_copies=(),
             residual_distilled=False,
+            residual_looks=Config.residual_looks,
+            residual_cost=Config.residual_cost,
             ood=(),
             shift=False,
             output_dir=str(folder / name),

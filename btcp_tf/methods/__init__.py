@@ -10,7 +10,7 @@ __getattr__, __dir__ = lazy.names(
         "features": "KNN_NEIGHBORS trust_score knn mahalanobis relative_mahalanobis vim",
         "outputs": "Outputs Reference Score",
         "registry": "Method METHODS",
-        "residual_scores": "residual residual_no_index ResidualScore",
+        "residual_scores": "residual residual_no_index residual_looks ResidualScore",
         "sampled": "mc_dropout ensemble",
         # Further answers of a classifier, which a method may read.
         "btcp_tf.networks.looks": "LOOKS",

@@ -1,7 +1,7 @@
 """Looks: further answers to the same input, computed only where MCP is unsure."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -122,6 +122,22 @@ class Behind:
             name: seen.odds[:, place] for name, place in zip(self.looks, self.places, strict=True)
         }
         return look_choice.weighted(z, evidence, looks, self.design)
+
+
+def look_odds(
+    looks: Sequence[Look], inputs: Any, logits: Any, encoder: keras.Model, ends: keras.Model
+) -> Any:
+    """`Seen.odds` of at least one look, `[n, j]`, of Keras tensors.
+
+    Args:
+      looks: In the order of the columns.
+      inputs: `[n, ...]`.
+      logits: The classifier's, `[n, k]`.
+      encoder: Inputs → features, of the classifier.
+      ends: Features → [logits, probs].
+    """
+    answers = [look.logits(inputs, encoder, ends) for look in looks]
+    return ops.concatenate([OddsAgainst()([logits, answer]) for answer in answers], axis=1)
 
 
 def _run(model: keras.layers.Layer, inputs: Any) -> Any:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from btcp_tf import metrics
 
 if TYPE_CHECKING:
+    from btcp_tf.methods.looks import Offer
     from btcp_tf.methods.residual_fit import HeldOut
 
 
@@ -42,6 +43,9 @@ class Outputs:
     ("ensemble")."""
     view: np.ndarray | None = None
     """[n, v + 1], from `networks.evidence_layers.View`; None: `residual` does without."""
+    odds: np.ndarray | None = None
+    """[n, j], of each look that `residual_looks` may use the log odds against the predicted class;
+    None: no looks."""
 
     def __post_init__(self) -> None:
         logits = _finite("logits", self.logits, (None, None))
@@ -61,6 +65,8 @@ class Outputs:
         }
         if self.view is not None:
             fields["view"] = _finite("view", self.view, (n, None))
+        if self.odds is not None:
+            fields["odds"] = _finite("odds", self.odds, (n, None))
         if self.labels is not None:
             labels = np.asarray(self.labels)
             if labels.shape != (n,) or labels.dtype.kind not in "iu":
@@ -106,6 +112,7 @@ class Outputs:
             None if self.labels is None else self.labels[rows],
             {name: mean[rows] for name, mean in self.sampled.items()},
             None if self.view is None else self.view[rows],
+            None if self.odds is None else self.odds[rows],
         )
 
     @property
@@ -150,6 +157,9 @@ class Reference:
     """1: `residual` shows how far it is."""
     facts: dict[str, str] = dataclasses.field(default_factory=dict)
     """Filled by methods that are fitted: how it went, by name."""
+    offer: "Offer | None" = None
+    """What `residual_looks` may use, and what it may cost; validation, its copies and what was kept
+    from `folds` then have `odds` of its looks. None: no looks."""
 
     def __post_init__(self) -> None:
         labels_of("train", self.train)
@@ -179,7 +189,7 @@ class Reference:
         with_index = all(len(train.features) > 1 for train, _ in pairs)
 
         def seen(outputs: Outputs) -> Seen:
-            return Seen(outputs.features, outputs.logits, outputs.view)
+            return Seen(outputs.features, outputs.logits, outputs.view, outputs.odds)
 
         return [
             HeldOut(

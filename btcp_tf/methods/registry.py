@@ -82,6 +82,9 @@ METHODS: dict[str, Method] = {
     "residual_no_index": Method(
         "Residual, no index", "later", residual_scores.residual_no_index, fits_graph=True
     ),
+    "residual_looks": Method(
+        "Residual, looks", "later", residual_scores.residual_looks, fits_graph=True
+    ),
     "constant": Method("Constant", "control", controls.constant),
     "random": Method("Random", "control", controls.random),
     "mcp_cubed": Method("MCP cubed", "control", controls.mcp_cubed),

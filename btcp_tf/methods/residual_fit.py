@@ -43,14 +43,20 @@ def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> kera
     """The classifier with the residual estimator in the place of the trained one.
 
     Args:
-      model: From `networks.assemble`; its weights are shared.
+      model: From `networks.assemble`; its weights are shared, also by looks.
       layers: From `fit_residual`; {}: u is MCP, perhaps calibrated.
       weights: From `fit_residual`, or `residual_choice.MCP`.
     """
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
     image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
-    features = encoder(image)
-    logits, probs = classifiers.both_ends(classifier)(features)
+    features, ends = encoder(image), classifiers.both_ends(classifier)
+    logits, probs = ends(features)
+    layers = {
+        name: dataclasses.replace(layer, encoder=encoder, ends=ends)
+        if isinstance(layer, Behind)
+        else layer
+        for name, layer in layers.items()
+    }
     z = McpLogit(name="mcp_logit")(logits)
     outputs = residual_outputs(layers, weights, image, features, logits, z)
     return keras.Model(image, {"probs": probs, **outputs}, name="residual")

@@ -9,8 +9,7 @@ from btcp_tf.methods.outputs import Outputs, Reference, Score
 from btcp_tf.methods.residual_choice import EVIDENCE, NO_INDEX
 
 if TYPE_CHECKING:
-    import keras
-
+    from btcp_tf.methods.looks import Layers, Offer
     from btcp_tf.methods.residual_choice import Fit, Weights
 
 
@@ -34,11 +33,22 @@ def residual_no_index(reference: Reference) -> Score:
     return _residual("residual_no_index", reference, NO_INDEX)
 
 
+def residual_looks(reference: Reference) -> Score:
+    """`residual` with looks: it also reads what the classifier answers to the changed image or with
+    dropout, and what other classifiers answer. They, the second heads and the neighbors are
+    computed only for the images that MCP is unsure of.
+
+    Which of them, and for how many images, is chosen by nested cross-validation under a limit of
+    the cost, see `look_choice.fit`; what is on offer is `Reference.offer`. Range [0, 1].
+    """
+    return _residual("residual_looks", reference, EVIDENCE, reference.offer)
+
+
 @dataclasses.dataclass(frozen=True)
 class ResidualScore:
     """A fitted residual estimator: u of outputs, and the parts that a model is made of."""
 
-    layers: "dict[str, keras.layers.Layer]"
+    layers: "Layers"
     weights: "Weights"
     fit: "Fit"
     held_out_u: np.ndarray
@@ -58,7 +68,9 @@ class ResidualScore:
         return residual_fit.contributions(self.layers, self.weights, outputs, self.fit.baseline)
 
 
-def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> ResidualScore:
+def _residual(
+    name: str, reference: Reference, allowed: tuple[str, ...], offer: "Offer | None" = None
+) -> ResidualScore:
     # TensorFlow, which the rest of this module does without.
     from btcp_tf.methods import residual_fit
 
@@ -66,7 +78,7 @@ def _residual(name: str, reference: Reference, allowed: tuple[str, ...]) -> Resi
         print(f"{name}: learning from held-out samples which answers are wrong", flush=True)
     own, *folds = reference.held_out
     fit, layers, weights, held_out_u = residual_fit.fit_residual(
-        own, folds, allowed=allowed, seed=reference.seed, verbose=reference.verbose
+        own, folds, allowed=allowed, offer=offer, seed=reference.seed, verbose=reference.verbose
     )
     reference.facts[name] = fit.summary
     return ResidualScore(layers, weights, fit, held_out_u)

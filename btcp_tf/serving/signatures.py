@@ -38,11 +38,11 @@ def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
       `probs` float32 `[n, k]`, and u float64 `[n]`: expit of logit(u) where there is one.
     """
     with tf.device("/CPU:0"):
-        answers = Inference(models.with_logit(_on_one_device(model)), BATCH)(inputs)
+        answers = Inference(models.with_logit(on_one_device(model)), BATCH)(inputs)
     return answers["probs"].astype(np.float32), models.uncertainty_of(answers)
 
 
-def _on_one_device(model: keras.Model) -> keras.Model:
+def on_one_device(model: keras.Model) -> keras.Model:
     """The model, or a copy where it lives under a distribution strategy."""
     # The graphs of a distributed model name this machine's devices, and a server has others.
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in model.variables):
@@ -349,7 +349,7 @@ class Blueprint(NamedTuple):
 def write(blueprint: Blueprint, directory: Path) -> None:
     """Writes a SavedModel, with the signatures of `saved_model.export`."""
     model, class_names, threshold, about, intake = blueprint
-    model = models.with_logit(_on_one_device(model))
+    model = models.with_logit(on_one_device(model))
     compares = LIMITS if "logit" in model.output else TAU
     value = limits(threshold) if compares == LIMITS else limit_of(threshold)
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)

@@ -109,6 +109,7 @@ def test_equal_settings_have_equal_words():
 
 
 RESIDUAL = ("mcp", "btcp", "residual_no_index")
+LOOKS = ("mcp", "btcp", "residual_looks")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,14 @@ RESIDUAL = ("mcp", "btcp", "residual_no_index")
             "residual_distilled",
             dict(method=RESIDUAL, residual_distilled=True, classifier="my.keras"),
         ),
+        ("residual_looks", dict(residual_looks=("mirror",))),
+        ("residual_cost", dict(residual_cost=2.0)),
+        ("residual_cost", dict(method=LOOKS, residual_cost=0.9)),
+        ("residual_looks", dict(method=LOOKS, residual_looks=())),
+        ("residual_looks", dict(method=LOOKS, residual_looks=("auto", "mirror"))),
+        ("residual_looks", dict(method=LOOKS, residual_looks=("mirror", "mirror"))),
+        ("residual_looks", dict(method=LOOKS, residual_looks=("drop_tokens",))),
+        ("residual_looks", dict(method=LOOKS, residual_looks=("a.keras",), residual_folds=2)),
         ("residual_copies", dict(residual_copies=("noise", "fog"))),
         ("residual_copies", dict(residual_copies=("blur", "blur"))),
         ("logical_devices", dict(logical_devices=2)),
@@ -141,6 +150,14 @@ RESIDUAL = ("mcp", "btcp", "residual_no_index")
 def test_conflicting_settings_are_refused_by_name(name, settings):
     with pytest.raises(ValueError, match=rf"^{name}: expected .+, received "):
         Config(dataset="mnist", **settings)
+
+
+def test_looks_are_names_and_files():
+    looks = ("mirror", "dropout", "my nets/second.keras")
+    config = Config("mnist", method=LOOKS, residual_looks=looks, residual_cost=1)
+    assert config.settings()["residual_looks"] == "mirror,dropout,my nets/second.keras"
+    assert Config("mnist", method=LOOKS, residual_looks=("mirror",), residual_folds=2)
+    assert accepted(FIELDS["residual_looks"]).endswith(", dropout, and paths of .keras files")
 
 
 def test_without_epochs_nothing_is_finetuned():

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import types
 
@@ -9,7 +10,7 @@ from btcp_tf.data import datasets
 from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
 from btcp_tf.experiment import score
 from btcp_tf.experiment.score import ScoreSettings
-from btcp_tf.experiment.train import Trained
+from btcp_tf.experiment.train import Fold, Trained
 from btcp_tf.networks import models
 from btcp_tf.serving import signatures
 from btcp_tf.training import checkpoints
@@ -26,6 +27,8 @@ SETTINGS = ScoreSettings(
     trust_neighbors=10,
     residual_copies=(),
     residual_distilled=False,
+    residual_looks=("auto",),
+    residual_cost=1.3,
 )
 
 
@@ -122,3 +125,44 @@ def test_an_exported_model_keeps_its_weights_whatever_else_is_scored(scorer, dig
             call()
             for old, new in zip(before, signatures.served(model, images), strict=True):
                 np.testing.assert_array_equal(new, old, name)
+
+
+def test_each_classifier_of_the_folds_is_asked_for_its_own_looks(digits, weights):
+    unseen = np.arange(len(digits.train)) % 2 == 0
+    settings = dataclasses.replace(
+        SETTINGS,
+        method=("mcp", "residual_looks"),
+        finetuned=(),
+        residual_looks=("mirror", "dropout", "shift_up"),
+        residual_copies=("noise",),
+    )
+    stages = {"classifier": types.SimpleNamespace(values=weights["classifier"], collapse="")}
+    trained = Trained(network_of(9), stages, folds=[Fold(weights["member"], unseen)])
+    scorer = score.make_scorer(trained, digits, settings)
+    reference = scorer.reference
+
+    def mirrored(name, outputs, images):
+        """Log odds against the class of the outputs, of the mirrored images."""
+        probs = answers_of(weights[name], images[:, :, ::-1])["probs"]
+        of_class = probs[np.arange(len(images)), outputs.predicted].astype(np.float64)
+        return np.log1p(-of_class) - np.log(of_class)
+
+    train, validation = digits.train.images[unseen], digits.validation.images
+    for name, outputs, images in (
+        ("classifier", reference.validation, validation),
+        ("member", reference.folds[0][1], train),
+    ):
+        assert outputs.odds.shape == (len(images), 3)
+        np.testing.assert_allclose(
+            outputs.odds[:, 0], mirrored(name, outputs, images), rtol=1e-3, atol=1e-4
+        )
+        # Dropout changes the answer of the same classifier.
+        own = np.log1p(-outputs.probs.max(axis=1)) - np.log(outputs.probs.max(axis=1))
+        assert 0 < np.abs(outputs.odds[:, 1] - own).mean()
+    assert [copy.odds.shape for (copy,) in reference.copies] == [
+        (len(validation), 3),
+        (len(train), 3),
+    ]
+    assert reference.train.odds is None
+    # Few errors are too few: u is MCP, and nothing is looked at again.
+    assert "u is MCP" in reference.facts["residual_looks"] and scorer.odds is None

@@ -56,6 +56,7 @@ def images(tmp_path_factory):
 def finished(tmp_path_factory, images):
     folder = tmp_path_factory.mktemp("study")
     words = [*WORDS, f"--ood={images}", "--ensemble_members=2", f"--output_dir={folder}"]
+    words.append("--residual_looks=mirror")
     assert study.main(words) == 0
     return folder, words
 
@@ -82,7 +83,7 @@ def test_plans_a_run_for_each_data_set_and_seed():
         if not cell.ablation:
             assert cell.config.shift
             assert cell.config.ood == (PAIRS[cell.config.dataset],)
-            assert set(cell.config.method) == set(METHODS) - {"ensemble"}
+            assert set(cell.config.method) == set(METHODS) - {"ensemble", "residual_looks"}
     assert found.arguments == (
         "--dataset=mnist,fashion_mnist",
         "--seed=4",
@@ -120,6 +121,9 @@ def test_plan_takes_words_over_its_own_wishes():
     assert by_data["mnist"].ood == ("fashion_mnist", "digits", "/x/no.npz")
     assert by_data["mnist"].method == ("mcp", "btcp") and not by_data["mnist"].shift
     assert "ensemble" in plan("--dataset=mnist", "--ensemble_members=4").cells[0].config.method
+    with_looks = plan("--dataset=mnist", "--residual_cost=2").cells
+    assert "residual_looks" in with_looks[0].config.method
+    assert with_looks[-1].ablation and with_looks[-1].config.method == ("mcp", "btcp")
 
 
 @pytest.mark.parametrize(

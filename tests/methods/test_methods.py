@@ -82,7 +82,7 @@ def test_the_table_of_methods():
     assert " ".join(METHODS) == (
         "mcp mc_dropout trust_score tcp ohem thresholding btcp entropy margin max_logit energy "
         "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual "
-        "residual_no_index "
+        "residual_no_index residual_looks "
         "constant random mcp_cubed tcp_oracle"
     )
     trained = {name: method for name, method in METHODS.items() if method.trained}
