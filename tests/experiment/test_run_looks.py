@@ -162,14 +162,14 @@ def test_a_run_that_goes_on_has_the_same_results(whole, data, undrawn, unchecked
 def test_another_classifier_and_dropout_are_looks_that_copies_have_too(
     data, undrawn, tmp_path, learned
 ):
-    other = f"--residual_looks=dropout,mirror,{data}/a second (one).keras"
-    more = ("--residual_cost=1.01", "--residual_copies=noise", "--export_method=residual_looks")
+    other = f"--residual_looks=dropout,{data}/a second (one).keras"
+    more = (CHEAP[1], "--residual_copies=noise", "--export_method=residual_looks")
     assert main(words(data, tmp_path, other, *more)) == 0
     for seen in (learned[0].seen, *learned[0].copies):
-        assert seen.odds.shape == (900, 3)
-        # Most looks agree with the classifier, and none with another one on all images.
+        assert seen.odds.shape == (900, 2)
+        # Both mostly agree with the classifier, and not always with each other.
         assert (seen.odds < 0).mean(axis=0).min() > 0.5
-        assert len(np.unique(seen.odds, axis=1).T) == 3
+        assert (seen.odds[:, 0] != seen.odds[:, 1]).mean() > 0.5
     assert (learned[0].seen.odds != learned[0].copies[0].odds).any()
     _, extra = results.load_rows(tmp_path / "run" / "results.json")
     [note] = [note for note in extra["notes"] if note.startswith("residual_looks: ")]
