@@ -68,7 +68,8 @@ def _table(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _text(path: Path) -> tuple[np.ndarray, np.ndarray]:
     rows = _rows(path)
-    return np.array([row["text"] for row in rows]), np.array([int(row["label"]) for row in rows])
+    _, labels = np.unique([row["label"] for row in rows], return_inverse=True)
+    return np.array([row["text"] for row in rows]), labels
 
 
 def _network(data: str, x: np.ndarray) -> "keras.Model":

@@ -7,7 +7,7 @@ They enter with a weight that is 0 at this gate and grows from there, so that u 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -179,7 +179,8 @@ def choose(
     Forward selection: at each step the source with the largest gain in cross-validated AURC for its
     cost, among those of which a paired interval, corrected for the number of sources, excludes
     that they say nothing.
-    This for several shares of inputs; the one with the smallest AURC is taken.
+    This for several shares of inputs, and once more by the gain alone, as a cheap source can leave
+    too little for a better one; the design with the smallest AURC is taken.
 
     Args:
       samples: With evidence and looks.
@@ -205,16 +206,23 @@ def choose(
 
 def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
     folds = stacking.splits(samples, seed)
+
+    @functools.cache
+    def tried(design: Design) -> _Trial:
+        return _trial(samples, design, folds)
+
     free = tuple(name for name in samples.evidence if name not in costs)
-    base = _trial(samples, Design(), folds)
-    if free and _improves(with_free := _trial(samples, Design(free), folds), base, 1):
+    base = tried(Design())
+    if free and _improves(with_free := tried(Design(free)), base, 1):
         base = with_free
     best = base
     for start in _starts(samples, base, costs, budget):
-        trial = _forward(samples, start, costs, budget, folds)
-        best = min(best, trial, key=lambda one: one.aurc)
+        # By its worth alone, too: a cheap source can leave too little for a better one.
+        for worth in (_gain_for_cost, _gain):
+            trial = _forward(samples, start, costs, budget, tried, worth)
+            best = min(best, trial, key=lambda one: one.aurc)
     others = [
-        _trial(samples, best.design._replace(strength=strength), folds)
+        tried(best.design._replace(strength=strength))
         for strength in _STRENGTHS
         if strength != best.design.strength
     ]
@@ -237,25 +245,43 @@ def _forward(
     trial: _Trial,
     costs: Mapping[str, float],
     budget: float,
-    folds: list[tuple[np.ndarray, np.ndarray]],
+    tried: Callable[[Design], _Trial],
+    worth: Callable[[_Trial, _Trial, float], float],
 ) -> _Trial:
-    """Adds sources to a trial as long as one of them helps and can be paid for."""
+    """Adds sources to a trial as long as one of them helps and can be paid for.
+
+    Args:
+      samples: All held-out answers.
+      trial: Where to start.
+      costs: As in `choose`.
+      budget: As in `choose`.
+      tried: Design → its trial.
+      worth: (trial before, trial with one more source, its cost) → what the largest is added of.
+    """
     while True:
         design = trial.design
         added = [
             design._replace(paid=(*design.paid, name)) for name in costs if name not in design.paid
         ]
         added = [one for one in added if one.cost(costs) <= budget + 1e-9]
-        tried = [_trial(samples, one, folds) for one in _promising(samples, design, added)]
-        better = [one for one in tried if _improves(one, trial, len(costs))]
+        better = [
+            one
+            for one in map(tried, _promising(samples, design, added))
+            if _improves(one, trial, len(costs))
+        ]
         if not better:
             return trial
-        trial = max(better, key=functools.partial(_gain_for_cost, trial, costs))
+        trial = max(better, key=lambda one: worth(trial, one, costs[one.design.paid[-1]]))
 
 
-def _gain_for_cost(before: _Trial, costs: Mapping[str, float], after: _Trial) -> float:
-    """Gain in AURC of the source that was added last, by what it costs."""
-    return (before.aurc - after.aurc) / max(costs[after.design.paid[-1]], _LEAST_COST)
+def _gain(before: _Trial, after: _Trial, cost: float) -> float:
+    """Gain in AURC."""
+    return before.aurc - after.aurc
+
+
+def _gain_for_cost(before: _Trial, after: _Trial, cost: float) -> float:
+    """Gain in AURC of a source by what it costs."""
+    return _gain(before, after, cost) / max(cost, _LEAST_COST)
 
 
 def _promising(samples: Samples, design: Design, added: list[Design]) -> list[Design]:

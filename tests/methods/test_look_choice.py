@@ -85,6 +85,13 @@ def test_of_two_looks_that_know_the_same_the_cheaper_is_taken():
     assert design.paid == ("cheap",)
 
 
+def test_a_cheap_look_does_not_keep_out_a_better_one_that_is_in_the_budget():
+    samples = held_out(6, looks={"good": 2.0, "poor": 0.6})
+    # The cheap look gains most for its cost, and beside it the good one is too dear for all.
+    design = look_choice._search(samples, {"good": 1.0, "poor": 0.5}, 2.2, seed=0)
+    assert design.paid == ("good",) and design.share == 1.0
+
+
 def test_without_errors_or_looks_worth_it_u_is_mcp():
     samples = held_out(3, looks={"noise": 0.0})
     fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0}, 2.0, seed=0)
