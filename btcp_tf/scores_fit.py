@@ -25,7 +25,7 @@ from btcp_tf.data import folders, input_checks
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods import look_choice, residual_choice
 from btcp_tf.methods.look_choice import Design
-from btcp_tf.methods.residual_choice import Fit, Weights
+from btcp_tf.methods.residual_choice import Fit, Tried, Weights
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import evidence_arrays, mcp
 
@@ -282,7 +282,7 @@ def fit_scores(
         fit.errors, fit.samples, "held-out", "give more held-out samples"
     )
     if verbose:
-        print(fit.words)
+        print("\n".join(filter(None, (residual_choice.table_of(fit.tried), fit.words))))
     widths = {name: evidence[name].shape[1] for name in fit.evidence if name != _ANSWER}
     return ScoresFit(fit, classes, bool(are_probs), class_columns, widths, design, weights)
 
@@ -372,6 +372,10 @@ def _from_json(content: Mapping[str, Any]) -> ScoresFit:
         raise ValueError("design: expected each name once")
     values = dict(content["fit"])
     values |= {name: tuple(values[name]) for name in ("evidence", "looks")}
+    values["tried"] = tuple(
+        Tried(**row | {"log_likelihood": tuple(row["log_likelihood"])})
+        for row in values.get("tried", ())
+    )
     values["difference"] = {name: tuple(row) for name, row in values["difference"].items()}
     result = ScoresFit(
         Fit(**values),

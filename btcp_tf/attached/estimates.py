@@ -60,6 +60,8 @@ def fit_residual(
     residual_choice.warn_of_few_errors(
         fit.errors, fit.samples, "held-out", "give more held-out samples"
     )
+    if classifier.verbose and fit.tried:
+        print(residual_choice.table_of(fit.tried))
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 

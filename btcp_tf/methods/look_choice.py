@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from btcp_tf import metrics
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import FOLDS, Samples
@@ -146,6 +145,10 @@ def fit(
     if (few := residual_choice.too_few(samples, 2 * FOLDS)) is not None:
         return few, MCP, Design(), samples.mcp
     design, u = choose(samples, costs, budget, seed, verbose)
+    apart = {
+        name: _columns(samples, _alone(design, name, name in costs))[:, 1:]
+        for name in (*samples.evidence, *samples.looks)
+    }
     read, used = blocks(samples, design), _sentence(design, costs)
     how, weights, u = residual_choice.conclude(samples, u, read, design.strength, seed, used)
     if not how.evidence:
@@ -157,8 +160,16 @@ def fit(
         looks=tuple(name for name in names if name in samples.looks),
         share=design.share if design.paid else 0.0,
         cost=design.cost(costs),
+        tried=residual_choice.tried_alone(samples, apart, costs, names, _STRENGTH, seed),
     )
     return how, weights, design, u
+
+
+def _alone(design: Design, name: str, is_paid: bool) -> Design:
+    """A source by itself; a paid one behind the same gate."""
+    if not is_paid:
+        return Design(free=(name,))
+    return Design(paid=(name,), gate=design.gate, share=design.share)
 
 
 def _sentence(design: Design, costs: Mapping[str, float]) -> str:
@@ -302,15 +313,8 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
 
 
 def _trial(samples: Samples, design: Design, folds: list[tuple[np.ndarray, np.ndarray]]) -> _Trial:
-    x, is_error = _columns(samples, design), samples.is_error
-    logits, ranks = np.empty(samples.n), np.empty(samples.n)
-    for train, test in folds:
-        model = stacking.quick_regression(x[train], samples.learned[train], design.strength)
-        logits[test] = model.decision_function(x[test])
-        own = model.decision_function(x[train])
-        ranks[test] = stacking.on_scale(logits[test], own, samples.z[:, 0])
-    right = np.where(is_error, logits, -logits)
-    return _Trial(design, metrics.aurc(is_error, ranks), special.log_expit(right))
+    x = _columns(samples, design)
+    return _Trial(design, *stacking.cross_validated(samples, x, design.strength, folds))
 
 
 def _improves(new: _Trial, old: _Trial, trials: int) -> bool:

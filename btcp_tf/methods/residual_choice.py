@@ -1,7 +1,7 @@
 """Which residual estimator is used, or MCP in its place: a search, a verdict, a sentence."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,23 @@ FEW_ERRORS = ENOUGH_ERRORS
 
 
 @dataclasses.dataclass(frozen=True)
+class Tried:
+    """What one source of evidence adds to MCP by itself, on held-out samples, cross-validated."""
+
+    name: str
+    """Of a kind of evidence, or of a look."""
+    cost: float | None
+    """In passes of the classifier; None: it is not counted."""
+    aurc: float
+    """Difference in AURC to MCP; below 0 is better."""
+    log_likelihood: tuple[float, float, float]
+    """Mean difference in the log-likelihood of right or wrong to MCP, calibrated: (value, low,
+    high), 95 %; above 0 is better."""
+    used: bool
+    """Whether the estimator uses it."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Fit:
     """How an estimator came about."""
 
@@ -62,6 +79,8 @@ class Fit:
     """Of the inputs for which these, and evidence that is not free, are computed."""
     cost: float | None = None
     """Mean cost of an input with them, in passes of the classifier; None: it was not limited."""
+    tried: tuple[Tried, ...] = ()
+    """Everything that was on offer. Of sources that know the same only one may be used."""
 
 
 class Weights(NamedTuple):
@@ -75,6 +94,62 @@ class Weights(NamedTuple):
 
 MCP = Weights(1.0, 0.0, np.zeros(0))
 """Weights of MCP itself."""
+
+
+def table_of(tried: Sequence[Tried]) -> str:
+    """A table of what was tried, for people; "": nothing was.
+
+    >>> print(table_of([Tried("mirror", 1.0, -0.0021, (0.012, 0.008, 0.016), True)]))
+    by itself, beside MCP   cost  AURC x 1000  log-likelihood x 1000  used
+    mirror                  1.00        -2.10  +12.0 [+8.0, +16.0]    yes
+    """
+    if not tried:
+        return ""
+    rows = [("by itself, beside MCP", *TRIED_COLUMNS[1:]), *map(tried_cells, tried)]
+    width = max(len(row[0]) for row in rows)
+    lines = (f"{a:<{width}}  {b:>5}  {c:>11}  {d:<21}  {e}" for a, b, c, d, e in rows)
+    return "\n".join(lines)
+
+
+TRIED_COLUMNS = ("evidence", "cost", "AURC x 1000", "log-likelihood x 1000", "used")
+"""What `tried_cells` are."""
+
+
+def tried_cells(one: Tried) -> tuple[str, ...]:
+    """A line of a table of what was tried; the cost is in passes of the classifier."""
+    cost = "" if one.cost is None else f"{one.cost:.2f}"
+    gain = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(1000 * x for x in one.log_likelihood))
+    return (one.name, cost, f"{1000 * one.aurc:+.2f}", gain, "yes" if one.used else "no")
+
+
+def tried_alone(
+    samples: Samples,
+    columns: Mapping[str, np.ndarray],
+    costs: Mapping[str, float],
+    used: Collection[str],
+    strength: float,
+    seed: int,
+) -> tuple[Tried, ...]:
+    """What each source of evidence adds to MCP by itself.
+
+    Args:
+      samples: All held-out answers.
+      columns: By name of the source what the regression reads of it, `[v · n, e]`.
+      costs: By name, in passes of the classifier; those of others are not counted.
+      used: Names of what the estimator uses.
+      strength: Inverse of the L2 penalty.
+      seed: Seed of the folds.
+    """
+    folds = stacking.splits(samples, seed)
+    mcp = stacking.cross_validated(samples, samples.z, strength, folds)
+    every = []
+    for name, own in columns.items():
+        one = stacking.cross_validated(samples, np.hstack([samples.z, own]), strength, folds)
+        gain = one.log_likelihood - mcp.log_likelihood
+        value, error = float(gain.mean()), float(gain.std() / np.sqrt(len(gain)))
+        interval = (value, value - 1.96 * error, value + 1.96 * error)
+        every.append(Tried(name, costs.get(name), one.aurc - mcp.aurc, interval, name in used))
+    return tuple(every)
 
 
 def parts_of(
@@ -148,7 +223,9 @@ def choose(
         verbose,
     )
     chosen = {name: samples.evidence[name] for name in trial.names}
-    return conclude(samples, u, chosen, trial.strength, seed)
+    fit, weights, u = conclude(samples, u, chosen, trial.strength, seed)
+    tried = tried_alone(samples, samples.evidence, {}, fit.evidence, trial.strength, seed)
+    return dataclasses.replace(fit, tried=tried), weights, u
 
 
 def conclude(

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from scipy import special
 
+from btcp_tf import metrics
 from btcp_tf.core.progress import Bar
 
 FOLDS = 5
@@ -157,6 +158,36 @@ def nested(
         logits[test] = on_scale(new[: len(test)], own, scale)
         bar.add(1)
     return chosen, special.expit(logits)
+
+
+class CrossValidated(NamedTuple):
+    """How a regression does on samples that it was not fitted to."""
+
+    aurc: float
+    log_likelihood: np.ndarray
+    """Of right or wrong, `[n]`."""
+
+
+def cross_validated(
+    samples: Samples, x: np.ndarray, strength: float, folds: list[tuple[np.ndarray, np.ndarray]]
+) -> CrossValidated:
+    """Cross-validates a regression.
+
+    Args:
+      samples: All held-out answers.
+      x: What it reads, `[v · n, e]`.
+      strength: Inverse of the L2 penalty.
+      folds: From `splits`.
+    """
+    is_error = samples.is_error
+    logits, ranks = np.empty(samples.n), np.empty(samples.n)
+    for train, test in folds:
+        model = quick_regression(x[train], samples.learned[train], strength)
+        logits[test] = model.decision_function(x[test])
+        own = model.decision_function(x[train])
+        ranks[test] = on_scale(logits[test], own, samples.z[:, 0])
+    right = np.where(is_error, logits, -logits)
+    return CrossValidated(metrics.aurc(is_error, ranks), special.log_expit(right))
 
 
 def on_scale(logits: np.ndarray, own: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -177,6 +177,7 @@ def _about_fit(fit: Fit | None) -> list[Block]:
     return [
         pages.text(f"{cells.label(_FITTED)}, on the samples that it was fitted to: {fit.words}."),
         tables.pair_table(values, "fit", "How u was fitted"),
+        *([tables.tried_table(fit.tried)] if fit.tried else []),
     ]
 
 

@@ -12,6 +12,7 @@ from btcp_tf.decisions.promises import state_of
 from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.evaluation.results import DIFFERENCES
+from btcp_tf.methods.residual_choice import TRIED_COLUMNS, Tried, tried_cells
 from btcp_tf.metrics import METRICS
 from btcp_tf.reporting import cells, texts
 from btcp_tf.reporting.cells import Cell, Row, Table, Words, label, number
@@ -179,6 +180,13 @@ def pair_table(values: Mapping[str, Any], name: str, caption: str) -> Table:
     """Names and values."""
     lines = [[str(key), str(value)] for key, value in values.items()]
     return Table(name, caption, {"name": "name", "value": "value"}, lines)
+
+
+def tried_table(tried: Sequence[Tried]) -> Table:
+    """What each kind of evidence and each look adds to MCP by itself."""
+    columns = {name: name for name in TRIED_COLUMNS}
+    lines = [list(tried_cells(one)) for one in tried]
+    return Table("tried", "What each adds to MCP by itself, cross-validated", columns, lines)
 
 
 def failure_table(rows: Sequence[Row], *, paper: bool = True) -> Table:

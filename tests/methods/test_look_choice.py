@@ -57,6 +57,10 @@ def test_a_look_that_knows_something_is_chosen_and_gains_on_samples_without_part
     assert weights.h.shape == (1 + 3,)
     assert metrics.aurc(samples.is_error, u) < 0.9 * metrics.aurc(samples.is_error, samples.mcp)
     assert "sees for all inputs (2.00 passes of the classifier per input)" in fit.words
+    noise, sees = fit.tried
+    assert (noise.name, noise.cost, noise.used) == ("noise", 1.0, False)
+    assert (sees.name, sees.cost, sees.used) == ("sees", 1.0, True)
+    assert noise.log_likelihood[1] < 0 < sees.log_likelihood[1] and sees.aurc < 0
 
 
 @pytest.mark.parametrize("budget", [1.04, 1.3, 1.6])

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 from scipy import special
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import StandardScaler
 
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.stacking import Samples
@@ -32,6 +35,35 @@ def test_evidence_that_says_nothing_does_not_look_better_than_mcp(monkeypatch):
     assert better <= 2 and (high < 0).sum() <= 3
     # Chosen on the same folds, the winner gains 0.02 on the average.
     assert abs(value.mean()) < 0.01
+
+
+def test_the_table_says_what_each_source_adds_by_itself():
+    random = np.random.default_rng(3)
+    n = 600
+    hidden, z = random.normal(size=(n, 1)), random.normal(size=(n, 1)) - 2.0
+    is_error = random.random(n) < special.expit(z + 2 * hidden)[:, 0]
+    evidence = {"answer": random.normal(size=(n, 2)), "sees": hidden}
+    fit, *_ = residual_choice.choose(is_error, z, evidence, 0, np.zeros(n, np.int64))
+    answer, sees = fit.tried
+    assert [answer.name, sees.name] == ["answer", "sees"] and answer.cost is None
+    assert sees.used and (answer.used == ("answer" in fit.evidence))
+    assert sees.log_likelihood[1] > 0 > answer.log_likelihood[1]
+    # The same by hand: out-of-fold log-likelihood with and without it.
+    of = {}
+    for name, x in {"mcp": z, "sees": np.hstack([z, hidden])}.items():
+        logits = np.empty(n)
+        folds = StratifiedKFold(5, shuffle=True, random_state=0)
+        for train, test in folds.split(x, is_error):
+            scaler = StandardScaler().fit(x[train])
+            model = LogisticRegression(C=fit.strength, solver="newton-cholesky")
+            model.fit(scaler.transform(x[train]), is_error[train])
+            logits[test] = model.decision_function(scaler.transform(x[test]))
+        of[name] = special.log_expit(np.where(is_error, logits, -logits))
+    gain = of["sees"] - of["mcp"]
+    half = 1.96 * gain.std() / np.sqrt(n)
+    wanted = (gain.mean(), gain.mean() - half, gain.mean() + half)
+    assert sees.log_likelihood == pytest.approx(wanted, rel=1e-4)
+    assert sees.aurc < -0.01
 
 
 @pytest.mark.parametrize("errors", [0, 4, 5, 6, 7, 12, 195])
