@@ -8,6 +8,7 @@ Beside the estimator stand rivals that learn nothing: 1 − the mean over the cl
 of the probability of the predicted class, for `--rivals`; and by how much that probability moves.
 """
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,7 +77,7 @@ def main() -> None:
     common.print_table(("", *(f"{risk:.0%}" for risk in RISKS)), covered)
 
 
-def _answers(arguments: object) -> "tuple[Offer, Seen, np.ndarray]":
+def _answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
     """The offer of all looks, and the classifier's and their answers to all images."""
     from btcp_tf.attached import held_out, offer
     from btcp_tf.attached.classifier import AttachedClassifier
