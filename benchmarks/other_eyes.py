@@ -120,7 +120,7 @@ def _test_seed(data: str, x: np.ndarray, y: np.ndarray, cost: float, seed: int) 
     network.fit(batches, epochs=10 if data == "bank" else 4, verbose=0)
     u = {}
     for name, looks in (("residual", ()), (f"residual with {look}", [look])):
-        judge = btcp_tf.attach(network)
+        judge = btcp_tf.attach(network, example=x[train[:4]])
         reference = (x[train], y[train])
         judge.fit(x[fit], y[fit], reference=reference, looks=looks, cost=cost, seed=seed, verbose=0)
         print(f"seed {seed}, {name}: {judge.fitted['words']}", flush=True)
