@@ -235,6 +235,7 @@ def conclude(
     strength: float,
     seed: int,
     used: str = "the estimator is used",
+    each_is_tested: bool = False,
 ) -> tuple[Fit, Weights, np.ndarray]:
     """Learns the weights of what was chosen; or, where it is not better than MCP, those of MCP.
 
@@ -245,9 +246,11 @@ def conclude(
       strength: Inverse of the L2 penalty.
       seed: Seed of the bootstrap.
       used: What the sentence says where it is better.
+      each_is_tested: Whether each of its sources was shown to say something. Then it is enough that
+        one of the two intervals excludes zero, if the other measure is not worse.
     """
     difference = _difference(samples, u, seed)
-    is_better = bool(evidence) and _is_better(difference)
+    is_better = bool(evidence) and _is_better(difference, each_is_tested)
     evidence = evidence if is_better else {}
     weights = _final_weights(samples, evidence, strength if is_better else None)
     verdict = used if is_better else "not better: u is MCP, calibrated"
@@ -338,10 +341,13 @@ def _difference(
     return difference
 
 
-def _is_better(difference: Mapping[str, tuple[float, float, float]]) -> bool:
-    """Whether both intervals exclude zero on the better side."""
-    _, low, _ = difference["aupr_error"]
-    _, _, high = difference["aurc"]
+def _is_better(difference: Mapping[str, tuple[float, float, float]], one_is_enough: bool) -> bool:
+    """Whether both intervals exclude zero on the better side; or one, and the other value is not
+    worse."""
+    aupr_error, low, _ = difference["aupr_error"]
+    aurc, _, high = difference["aurc"]
+    if one_is_enough:
+        return (low > 0 >= aurc) or (high < 0 <= aupr_error)
     return low > 0 > high
 
 

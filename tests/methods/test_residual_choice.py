@@ -87,3 +87,20 @@ def test_a_quick_regression_is_the_same_up_to_rounding():
             for make in (stacking.regression, stacking.quick_regression)
         )
         np.testing.assert_allclose(quick, slow, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("aupr_error", "aurc", "both", "one"),
+    [
+        ((0.1, 0.05, 0.2), (-0.02, -0.03, -0.01), True, True),
+        ((0.1, 0.05, 0.2), (-0.001, -0.03, 0.02), False, True),
+        ((0.1, 0.05, 0.2), (0.001, -0.03, 0.02), False, False),
+        ((0.01, -0.05, 0.2), (-0.02, -0.03, -0.01), False, True),
+        ((-0.01, -0.05, 0.2), (-0.02, -0.03, -0.01), False, False),
+        ((0.01, -0.05, 0.2), (-0.001, -0.03, 0.02), False, False),
+    ],
+)
+def test_one_measure_shows_a_gain_only_where_the_other_is_not_worse(aupr_error, aurc, both, one):
+    difference = {"aupr_error": aupr_error, "aurc": aurc}
+    assert residual_choice._is_better(difference, one_is_enough=False) == both
+    assert residual_choice._is_better(difference, one_is_enough=True) == one
