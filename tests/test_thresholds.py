@@ -820,7 +820,7 @@ def test_what_is_no_column_is_one_clear_error(column):
         with pytest.raises(ValueError, match="expected .*, received "):
             call()
     masked = np.ma.masked_array([0.1, 0.2], [False, True])
-    with pytest.raises(ValueError, match="received a masked one"):
+    with pytest.raises(ValueError, match="received a masked array"):
         thresholds.quantile_grid(masked)
 
 
