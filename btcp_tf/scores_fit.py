@@ -181,9 +181,9 @@ class ScoresFit:
         answers = self._checked("logits", logits)
         names = [str(number) for number in range(self.classes)]
         labels = input_checks.check_labels(labels, len(answers), names, "labels", _NUMBER_THEM)
-        found = self.predict(logits, looks, features)
-        columns = {REFERENCE: mcp.mcp_of(answers), METHOD: found["uncertainty"]}
-        return Predictions(labels, special.softmax(answers, axis=1), found["predicted"], columns)
+        judged = self.predict(logits, looks, features)
+        columns = {REFERENCE: mcp.mcp_of(answers), METHOD: judged["uncertainty"]}
+        return Predictions(labels, special.softmax(answers, axis=1), judged["predicted"], columns)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes a JSON file for `load_scores`, whole or not at all.

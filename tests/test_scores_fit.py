@@ -406,6 +406,7 @@ def test_a_report_shows_the_estimator_beside_mcp_and_how_it_was_fitted(
     folder = tmp_path / "new.npz-report"
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "How u was fitted" in page and html.escape(gated.fit.words) in page
+    assert "What each adds to MCP by itself" in page
     rows, extra = evaluation.load_rows(folder / "results.json")
     assert [row["method"] for row in rows] == ["mcp", "residual"]
     assert extra["fit"]["looks"] == ["second"] and extra["fit"]["cost"] == gated.fit.cost
@@ -445,3 +446,15 @@ def test_labels_of_predictions_are_checked(gated):
     for wrong in (labels + 1, labels[:-1], labels - 0.5):
         with pytest.raises(ValueError, match="labels: expected"):
             gated.predictions(first, wrong, {"second": second})
+
+
+def test_what_was_on_offer_is_printed(capsys):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 300)
+    logits = np.eye(2)[labels] + random.normal(size=(300, 2))
+    scores = btcp_tf.fit_scores(
+        logits, labels, features={"length": random.normal(size=300)}, verbose=1
+    )
+    printed = capsys.readouterr().out
+    assert [one.name for one in scores.fit.tried] == ["answer", "length"]
+    assert "by itself, beside MCP" in printed and "length" in printed

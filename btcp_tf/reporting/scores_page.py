@@ -156,8 +156,8 @@ def write_scores_page(
     results.save_rows(folder / "results.json", rows, extra)
     sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
-    told = [f"{_FITTED}: {fit.words}"] if fit else []
-    return page, rows, [shown, *sentences, *told, *notes]
+    fitted = [f"{_FITTED}: {fit.words}"] if fit else []
+    return page, rows, [shown, *sentences, *fitted, *notes]
 
 
 def _about_fit(fit: Fit | None) -> list[Block]:

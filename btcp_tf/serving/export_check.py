@@ -44,15 +44,23 @@ def early_process() -> Iterator[None]:
 
     A process loads TensorFlow for some seconds, while the caller computes or draws.
     """
-    process = _start()
-    _waiting.append(process)
+    # Whoever cannot start it now has work to do all the same; `check` tries again.
+    with contextlib.suppress(OSError):
+        _waiting.append(_start())
     try:
         yield
     finally:
-        if process in _waiting:
-            _waiting.remove(process)
+        while _waiting:
+            process = _waiting.pop()
             process.kill()
             process.communicate()
+
+
+def _ready_process() -> subprocess.Popen:
+    """The one that waits, if it still lives; else a new one."""
+    if _waiting and (process := _waiting.pop()).poll() is None:
+        return process
+    return _start()
 
 
 def _start() -> subprocess.Popen:
@@ -151,7 +159,7 @@ def _fresh_answers(
             "batch_size": BATCH,
         }
         seconds = _CHECK_SECONDS + (0 if rows is None else len(rows))
-        with _waiting.pop() if _waiting else _start() as process:
+        with _ready_process() as process:
             try:
                 _, errors = process.communicate(json.dumps(arguments), timeout=seconds)
             except subprocess.TimeoutExpired as error:

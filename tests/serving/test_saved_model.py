@@ -577,6 +577,25 @@ def test_the_process_of_the_check_can_be_there_before_the_export(tmp_path, monke
     assert unused.returncode is not None and not export_check._waiting
 
 
+def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path):
+    with export_check.early_process():
+        [early] = export_check._waiting
+        early.kill()
+        early.wait()
+        assert write(small_model(), tmp_path).name == "1"
+
+
+def test_work_goes_on_where_no_process_can_be_started(monkeypatch):
+    def start():
+        raise OSError("no memory")
+
+    monkeypatch.setattr(export_check, "_start", start)
+    done = []
+    with export_check.early_process():
+        done.append("scored")
+    assert done == ["scored"] and not export_check._waiting
+
+
 def test_differences_are_found_in_each_answer():
     good = {
         "2/s/predicted": np.array([0, 1]),
