@@ -13,7 +13,9 @@ from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.judge import Judge
 from btcp_tf.methods import LOOKS, residual_fit
 from btcp_tf.methods.look_choice import Design
+from btcp_tf.methods.looks import look_odds
 from btcp_tf.methods.residual_choice import Weights
+from btcp_tf.networks import GROUPS, fixed_dropout
 
 SIDE, CLASSES = 10, 3
 
@@ -214,6 +216,7 @@ def test_without_looks_the_estimator_is_that_of_before(classifier):
     assert plain.fitted["looks"] == [] and plain.fitted["cost"] is None
 
 
+@keras.saving.register_keras_serializable("test_judge_looks")
 class Upside(keras.layers.Layer):
     def call(self, inputs):
         return keras.ops.flip(inputs, axis=1)
@@ -278,6 +281,37 @@ def test_a_pipeline_of_layers_is_a_change_and_not_a_classifier(classifier):
     assert look.change is not None and look.answer is None
 
 
+@pytest.mark.parametrize("name", ["shifts", "dropouts"])
+def test_a_group_of_looks_is_one_look_that_answers_their_mean(classifier, name):
+    parts = GROUPS.get(name, ())
+    offer = offered(classifier, [*parts, name])
+    look = offer.looks[name]
+    assert len(look.parts) == 4 and look.cost == sum(part.cost for part in look.parts)
+    x, _ = images(40, 18)
+    own = classifier(x).numpy()
+    samples = AttachedClassifier.take_apart(classifier).samples(
+        x, own.argmax(axis=1), "", None, [*offer.looks.values()]
+    )
+    if parts:
+        answers = [classifier(LOOKS[part].make((SIDE, SIDE, 1), "float32", 0)(x)) for part in parts]
+    else:
+        draws = [fixed_dropout(classifier, 1000 * number) for number in range(4)]
+        answers = [draw(x) for draw in draws]
+        assert np.ptp([answer.numpy() for answer in answers], axis=0).max() > 0.05
+    mean = np.mean(np.array(answers, np.float64), axis=0)[np.arange(40), own.argmax(axis=1)]
+    assert special.expit(samples.seen.odds[:, -1]) == pytest.approx(1 - mean, abs=1e-5)
+
+
+def test_what_a_group_has_in_common_with_another_look_is_computed_once(classifier):
+    offer = offered(classifier, ["shifts", "shift_up"])
+    assert offer.looks["shifts"].parts[0].change is offer.looks["shift_up"].change
+    inputs = keras.Input((SIDE, SIDE, 1))
+    logits = offer.ends(offer.encoder(inputs))[0]
+    odds = look_odds([*offer.looks.values()], inputs, logits, offer.encoder, offer.ends)
+    names = [layer.name for layer in keras.Model(inputs, odds).layers]
+    assert len([name for name in names if name.startswith("unless_empty")]) == 4
+
+
 def test_of_further_classifiers_each_drops_in_its_own_network(classifier):
     other = keras.models.clone_model(classifier)
     other.set_weights([-kernel for kernel in classifier.get_weights()])
@@ -308,9 +342,10 @@ def test_where_no_look_suits_the_budget_still_counts():
 
 
 def test_models_that_use_every_kind_of_look_are_exported(classifier, tmp_path):
-    looks = offered(classifier, ["dropout", Upside(name="card"), classifier])
+    wanted = ["dropout", Upside(name="card"), classifier, "shift_up", "shifts", "dropouts"]
+    looks = offered(classifier, wanted)
     used = {"looks": looks.behind(Design((), tuple(looks.looks), -1.0, 0.5), {})}
-    weights = Weights(1.0, 0.0, np.linspace(-0.2, 0.2, 1 + 2 * 3 + 1))
+    weights = Weights(1.0, 0.0, np.linspace(-0.2, 0.2, 1 + 2 * 6 + 1))
     about = judge_model.about(btcp_tf.attach(classifier).model)
     formula = judge_model.residual_formula(used, weights)
     judge = Judge(judge_model.join(looks.encoder, looks.ends, formula, about))
@@ -320,6 +355,9 @@ def test_models_that_use_every_kind_of_look_are_exported(classifier, tmp_path):
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     u = special.logit(serve(images=tf.constant(x))["uncertainty"].numpy())
     assert u == pytest.approx(logit_of_u(judge, x), abs=1e-3)
+    judge.save(tmp_path / "judge.keras")
+    loaded = btcp_tf.load(tmp_path / "judge.keras")
+    assert logit_of_u(loaded, x) == pytest.approx(logit_of_u(judge, x), abs=1e-5)
 
 
 def test_every_kind_of_look_can_be_offered_and_datasets_too(classifier, tmp_path):
@@ -343,7 +381,7 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
     monkeypatch.setattr(residual_fit, "fit_residual", spy)
     btcp_tf.attach(classifier).fit(*images(60, 9), looks="auto", verbose=0)
     images_only = [name for name, look in LOOKS.items() if look.kind == "image"]
-    assert offered == [*images_only, "dropout"]
+    assert offered == [*images_only, *GROUPS, "dropout", "dropouts"]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ _TAKEN = (*EVIDENCE, "mcp", "looks")
 _TRIED = 16
 """Inputs on which a look is tried."""
 
-DROPOUT = "dropout"
-"""The classifier itself, with one fixed draw of its dropout."""
+_DRAWS = {"dropout": 1, "dropouts": 4}
+"""The classifier itself, with so many fixed draws of its dropout."""
 
 
 def make(
@@ -110,18 +110,25 @@ def check(wanted: Any) -> bool:
 def _by_name(made: Sequence[tuple[str, Look]], classifier: AttachedClassifier) -> dict[str, Look]:
     """Looks by names that differ, also from those of evidence: a second one of a name is NAME_2."""
     named: dict[str, Look] = {}
+    models: dict[int, keras.Model] = {}
+
+    def with_models(look: Look, name: str) -> Look:
+        own: dict[str, Any] = {}
+        for field in ("change", "answer"):
+            if (layer := getattr(look, field)) is not None:
+                if id(layer) not in models:
+                    models[id(layer)] = _as_model(layer, classifier, f"look_{name}")
+                own[field] = models[id(layer)]
+        parts = (with_models(part, f"{name}_{n}") for n, part in enumerate(look.parts, 1))
+        return dataclasses.replace(look, parts=tuple(parts), **own)
+
     for name, look in made:
         number, free = 1, name
         while free in named or free in _TAKEN:
             number += 1
             free = f"{name}_{number}"
         # Layers of a model need names of their own, too.
-        own = {
-            field: _as_model(layer, classifier, f"look_{free}")
-            for field in ("change", "answer")
-            if (layer := getattr(look, field)) is not None
-        }
-        named[free] = dataclasses.replace(look, **own)
+        named[free] = with_models(look, free)
     return named
 
 
@@ -136,6 +143,11 @@ def _joined(parts: AttachedClassifier, name: str) -> keras.Model:
 def _as_model(layer: keras.layers.Layer, classifier: AttachedClassifier, name: str) -> keras.Model:
     inputs = keras.Input(classifier.input_shape, dtype=classifier.dtype)
     return keras.Model(inputs, layer(inputs), name=name)
+
+
+def _mean(title: str, parts: Sequence[Look]) -> Look:
+    """The look that is the mean of some."""
+    return Look(title, sum(part.cost for part in parts), parts=tuple(parts))
 
 
 def _run(layer: keras.layers.Layer, x: np.ndarray) -> np.ndarray:
@@ -160,6 +172,8 @@ class _Maker:
     reference: Any
     seed: int
     with_folds: bool
+    changes: dict[str, Look] = dataclasses.field(default_factory=dict)
+    """Those that are made already, by name: looks that have some in common run them once."""
 
     @property
     def whole(self) -> keras.Model:
@@ -182,7 +196,7 @@ class _Maker:
         if self.reference is not None and not self.with_folds:
             names += self._eyes
         if self._drops:
-            names.append(DROPOUT)
+            names += _DRAWS
         return names
 
     @property
@@ -204,18 +218,21 @@ class _Maker:
         return name, look
 
     def _look(self, wanted: Any) -> tuple[str, Look]:
-        if isinstance(wanted, str) and wanted in looks.LOOKS:
+        if isinstance(wanted, str) and wanted in (looks.LOOKS | looks.GROUPS):
             self._check_suits(wanted, self._changes)
-            look = looks.LOOKS[wanted]
-            layer = look.make(self.classifier.input_shape, self.classifier.dtype, self.seed)
-            return wanted, self._changed(look.title, layer)
+            if wanted in looks.GROUPS:
+                return wanted, _mean(wanted, [self._change(part) for part in looks.GROUPS[wanted]])
+            return wanted, self._change(wanted)
         if isinstance(wanted, str) and wanted in other_eyes.EYES:
             self._check_suits(wanted, self._eyes)
             return wanted, self._eye(wanted)
-        if isinstance(wanted, str) and wanted == DROPOUT:
-            self._check_suits(wanted, [DROPOUT] * bool(self._drops))
+        if isinstance(wanted, str) and wanted in _DRAWS:
+            self._check_suits(wanted, [*_DRAWS] if self._drops else [])
             cost = self._multiply_adds(self.whole) / self.pass_cost
-            return wanted, Look("with dropout", cost, dropout_seed=self.seed)
+            # Draws of one layer are seeded by what follows a seed.
+            seeds = range(self.seed, self.seed + 1000 * _DRAWS[wanted], 1000)
+            draws = [Look("with dropout", cost, dropout_seed=seed) for seed in seeds]
+            return wanted, draws[0] if len(draws) == 1 else _mean(wanted, draws)
         if isinstance(wanted, AttachedClassifier):
             name = wanted.encoder.name
             return name, self._other(name, _joined(wanted, name))
@@ -239,6 +256,14 @@ class _Maker:
                 f"{list(self.classifier.input_shape)} ({', '.join(self.suitable) or 'none do'}), "
                 f"received {name!r}"
             )
+
+    def _change(self, name: str) -> Look:
+        """One of `LOOKS`, always the same object."""
+        if name not in self.changes:
+            look = looks.LOOKS[name]
+            layer = look.make(self.classifier.input_shape, self.classifier.dtype, self.seed)
+            self.changes[name] = self._changed(look.title, layer)
+        return self.changes[name]
 
     def _changed(self, title: str, layer: keras.layers.Layer) -> Look:
         """The classifier's answer to the changed input."""

@@ -26,10 +26,10 @@ IMAGE_LOOKS = (
     *("mirror", "shift_up", "shift_down", "shift_left", "shift_right"),
     *("rotate_left", "rotate_right", "zoom_in", "zoom_out"),
     *("brighter", "darker", "more_contrast", "less_contrast", "gamma_up", "gamma_down"),
-    *("blur", "noise", "dropout"),
+    *("blur", "noise", "shifts", "rotations", "zooms", "dropout", "dropouts"),
 )
-"""Names for `residual_looks`: changes of an image, of `methods.LOOKS`, and the classifier's own
-dropout."""
+"""Names for `residual_looks`: changes of an image and groups of them, of `networks.looks`, and the
+classifier's own dropout."""
 
 MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""

@@ -18,7 +18,7 @@ from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import FOLDS, Samples
 from btcp_tf.networks.evidence_arrays import CLIPPED
 
-_SHARES = (1.0, 0.5, 0.3, 0.2, 0.1)
+_SHARES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 
 _STRENGTHS = (0.1, 1.0, 10.0)
 

@@ -1,7 +1,7 @@
 """Looks: further answers to the same input, computed only where MCP is unsure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from btcp_tf.networks.evidence_layers import View
 from btcp_tf.networks.gate_layers import (
     BehindGate,
     LookEvidence,
+    MeanAnswer,
     OddsAgainst,
     Ramp,
     Scatter,
@@ -38,9 +39,11 @@ class Look:
     """Inputs → logits or log-probabilities `[n, k]`; None: the classifier itself answers."""
     dropout_seed: int | None = None
     """Of one draw of the dropout in the classifier's encoder; None: it drops nothing."""
+    parts: tuple["Look", ...] = ()
+    """Looks of which this one is the mean; empty: it is none."""
 
     def logits(self, inputs: Any, encoder: keras.Model, ends: keras.Model) -> Any:
-        """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors.
+        """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors; it has no parts.
 
         Args:
           inputs: `[n, ...]`.
@@ -96,7 +99,7 @@ class Behind:
         parts = [layer(*evidence_inputs(name, seen)) for name, layer in self.evidence.items()]
         change = None
         if self.looks:
-            answers = [look.logits(inputs, self.encoder, self.ends) for look in self.looks.values()]
+            answers = _answers(self.looks.values(), inputs, self.encoder, self.ends)
             odds = [OddsAgainst()([logits, answer]) for answer in answers]
             parts.append(LookEvidence(name="looks")([z, *odds]))
             change = SecondOpinion(gate, name="second_opinion")([z, logits, *answers])
@@ -136,8 +139,25 @@ def look_odds(
       encoder: Inputs → features, of the classifier.
       ends: Features → [logits, probs].
     """
-    answers = [look.logits(inputs, encoder, ends) for look in looks]
+    answers = _answers(looks, inputs, encoder, ends)
     return ops.concatenate([OddsAgainst()([logits, answer]) for answer in answers], axis=1)
+
+
+def _answers(
+    looks: Iterable[Look], inputs: Any, encoder: keras.Model, ends: keras.Model
+) -> list[Any]:
+    """What each look answers; what several of them have in common is computed once."""
+    done: dict[Any, Any] = {}
+
+    def answer(look: Look) -> Any:
+        if look.parts:
+            return MeanAnswer()([answer(part) for part in look.parts])
+        key = (id(look.change), id(look.answer), look.dropout_seed)
+        if key not in done:
+            done[key] = look.logits(inputs, encoder, ends)
+        return done[key]
+
+    return [answer(look) for look in looks]
 
 
 def _run(model: keras.layers.Layer, inputs: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -134,6 +135,15 @@ class SecondOpinion(_Gated):
         own = ops.softmax(logits, axis=1)
         total = own + weight * sum(ops.softmax(look, axis=1) for look in looks)
         return total / (1.0 + weight * len(looks)) - own
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class MeanAnswer(Float32Layer):
+    """Logits or log-probabilities `[n, k]` of several looks → logs of their mean probabilities."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        logs = ops.stack([ops.log_softmax(look, axis=1) for look in inputs])
+        return ops.logsumexp(logs, axis=0) - float(np.log(len(inputs)))
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -94,6 +94,14 @@ LOOKS: dict[str, Look] = {
 }
 """By name, in the order of reports."""
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "shifts": ("shift_up", "shift_down", "shift_left", "shift_right"),
+    "rotations": ("rotate_left", "rotate_right"),
+    "zooms": ("zoom_in", "zoom_out"),
+}
+"""Looks whose mean answer is one look: where each of them says too little to be shown to help, as
+where the class hangs on where exactly the image was cut out, all of them together may."""
+
 
 def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
     """Names of the looks that suit inputs of a classifier.
@@ -106,7 +114,7 @@ def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
       dtype: Type of the inputs.
 
     Returns:
-      Names in `LOOKS`; none if there is no look for such inputs.
+      Names in `LOOKS` and `GROUPS`; none if there is no look for such inputs.
 
     >>> looks_for((20,), "float32"), looks_for((None,), "int64"), looks_for((), "string")
     (('jitter',), ('drop_tokens', 'mask_tokens'), ())
@@ -119,7 +127,8 @@ def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
         kind = "tokens"
     elif len(shape) == 1 and floats and shape[0] is not None:
         kind = "numbers"
-    return tuple(name for name, look in LOOKS.items() if look.kind == kind)
+    names = [name for name, look in LOOKS.items() if look.kind == kind]
+    return (*names, *(name for name, parts in GROUPS.items() if parts[0] in names))
 
 
 _DROPOUT = (layers.Dropout, layers.GaussianDropout, layers.AlphaDropout)

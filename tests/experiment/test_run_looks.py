@@ -211,6 +211,7 @@ def test_looks_that_cannot_be_used_are_refused_before_any_training(
 
 def test_the_names_are_those_of_looks_at_images():
     from btcp_tf.methods import LOOKS
+    from btcp_tf.networks import GROUPS
 
     of_images = [name for name, look in LOOKS.items() if look.kind == "image"]
-    assert list(IMAGE_LOOKS) == [*of_images, "dropout"]
+    assert list(IMAGE_LOOKS) == [*of_images, *GROUPS, "dropout", "dropouts"]

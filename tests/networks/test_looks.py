@@ -7,7 +7,7 @@ from scipy import ndimage
 
 import btcp_tf
 from btcp_tf.networks import classifiers, looks, models
-from btcp_tf.networks.looks import LOOKS
+from btcp_tf.networks.looks import GROUPS, LOOKS
 
 IMAGES = [name for name, look in LOOKS.items() if look.kind == "image"]
 TOKENS = [name for name, look in LOOKS.items() if look.kind == "tokens"]
@@ -43,6 +43,8 @@ def test_the_registry_is_public_by_its_name():
     assert btcp_tf.networks.LOOKS is LOOKS
     assert {look.kind for look in LOOKS.values()} == {"image", "numbers", "tokens"}
     assert len({look.title for look in LOOKS.values()}) == len(LOOKS)
+    assert not set(GROUPS) & set(LOOKS)
+    assert {LOOKS[part].kind for parts in GROUPS.values() for part in parts} == {"image"}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,8 @@ def test_the_registry_is_public_by_its_name():
 )
 def test_which_looks_suit_which_inputs(shape, dtype, kind):
     wanted = tuple(name for name, look in LOOKS.items() if look.kind == kind)
-    assert looks.looks_for(shape, dtype) == wanted
+    groups = tuple(GROUPS) if kind == "image" else ()
+    assert looks.looks_for(shape, dtype) == wanted + groups
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "float64"])
