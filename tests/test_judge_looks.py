@@ -237,6 +237,15 @@ class Wavering(keras.layers.Layer):
         return inputs + keras.random.normal(keras.ops.shape(inputs))
 
 
+def test_where_the_estimator_is_mcp_looks_are_named_as_a_way_on(classifier, capsys):
+    x, y = images(300, 19)
+    judge = btcp_tf.attach(classifier).fit(x, y, evidence=["answer"])
+    assert not judge.fitted["evidence"]
+    assert 'fit(..., looks="auto")' in capsys.readouterr().out
+    btcp_tf.attach(classifier).fit(x, y, looks=["blur"], cost=1.0)
+    assert "may say more" not in capsys.readouterr().out
+
+
 class Stuck(keras.layers.Layer):
     def call(self, inputs):
         raise RuntimeError("a wheel came off")

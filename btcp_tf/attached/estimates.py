@@ -62,6 +62,8 @@ def fit_residual(
     )
     if classifier.verbose and fit.tried:
         print(residual_choice.table_of(fit.tried))
+    if classifier.verbose and not fit.evidence and offered is None:
+        print('further answers to the same input may say more: fit(..., looks="auto")')
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 
