@@ -29,28 +29,15 @@ if TYPE_CHECKING:
 
 def main() -> None:
     parser = common.parser("looks_test", __doc__)
-    parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
-    parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
-    parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
-    parser.add_argument("--unseen", choices=("test", "all"), default="test")
-    parser.add_argument("--looks", default="auto", help="names with commas between, or auto")
-    parser.add_argument("--costs", default="1.3,2", help="passes per image, with --looks")
-    parser.add_argument("--second", default="", help="another classifier, as a further look")
+    add_flags(parser)
     parser.add_argument("--second_costs", default="1.6", help="passes per image, with it, too")
     parser.add_argument("--rivals", default="mirror", help="looks of the rivals; ; between sets")
-    parser.add_argument("--skip", type=int, default=0, help="first samples that are left out")
-    parser.add_argument("--fit", type=int, default=3000)
-    parser.add_argument("--calibrate", type=int, default=1500)
-    parser.add_argument("--test", type=int, default=3500)
-    parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--draws", type=int, default=1000, help="of the bootstrap")
-    parser.add_argument("--threads", type=int, default=common.cores())
-    parser.add_argument("--cache", type=Path, help="an npz file that keeps the answers")
     arguments = parser.parse_args()
     common.start_tensorflow(arguments.threads)
     common.print_environment("tensorflow", "keras", "scikit-learn")
     try:
-        offered, seen, labels = _answers(arguments)
+        offered, seen, labels = answers(arguments)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     names = list(offered.looks)
@@ -77,7 +64,25 @@ def main() -> None:
     common.print_table(("", *(f"{risk:.0%}" for risk in RISKS)), covered)
 
 
-def _answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What is looked at how, and how the images are split."""
+    parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
+    parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
+    parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
+    parser.add_argument("--unseen", choices=("test", "all"), default="test")
+    parser.add_argument("--looks", default="auto", help="names with commas between, or auto")
+    parser.add_argument("--costs", default="1.3,2", help="passes per image, with --looks")
+    parser.add_argument("--second", default="", help="another classifier, as a further look")
+    parser.add_argument("--skip", type=int, default=0, help="first samples that are left out")
+    parser.add_argument("--fit", type=int, default=3000)
+    parser.add_argument("--calibrate", type=int, default=1500)
+    parser.add_argument("--test", type=int, default=3500)
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=common.cores())
+    parser.add_argument("--cache", type=Path, help="an npz file that keeps the answers")
+
+
+def answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
     """The offer of all looks, and the classifier's and their answers to all images."""
     from btcp_tf.attached import held_out, offer
     from btcp_tf.attached.classifier import AttachedClassifier
@@ -121,7 +126,8 @@ def _answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
     return offered, seen, y
 
 
-def _some(seen: "Seen", rows: np.ndarray, columns: Sequence[int]) -> "Seen":
+def some(seen: "Seen", rows: np.ndarray, columns: Sequence[int]) -> "Seen":
+    """The answers to some of the images, with the odds of some of the looks."""
     assert seen.odds is not None
     return seen._replace(
         features=seen.features[rows],
@@ -160,10 +166,10 @@ def _test_split(
         within = dataclasses.replace(
             offered, looks={name: offered.looks[name] for name in looks}, budget=budget
         )
-        held = HeldOut(_some(seen, fit, columns), labels[fit])
+        held = HeldOut(some(seen, fit, columns), labels[fit])
         fitted = residual_fit.fit_residual(held, offer=within, seed=seed)
         print(f"split {seed}, {title}: {fitted.fit.words}", flush=True)
-        everyone = _some(seen, np.arange(len(labels)), columns)
+        everyone = some(seen, np.arange(len(labels)), columns)
         of_method[title] = residual_fit.score_residual(fitted.layers, fitted.weights, everyone)
     coverage = {}
     for method, u in of_method.items():

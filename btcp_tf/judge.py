@@ -390,6 +390,7 @@ class Judge:
         metadata: Any = None,
         *,
         pixels: str = "auto",
+        decide_only: bool = False,
         verbose: int = 1,
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.serving.saved_model.export`.
@@ -409,6 +410,11 @@ class Judge:
             then takes files (`serving_bytes`), and `btcp_tf.predict` folders of them. "auto"
             concludes from the range of the inputs of `fit` (else of `sample`) and a Rescaling layer
             at the start; where this is not clear, the SavedModel takes arrays alone.
+          decide_only: True leaves out the looks that cannot change `accept`, which stays the same
+            for every input: whatever they answered, u would be on the same side of tau. For such an
+            input `uncertainty` is on that side and no more (what it would be if each look were as
+            sure as MCP), and `second_opinion` is `predicted`. So the SavedModel is for its own
+            threshold alone: for another one, choose it here and export again.
           verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
         Returns:
@@ -417,11 +423,20 @@ class Judge:
 
         Raises:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
-            than the inputs of `fit`, or `pixels` is.
+            than the inputs of `fit`, or `pixels` is; and for `decide_only` without looks or
+            without a threshold.
         """
         self._warn_if_unfitted()
         return publish.export(
-            self.model, root, name, sample, metadata, pixels, self._calibration_inputs, verbose
+            self.model,
+            root,
+            name,
+            sample,
+            metadata,
+            pixels,
+            self._calibration_inputs,
+            decide_only,
+            verbose,
         )
 
     def _warn_if_unfitted(self) -> None:

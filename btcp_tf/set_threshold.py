@@ -77,6 +77,7 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     """Chooses the threshold, publishes the new version and prints both thresholds."""
     source = exported.newest(path)
     about = exported.read_about(source)
+    exported.check_answers_u(source, about)
     folder = Path(root) / source.resolve().parent.name if root else None
     if folder:
         files.check_place("export_dir", folder)

@@ -22,6 +22,7 @@ def export(
     metadata: Any,
     pixels: str,
     calibration_inputs: np.ndarray | None,
+    decide_only: bool,
     verbose: int,
 ) -> Path:
     """Writes a SavedModel; arguments and errors are those of `Judge.export`.
@@ -34,12 +35,18 @@ def export(
       metadata: JSON values to keep with the model.
       pixels: See `Judge.export`.
       calibration_inputs: What the threshold was chosen on, where it is at hand.
+      decide_only: See `Judge.export`.
       verbose: 1 says what is done.
     """
     # Its imports take seconds, and only here it is needed.
     from btcp_tf.serving.saved_model import export
 
     about, classifier = judge_model.about(model), AttachedClassifier.of(model)
+    if decide_only and about["threshold"] is None:
+        raise ValueError(
+            "decide_only: expected a threshold to decide by, received none; call select_threshold "
+            "first"
+        )
     input_range = InputRange.from_json(about.get("input_range"))
     sample, seen = classifier.check_sample(sample, input_range)
     scale = None if seen is None else scale_of_pixels(classifier.encoder, pixels, seen)
@@ -66,5 +73,6 @@ def export(
         },
         input_range=input_range,
         pixels=scale,
+        decide_only=decide_only,
         verbose=verbose,
     )

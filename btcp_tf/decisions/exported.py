@@ -6,6 +6,7 @@
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ ABOUT_FILE = "assets.extra/btcp_tf.json"
 
 COLUMN = "uncertainty"
 """Name of u in a model's answers, and in the predictions files beside the model."""
+
+
+DECIDE_ONLY = "decide_only"
+"""Key of `ABOUT_FILE`: true where u is computed only as far as `accept` hangs on it."""
 
 
 def versions(folder: str | os.PathLike) -> list[int]:
@@ -55,6 +60,22 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
             f"({error})"
         ) from error
     return content
+
+
+def check_answers_u(directory: str | os.PathLike, about: Mapping[str, Any]) -> None:
+    """ValueError if the model computes u only as far as its own threshold hangs on it, so that no
+    other one can be chosen on its answers or put into it.
+
+    Args:
+      directory: Its version directory.
+      about: From `read_about`.
+    """
+    if about.get(DECIDE_ONLY):
+        raise ValueError(
+            f"{os.fspath(directory)}: expected a model that computes every look, received one for "
+            "decisions by its own threshold alone (decide_only); choose another one with "
+            "Judge.select_threshold and export again"
+        )
 
 
 def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:

@@ -16,7 +16,7 @@ from scipy import special, stats
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import FOLDS, Samples
-from btcp_tf.networks.evidence_arrays import CLIPPED
+from btcp_tf.networks.evidence_arrays import CLIPPED, look_extremes
 
 _SHARES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
 
@@ -123,6 +123,26 @@ def weighted(
     if looks:
         parts.append(look_columns(z, np.stack(list(looks.values()), axis=1)))
     return np.hstack([weight, *(weight * part for part in parts)])
+
+
+def look_bounds(z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of `look_columns(z, odds) @ slopes`, whatever the looks answer: `[n, 1]` each.
+
+    They are reached where the odds and the mean pull the same way, as with slopes of one sign.
+
+    Args:
+      z: MCP's logit, `[n, 1]`.
+      slopes: Weights of the columns of m looks, `[2 m + 1]`.
+
+    >>> low, high = look_bounds(np.array([[15.0]]), np.array([1.0, 0.0, 1.0]))
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([[-15.0]], [[30.0]])
+    """
+    low, high = look_extremes(slopes[:-1])
+    one = np.full((len(z), len(slopes) // 2), CLIPPED)
+    # The mean rises with all odds.
+    first, second = (slopes[-1] * look_columns(z, odds)[:, -1:] for odds in (-one, one))
+    return low + np.minimum(first, second), high + np.maximum(first, second)
 
 
 def _columns(samples: Samples, design: Design) -> np.ndarray:

@@ -46,6 +46,28 @@ def answer_columns(logits: ArrayLike, top: int = TOP, classes: bool = True) -> n
     return np.hstack(parts).astype(np.float32)
 
 
+def look_extremes(slopes: ArrayLike) -> tuple[float, float]:
+    """The smallest and the largest value of a weighted sum over what looks say.
+
+    Args:
+      slopes: Weights `[2 m]`: of the m looks' log odds against the predicted class, each within
+        ± `CLIPPED`, then of the probabilities that belong to these.
+
+    >>> look_extremes([1.0, 0.0])
+    (-15.0, 15.0)
+    """
+    of_odds, of_probability = np.split(np.asarray(slopes, np.float64), 2)
+    with np.errstate(all="ignore"):
+        # Between the ends a sum turns where p (1 - p), the slope of the probability, balances it.
+        p = (1 + np.sqrt(1 + 4 * of_odds / of_probability)) / 2
+        turn = np.clip(np.nan_to_num(special.logit(p)), -CLIPPED, CLIPPED)
+    # Where it does not turn, these are some odds like any others.
+    ends = np.full_like(turn, CLIPPED)
+    odds = np.stack([-ends, ends, -turn, turn])
+    sums = of_odds * odds + of_probability * special.expit(odds)
+    return float(sums.min(axis=0).sum()), float(sums.max(axis=0).sum())
+
+
 def odds_against(logits: ArrayLike, look: ArrayLike) -> np.ndarray:
     """The log odds that a look gives against the class with the largest logit.
 

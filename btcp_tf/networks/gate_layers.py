@@ -2,7 +2,8 @@
 
 `BehindGate` picks the rows of a batch whose MCP logit is above the gate; what is computed of them
 is weighed by `Ramp`, and `Scatter` puts it back, 0 for all other rows. So an answer does not depend
-on the rest of its batch, and a batch in which no row is picked pays nothing.
+on the rest of its batch, and a batch in which no row is picked pays nothing. `Undecided` finds the
+rows whose looks can still change a decision, see `deciding`.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from btcp_tf.networks.evidence_arrays import CLIPPED
+from btcp_tf.networks.evidence_arrays import CLIPPED, look_extremes
 from btcp_tf.networks.evidence_layers import Float32Layer
 
 _PACKAGE = "btcp_tf"
@@ -174,3 +175,40 @@ class LookEvidence(Float32Layer):
         return ops.concatenate(
             [odds, ops.sigmoid(odds), ops.log(against) - ops.log(for_it)], axis=1
         )
+
+
+_MARGIN = 1e-3
+"""Of logit(u): more than rounding, which differs between batches, can carry it."""
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class Undecided(Float32Layer):
+    """(z, logit(u) without looks, the looks' weight; `[n, 1]` each) → `[n, 1]`, above 0 where the
+    looks may decide on which side of the limit logit(u) is.
+
+    Args:
+      slopes: Weights of the columns of `LookEvidence` in logit(u), `[2 m + 1]`.
+      limit: Of logit(u).
+    """
+
+    _arguments = ("slopes", "limit")
+
+    def __init__(self, slopes: Sequence[float], limit: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.slopes = list(slopes)
+        self.limit = limit
+
+    def bounds(self, z: Any) -> tuple[Any, Any]:
+        """`look_choice.look_bounds` in a graph."""
+        low, high = look_extremes(self.slopes[:-1])
+        one = [CLIPPED * ops.ones_like(z)] * (len(self.slopes) // 2)
+        evidence = LookEvidence()
+        first = self.slopes[-1] * evidence([z, *(-odds for odds in one)])[:, -1:]
+        second = self.slopes[-1] * evidence([z, *one])[:, -1:]
+        return low + ops.minimum(first, second), high + ops.maximum(first, second)
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        z, logit, weight = inputs
+        low, high = (logit + weight * bound for bound in self.bounds(z))
+        near = ops.minimum(self.limit - low, high - self.limit) + _MARGIN
+        return ops.where(weight > 0, near, -ops.ones_like(near))

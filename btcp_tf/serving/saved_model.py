@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
-from btcp_tf import metrics
+from btcp_tf import metrics, thresholds
 from btcp_tf.core import files, json_files, wording
 from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
@@ -34,6 +34,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.networks import deciding
 from btcp_tf.serving import answers, export_check, publishing, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.publishing import PUBLICATION
@@ -57,6 +58,7 @@ def export(
     about: Mapping[str, Any] | None = None,
     input_range: InputRange | None = None,
     pixels: str | None = None,
+    decide_only: bool = False,
     verbose: int = 0,
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
@@ -113,6 +115,10 @@ def export(
         that are too far from it are refused. None refuses none.
       pixels: Name of the scale, of `data.PIXELS`, on which a model of float images
         `[height, width, 1 or 3]` expects pixels; it gets `serving_bytes` then. None: unknown.
+      decide_only: Whether looks are left out that cannot change `accept`, see
+        `networks.deciding`. `btcp_tf.json` says so, and `with_threshold` refuses the version. Of
+        `held_out` it keeps "calibration" alone, with u as it answers it, and that only where
+        `calibration_inputs` are known.
       verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
     Returns:
@@ -129,6 +135,15 @@ def export(
     sample_images = np.asarray(sample_images)
     _validate(model, name, class_names, sample_images)
     calibration = _calibration(held_out, calibration_inputs)
+    if decide_only:
+        model, calibration = _deciding(model, threshold, calibration)
+        if held_out and calibration is None:
+            warn(
+                "decide_only: without the inputs of the calibration rows the SavedModel keeps none "
+                "of these, as its own u of them is not known, and monitor cannot compare with it; "
+                "export in the process that chooses the threshold on an array"
+            )
+        held_out = {} if calibration is None else {"calibration": calibration[1]}
     intake = Intake.of(model, sample_images, input_range, pixels)
     sample_images = intake.with_whole_pixels(sample_images)
     facts = {
@@ -143,6 +158,7 @@ def export(
         "git": _git_hash(),
         **({} if input_range is None else {"input_range": input_range}),
         **({} if pixels is None else {"pixels": pixels}),
+        **({exported.DECIDE_ONLY: True} if decide_only else {}),
     }
     text = _json_text({**(about or {}), **facts})
     blueprint = Blueprint(model, class_names, threshold, text, intake)
@@ -180,11 +196,13 @@ def with_threshold(
       that this one does not.
 
     Raises:
-      FileNotFoundError, ValueError: If `source` is no such directory.
+      FileNotFoundError, ValueError: If `source` is no such directory, or was exported with
+        `decide_only`.
       RuntimeError: If the new version does not answer as it should; nothing is left behind.
     """
     source = Path(source)
     content = exported.read_about(source)
+    exported.check_answers_u(source, content)
     held_out = exported.read_held_out(source) | dict(held_out or {})
     folder = source.parent if folder is None else Path(folder)
     with _temporary_directory(folder) as temporary:
@@ -263,6 +281,25 @@ def _calibration(
             f"{len(inputs)} inputs for {received} rows"
         )
     return np.asarray(inputs), rows
+
+
+def _deciding(
+    model: keras.Model, threshold: Threshold, calibration: tuple[np.ndarray, Predictions] | None
+) -> tuple[keras.Model, tuple[np.ndarray, Predictions] | None]:
+    """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
+    limit = thresholds.logit_limit(threshold.tau)
+    model = deciding.decide_only(model, limit)
+    if calibration is None:
+        return model, None
+    inputs, rows = calibration
+    _, u = signatures.served(model, inputs)
+    tau = signatures.limit_of(threshold)
+    if others := int(((u < tau) != (rows.uncertainty[COLUMN] < tau)).sum()):
+        raise RuntimeError(
+            "export: expected the same decisions with decide_only, received others about "
+            f"{others} calibration rows"
+        )
+    return model, (inputs, dataclasses.replace(rows, uncertainty={COLUMN: u}))
 
 
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:

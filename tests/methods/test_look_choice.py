@@ -40,6 +40,46 @@ def test_what_stands_behind_the_gate_is_zero_there_and_grows_from_it():
     assert look_choice.ramp(z, None)[:, 0].tolist() == [1.0] * 5
 
 
+@pytest.mark.parametrize("looks", [1, 2])
+def test_no_odds_lead_out_of_their_bounds(looks):
+    random = np.random.default_rng(looks)
+    z = np.array([[-20.0], [-3.0], [0.4], [5.0]])
+    grid = np.linspace(-16.0, 16.0, 1601 if looks == 1 else 81)
+    odds = np.stack(np.meshgrid(*[grid] * looks), axis=-1).reshape(-1, looks)
+    turned = 0
+    for _ in range(60):
+        # Of many sizes, so that some turn between the ends.
+        slopes = random.normal(size=2 * looks + 1) * 10 ** random.uniform(-2, 1, 2 * looks + 1)
+        low, high = look_choice.look_bounds(z, slopes)
+        for own, least, most in zip(z, low[:, 0], high[:, 0], strict=True):
+            sums = look_choice.look_columns(np.tile(own, (len(odds), 1)), odds) @ slopes
+            assert least - 1e-9 <= sums.min() and sums.max() <= most + 1e-9
+            if (slopes >= 0).all() or (slopes <= 0).all():
+                assert [sums.min(), sums.max()] == pytest.approx([least, most], abs=1e-9)
+            turned += sums.argmin() not in (0, len(sums) - 1)
+    assert turned > 10
+
+
+@pytest.mark.parametrize("slopes", [[0.2, 0.1, 0.3], [-0.2, 0.0, -0.3], [0.1, -3.0, 0.0]])
+def test_bounds_are_reached_where_all_pull_the_same_way_or_the_mean_says_nothing(slopes):
+    z, odds = np.full((30001, 1), -1.0), np.linspace(-15.0, 15.0, 30001)[:, None]
+    sums = look_choice.look_columns(z, odds) @ slopes
+    low, high = look_choice.look_bounds(z[:1], np.array(slopes))
+    assert [sums.min(), sums.max()] == pytest.approx([low.item(), high.item()], abs=1e-6)
+
+
+def test_the_graph_has_the_same_bounds():
+    from btcp_tf.networks.gate_layers import Undecided
+
+    random = np.random.default_rng(0)
+    z = random.normal(scale=8.0, size=(50, 1)).astype(np.float32)
+    for looks in (1, 2, 3):
+        slopes = random.normal(size=2 * looks + 1)
+        layer = Undecided(slopes.tolist(), 0.0)
+        for got, want in zip(layer.bounds(z), look_choice.look_bounds(z, slopes), strict=True):
+            assert np.asarray(got) == pytest.approx(want, abs=1e-5)
+
+
 def test_looks_that_say_nothing_are_rejected():
     taken = 0
     for seed in range(20):
