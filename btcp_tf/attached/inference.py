@@ -156,7 +156,12 @@ def check_inputs(
     ValueError: x: expected uint8, received float64 with 0.5
     """
     batch = metrics.array(name, batch)
-    if dtype != "string":
+    if dtype == "string":
+        if batch.dtype.kind not in "OSU" or not all(
+            isinstance(one, str | bytes) for one in batch.flat
+        ):
+            raise ValueError(f"{name}: expected text, received {batch.dtype}")
+    else:
         if batch.dtype.kind not in "biuf":
             raise ValueError(f"{name}: expected numbers, received {batch.dtype}")
         if (dtype == "bool" or "int" in dtype) and batch.dtype != dtype:

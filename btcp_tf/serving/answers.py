@@ -48,11 +48,11 @@ def fits(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
 _ROUNDING = 1e-3
 
 
-def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarray:
-    """Images in the type of a signature's input.
+def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarray | Sequence[bytes]:
+    """Images in the type of a signature's input; text in UTF-8.
 
     Args:
-      images: `[n, ...]`.
+      images: `[n, ...]`; `[n]` for text.
       name: The input's name, for errors.
       spec: Type and shape of the input; None where the server does not say.
 
@@ -64,6 +64,9 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
     except ValueError as error:
         raise ValueError(f"{name}: expected images of one shape, received {error}") from None
     received = f"{array.dtype} {list(array.shape)}"
+    is_text = array.ndim == 1 and all(isinstance(one, str) for one in array)
+    if is_text and len(array) and (spec is None or spec.dtype == "string"):
+        return [one.encode() for one in array]
     if array.dtype.kind not in "buif" or not array.ndim:
         raise ValueError(f"{name}: expected numbers [n, ...], received {received}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -75,7 +78,7 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
     if spec.dtype not in DTYPES.values():
         raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
     if spec.dtype == "string":
-        raise ValueError(f"{name}: expected files ({wanted}), received {array.dtype}")
+        raise ValueError(f"{name}: expected text or files ({wanted}), received {array.dtype}")
     if spec.shape is not None and not fits(array.shape, spec.shape):
         raise ValueError(f"{name}: expected {wanted}, received {received}")
     if array.dtype == spec.dtype:

@@ -112,8 +112,8 @@ class Client:
         """Answers for images, or for other numbers that the model takes.
 
         Args:
-          images: `[n, ...]` as the model's input, n >= 0. Floats become the model's float type;
-            whole numbers its integer type if they fit.
+          images: `[n, ...]` as the model's input, n >= 0; strings `[n]` for a model of text. Floats
+            become the model's float type; whole numbers its integer type if they fit.
           signature: `serving_float` takes the pixels of a uint8 model as floats.
 
         Returns:

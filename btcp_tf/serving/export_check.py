@@ -182,7 +182,7 @@ def _keras_answers(
     blueprint: Blueprint, images: np.ndarray, sizes: Sequence[int]
 ) -> dict[int, dict[str, np.ndarray]]:
     """Answers of the Keras model to the first images, by their number."""
-    images_spec = tf.TensorSpec((None, *images.shape[1:]), images.dtype)
+    images_spec = tf.TensorSpec((None, *images.shape[1:]), blueprint.model.input.dtype)
 
     @tf.function(input_signature=[images_spec], jit_compile=False)
     def outputs_on_cpu(images: tf.Tensor) -> dict[str, tf.Tensor]:

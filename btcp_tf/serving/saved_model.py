@@ -66,8 +66,8 @@ def export(
     Signatures, for any number n of inputs from 0 on:
 
     - `serving_default` takes `images` `[n, ...]` as the model does: uint8 pixels `[n, height,
-      width, channels]` for the networks trained here. NaN and infinity fail the request, and so do
-      numbers that are too far from `input_range`;
+      width, channels]` for the networks trained here, text for a model of strings. NaN and infinity
+      fail the request, and so do numbers that are too far from `input_range`;
     - `serving_float`, of uint8 models: `images` float32 of the same shape, from 0 to 255. They are
       rounded to whole numbers; NaN fails the request, and so does another scale: all from 0 to 1,
       or beyond 0 to 255 by more than 255;
@@ -132,7 +132,9 @@ def export(
     """
     held_out = held_out or {}
     class_names, _ = wording.class_names(class_names, "class_names")
-    sample_images = np.asarray(sample_images)
+    sample_images = signatures.in_own_type(model, sample_images)
+    if calibration_inputs is not None:
+        calibration_inputs = signatures.in_own_type(model, calibration_inputs)
     _validate(model, name, class_names, sample_images)
     calibration = _calibration(held_out, calibration_inputs)
     if decide_only:
@@ -257,10 +259,11 @@ def _validate(
     if len(class_names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
     shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
-    if dtype == "string":
-        raise ValueError("model: expected inputs that are numbers, received text")
     fits = sample_images.ndim and answers.fits(sample_images.shape[1:], shape)
-    if sample_images.dtype != dtype or not fits or not len(sample_images):
+    same_type = (
+        sample_images.dtype == dtype or dtype == "string" and sample_images.dtype.kind == "S"
+    )
+    if not same_type or not fits or not len(sample_images):
         raise ValueError(
             f"sample_images: expected at least one {dtype} image of shape {shape_text(shape)}, "
             f"received {sample_images.dtype} {list(sample_images.shape)}"

@@ -5,7 +5,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -40,6 +40,13 @@ def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
     with tf.device("/CPU:0"):
         answers = Inference(models.with_logit(on_one_device(model)), BATCH)(inputs)
     return answers["probs"].astype(np.float32), models.uncertainty_of(answers)
+
+
+def in_own_type(model: keras.Model, inputs: Any) -> np.ndarray:
+    """Inputs as an array; text as bytes in UTF-8, which files of arrays can hold."""
+    inputs = np.asarray(inputs)
+    is_text = model.input.dtype == "string" and inputs.dtype.kind in "OU"
+    return np.char.encode(inputs.astype(str), "utf-8") if is_text else inputs
 
 
 def on_one_device(model: keras.Model) -> keras.Model:
