@@ -31,8 +31,9 @@ _TRIED = 4
 _LEAST_COST = 0.01
 """A source that costs less than this counts as this: nothing is worth infinitely much."""
 
-_LEVEL = 0.05
-"""Probability that a source which says nothing is taken, over all that are tried."""
+_LEVEL, _FIRST_LEVEL = 0.05, 0.2
+"""Probability that a source which says nothing is added to others, over all that are tried; and
+that one is taken as the first, which the verdict on all of them then judges once more."""
 
 
 class Design(NamedTuple):
@@ -56,8 +57,9 @@ class Design(NamedTuple):
 
 class _Trial(NamedTuple):
     design: Design
-    aurc: float
-    """Cross-validated."""
+    loss: float
+    """Sum of the cross-validated AURC and log-likelihood, each divided by MCP's: the AURC alone
+    hangs on the few errors among the surest answers."""
     log_likelihood: np.ndarray
     """Cross-validated, `[n]`."""
 
@@ -211,11 +213,11 @@ def choose(
 ) -> tuple[Design, np.ndarray]:
     """Chooses evidence and looks, and says how the choice does on samples that it has not seen.
 
-    Forward selection: at each step the source with the largest gain in cross-validated AURC for its
-    cost, among those of which a paired interval, corrected for the number of sources, excludes
-    that they say nothing.
+    Forward selection: at each step the source with the largest gain for its cost, among those of
+    which a paired interval, corrected for the number of sources, excludes that they say nothing.
+    The gain is that of the cross-validated AURC and log-likelihood together.
     This for several shares of inputs, and once more by the gain alone, as a cheap source can leave
-    too little for a better one; the design with the smallest AURC is taken.
+    too little for a better one; the best design is taken.
 
     Args:
       samples: With evidence and looks.
@@ -242,9 +244,14 @@ def choose(
 def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
     folds = stacking.splits(samples, seed)
 
+    mcp = stacking.cross_validated(samples, samples.z, _STRENGTH, folds)
+
     @functools.cache
     def tried(design: Design) -> _Trial:
-        return _trial(samples, design, folds)
+        x = _columns(samples, design)
+        own = stacking.cross_validated(samples, x, design.strength, folds)
+        loss = own.aurc / mcp.aurc + own.log_likelihood.mean() / mcp.log_likelihood.mean()
+        return _Trial(design, float(loss), own.log_likelihood)
 
     free = tuple(name for name in samples.evidence if name not in costs)
     base = tried(Design())
@@ -255,13 +262,13 @@ def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: i
         # By its worth alone, too: a cheap source can leave too little for a better one.
         for worth in (_gain_for_cost, _gain):
             trial = _forward(samples, start, costs, budget, tried, worth)
-            best = min(best, trial, key=lambda one: one.aurc)
+            best = min(best, trial, key=lambda one: one.loss)
     others = [
         tried(best.design._replace(strength=strength))
         for strength in _STRENGTHS
         if strength != best.design.strength
     ]
-    return min(best, *others, key=lambda one: one.aurc).design
+    return min(best, *others, key=lambda one: one.loss).design
 
 
 def _starts(
@@ -302,7 +309,7 @@ def _forward(
         better = [
             one
             for one in map(tried, _promising(samples, design, added))
-            if _improves(one, trial, len(costs))
+            if _improves(one, trial, len(costs), _LEVEL if design.paid else _FIRST_LEVEL)
         ]
         if not better:
             return trial
@@ -310,12 +317,12 @@ def _forward(
 
 
 def _gain(before: _Trial, after: _Trial, cost: float) -> float:
-    """Gain in AURC."""
-    return before.aurc - after.aurc
+    """How much smaller the loss is."""
+    return before.loss - after.loss
 
 
 def _gain_for_cost(before: _Trial, after: _Trial, cost: float) -> float:
-    """Gain in AURC of a source by what it costs."""
+    """Gain of a source by what it costs."""
     return _gain(before, after, cost) / max(cost, _LEAST_COST)
 
 
@@ -336,19 +343,14 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
     return sorted(added, key=unexplained)[:_TRIED]
 
 
-def _trial(samples: Samples, design: Design, folds: list[tuple[np.ndarray, np.ndarray]]) -> _Trial:
-    x = _columns(samples, design)
-    return _Trial(design, *stacking.cross_validated(samples, x, design.strength, folds))
-
-
-def _improves(new: _Trial, old: _Trial, trials: int) -> bool:
-    """Whether the AURC is smaller, and a paired interval says that this is no chance.
+def _improves(new: _Trial, old: _Trial, trials: int, level: float = _LEVEL) -> bool:
+    """Whether the loss is smaller, and a paired interval says that this is no chance.
 
     The interval is that of the cross-validated log-likelihood: it sees with far fewer errors than
     the AURC, which hangs on the few errors among the surest answers, whether a source says
     something. One that says nothing makes it worse on the average, as its weights fit chance.
     """
-    if new.aurc >= old.aurc:
+    if new.loss >= old.loss:
         return False
     gain = new.log_likelihood - old.log_likelihood
-    return gain.mean() > stats.norm.isf(_LEVEL / trials) * gain.std() / np.sqrt(len(gain))
+    return gain.mean() > stats.norm.isf(level / trials) * gain.std() / np.sqrt(len(gain))

@@ -81,12 +81,16 @@ def test_the_graph_has_the_same_bounds():
 
 
 def test_looks_that_say_nothing_are_rejected():
-    taken = 0
-    for seed in range(20):
-        samples = held_out(seed, 500, {f"noise{number}": 0.0 for number in range(4)})
+    alone = beside = 0
+    noise = {f"noise{number}": 0.0 for number in range(2)}
+    for seed in range(10):
+        samples = held_out(seed, 400, noise)
+        fit, *_ = look_choice.fit(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
+        alone += fit.looks != ()
+        samples = held_out(seed, 400, {"sees": 1.0, **noise})
         design = look_choice._search(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
-        taken += design.paid != ()
-    assert taken <= 1
+        beside += len(design.paid) > 1
+    assert alone <= 1 and beside <= 1
 
 
 def test_a_look_that_knows_something_is_chosen_and_gains_on_samples_without_part_in_the_choice():
@@ -103,7 +107,7 @@ def test_a_look_that_knows_something_is_chosen_and_gains_on_samples_without_part
     assert noise.log_likelihood[1] < 0 < sees.log_likelihood[1] and sees.aurc < 0
 
 
-@pytest.mark.parametrize("budget", [1.04, 1.3, 1.6])
+@pytest.mark.parametrize("budget", [1.02, 1.3, 1.6])
 def test_the_mean_cost_stays_within_the_budget(budget):
     samples = held_out(1, 1500, {"first": 1.0, "second": 0.9})
     costs = {"first": 1.0, "second": 0.5}
