@@ -155,10 +155,11 @@ class Judge:
           looks: Further answers to the same input that may be evidence: "auto", all that suit the
             inputs; or a list of names (of `methods.LOOKS`, "dropout", and with a reference
             "trees" and "tokens", which learn from it), of Keras layers that change an input but not
-            its class, and of other classifiers of the same classes or paths of their files. They
-            are chosen by nested cross-validation, and computed only for the inputs that MCP is
-            unsure of. With `folds` only changes of the input. A dataset is read once more for
-            them. Empty: none.
+            its class, of functions that do so on arrays (inputs `[n, ...]` → the same shape and
+            type; such a judge cannot be saved or exported), and of other classifiers of the same
+            classes or paths of their files. They are chosen by nested cross-validation, and
+            computed only for the inputs that MCP is unsure of. With `folds` only changes of the
+            input. A dataset is read once more for them. Empty: none.
           cost: With looks, what an input may cost on the mean: multiply-adds of all evidence, in
             passes of the classifier, its own included; at least 1. A classifier of less than a
             million multiply-adds counts as that many.
@@ -377,8 +378,8 @@ class Judge:
         (`keras.saving.register_keras_serializable`), and imported wherever the file is read.
 
         Raises:
-          ValueError: If the path does not end with .keras or cannot be written, or if Keras could
-            not read the file again; nothing is written then.
+          ValueError: If the path does not end with .keras or cannot be written, if Keras could not
+            read the file again, or if a function on arrays looks; nothing is written then.
         """
         judge_model.save(self.model, path)
 
@@ -417,7 +418,7 @@ class Judge:
 
         Raises:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
-            than the inputs of `fit`, or `pixels` is.
+            than the inputs of `fit`, or `pixels` is; or if a function on arrays looks.
         """
         self._warn_if_unfitted()
         return publish.export(

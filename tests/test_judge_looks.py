@@ -244,6 +244,39 @@ class OutsideOfGraphs(keras.layers.Layer):
         return keras.ops.convert_to_tensor(np.asarray(inputs)[:, ::-1].copy())
 
 
+def upside(x):
+    return x[:, ::-1]
+
+
+def in_place(x):
+    x[:, 0] = 0
+    return x
+
+
+def crop(x):
+    return x[:, 1:]
+
+
+def double(x):
+    return x.astype("float64")
+
+
+def wavering(x):
+    return x + np.random.default_rng().normal(size=x.shape).astype(x.dtype)
+
+
+def by_its_batch(x):
+    return x - x.mean(axis=0)
+
+
+def stuck(x):
+    raise RuntimeError("a wheel came off")
+
+
+def blind(x):
+    return x * np.float32("inf")
+
+
 def offered(classifier, wanted, **settings):
     parts = AttachedClassifier.take_apart(classifier)
     settings = {"reference": None, "seed": 0, **settings}
@@ -276,6 +309,47 @@ def test_a_pipeline_of_layers_is_a_change_and_not_a_classifier(classifier):
     pipeline = keras.Sequential([keras.Input((SIDE, SIDE, 1)), Upside()], name="pipeline")
     look = offered(classifier, [pipeline]).looks["pipeline"]
     assert look.change is not None and look.answer is None
+
+
+def test_a_function_on_arrays_looks_as_a_layer_does(classifier):
+    x, y = images(60, 15)
+    wanted = [Upside(name="layer"), upside, lambda x: x[:, ::-1], lambda x: x + 1, in_place, upside]
+    made = offered(classifier, wanted).looks
+    assert [*made] == ["layer", "upside", "lambda", "lambda_2", "in_place", "upside_2"]
+    assert made["upside"].cost == made["layer"].cost
+    parts = AttachedClassifier.take_apart(classifier)
+    before = x.copy()
+    odds = parts.samples(x, y, "", None, [*made.values()]).seen.odds
+    np.testing.assert_array_equal(x, before)
+    for same in (1, 2, 5):
+        np.testing.assert_array_equal(odds[:, same], odds[:, 0])
+    assert len(np.unique(odds[:, :5], axis=1).T) == 3
+
+
+def test_a_function_looks_in_memory_alone(classifier, tmp_path):
+    def flipped(x):
+        return np.stack([row[:, ::-1] for row in x])  # Not of no rows.
+
+    judge = btcp_tf.attach(classifier)
+    judge.fit(*images(900, 2), looks=[flipped], cost=1.00011, verbose=0)
+    mirrored = btcp_tf.attach(classifier)
+    mirrored.fit(*images(900, 2), looks=["mirror"], cost=1.00011, verbose=0)
+    assert judge.fitted["looks"] == ["flipped"] and judge.fitted["share"] == 0.3
+    x, y = images(300, 3)
+    assert logit_of_u(judge, x) == pytest.approx(logit_of_u(mirrored, x), abs=1e-4)
+    assert np.isfinite(judge.predict(x[:1])["uncertainty"]).all()
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.5)
+    expected = "looks: expected registered Keras layers or models.* received 'flipped', a function"
+    for write in (
+        lambda: judge.save(tmp_path / "judge.keras"),
+        lambda: judge.save(tmp_path / "nowhere" / "judge"),
+        lambda: judge.export(tmp_path, "net", x[:8], verbose=0),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            write()
+    assert not any(tmp_path.iterdir())
+    # Without it there is nothing to refuse.
+    judge.fit(*images(300, 2), verbose=0).save(tmp_path / "judge.keras")
 
 
 def test_of_further_classifiers_each_drops_in_its_own_network(classifier):
@@ -353,7 +427,14 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
         (["jitter"], 1.3, r"suit inputs of float32 \[10, 10, 1\].*mirror.*received 'jitter'"),
         (["trees"], 1.3, r"suit inputs|reference"),
         ("mirror", 1.3, r'looks: expected "auto" or a list .*received \'mirror\''),
-        ([3], 1.3, r"looks: expected names, Keras layers.*received int"),
+        ([3], 1.3, r"looks: expected names, Keras layers, functions.*received int"),
+        ([crop], 1.3, r"from 'crop', as its input, received float32 \[16, 9, 10, 1\]"),
+        ([double], 1.3, r"from 'double', as its input, received float64 \[16, 10, 10, 1\]"),
+        ([blind], 1.3, r"received 'blind'.*makes NaN or infinity"),
+        ([wavering], 1.3, r"received 'wavering'.*in several ways"),
+        ([by_its_batch], 1.3, r"received 'by_its_batch'.*by its batch"),
+        ([stuck], 1.3, r"received 'stuck'.*a wheel came off"),
+        ([np.array], 1.3, r"received 'array'.*leaves inputs as they are"),
         ([Crop], 1.3, r"keeps shape and type.*received .*\[16, 9, 10, 1\]"),
         ([Blind], 1.3, r"received 'blind.*makes NaN or infinity"),
         ([Wavering], 1.3, r"received 'wavering.*in several ways"),
@@ -373,6 +454,11 @@ def test_looks_that_cannot_be_used_are_refused(classifier, looks, cost, message)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         judge.fit(*images(60, 10), looks=looks, cost=cost, verbose=0)
     assert judge.fitted is None
+
+
+def test_a_class_in_the_place_of_a_layer_is_no_function(classifier):
+    with pytest.raises(ValueError, match="looks: expected names, Keras layers.*received type"):
+        offered(classifier, [Upside])
 
 
 def test_another_classifier_has_to_be_one_of_the_same_classes(classifier):

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from btcp_tf.methods import other_eyes
 from btcp_tf.methods.looks import Look, Offer
 from btcp_tf.methods.residual_choice import EVIDENCE
 from btcp_tf.networks import cost, looks
+from btcp_tf.networks.look_layers import OnArrays
 
 _LEAST_PASS = 1e6
 """A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
@@ -52,8 +53,8 @@ def make(
 
     Args:
       classifier: Answers the samples.
-      wanted: "auto", or a list of names, layers, classifiers (taken apart, too: they are called
-        like their encoder) and paths; empty: None is returned.
+      wanted: "auto", or a list of names, layers, functions on arrays, classifiers (taken apart,
+        too: they are called like their encoder) and paths; empty: None is returned.
       budget: See `Offer`.
       samples: Held-out (inputs, labels), or (dataset, None).
       reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
@@ -101,8 +102,8 @@ def check(wanted: Any) -> bool:
         return True
     if isinstance(wanted, str | bytes | Mapping) or not isinstance(wanted, Sequence):
         raise ValueError(
-            'looks: expected "auto" or a list of names, layers, classifiers and paths, received '
-            f"{wanted!r:.80}"
+            'looks: expected "auto" or a list of names, layers, functions, classifiers and paths, '
+            f"received {wanted!r:.80}"
         )
     return len(wanted) > 0
 
@@ -223,8 +224,10 @@ class _Maker:
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):
             return wanted.name, self._own(wanted)
+        if callable(wanted) and not isinstance(wanted, type):
+            return self._function(wanted)
         raise ValueError(
-            "looks: expected names, Keras layers, classifiers and paths, received "
+            "looks: expected names, Keras layers, functions, classifiers and paths, received "
             f"{type(wanted).__name__}"
         )
 
@@ -247,9 +250,15 @@ class _Maker:
         passes = self._multiply_adds(self.whole) + self._multiply_adds(layer)
         return Look(title, passes / self.pass_cost, change=layer)
 
+    def _function(self, function: Callable[[np.ndarray], Any]) -> tuple[str, Look]:
+        """That of a function on arrays, called like it; "lambda" is in angle brackets."""
+        name = getattr(function, "__name__", type(function).__name__).strip("<>")
+        # The name of no layer may start with "_".
+        return name, self._own(OnArrays(function, name=name.lstrip("_") or "function"))
+
     def _own(self, layer: keras.layers.Layer) -> Look:
         """That of a change that somebody else wrote, which is tried."""
-        x, expected = self.x[:_TRIED], "looks: expected a layer that"
+        x, expected = self.x[:_TRIED], "looks: expected a layer or function that"
         try:
             look = self._changed(layer.name, layer)
             changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))

@@ -36,6 +36,7 @@ def export(
       calibration_inputs: What the threshold was chosen on, where it is at hand.
       verbose: 1 says what is done.
     """
+    judge_model.check_storable(model)
     # Its imports take seconds, and only here it is needed.
     from btcp_tf.serving.saved_model import export
 
