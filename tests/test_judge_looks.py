@@ -11,7 +11,7 @@ from btcp_tf.attached import held_out, offer
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.judge import Judge
-from btcp_tf.methods import LOOKS, residual_fit
+from btcp_tf.methods import LOOKS, other_eyes, residual_fit
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.residual_choice import Weights
 
@@ -426,6 +426,11 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
         (["miror"], 1.3, r"looks: expected .*mirror.*received 'miror'"),
         (["jitter"], 1.3, r"suit inputs of float32 \[10, 10, 1\].*mirror.*received 'jitter'"),
         (["trees"], 1.3, r"suit inputs|reference"),
+        (
+            ["small_nets"],
+            1.3,
+            r"looks: expected one of .*small_net, student.* received 'small_nets'",
+        ),
         ("mirror", 1.3, r'looks: expected "auto" or a list .*received \'mirror\''),
         ([3], 1.3, r"looks: expected names, Keras layers, functions.*received int"),
         ([crop], 1.3, r"from 'crop', as its input, received float32 \[16, 9, 10, 1\]"),
@@ -494,3 +499,106 @@ def test_trees_are_another_pair_of_eyes_for_rows_of_numbers():
     assert judge.fitted["looks"] == ["trees"]
     mcp, residual = judge.evaluate(x[1800:], y[1800:], draws=10)
     assert residual["aurc"] < 0.5 * mcp["aurc"]
+
+
+def half_seen(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images whose right half shows the class; the left one shows another in a fifth of them."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, n)
+    shown = np.where(random.random(n) < 0.7, y, random.integers(0, CLASSES, n))
+    x = 0.3 * random.normal(size=(n, SIDE, SIDE, 1))
+    x[np.arange(n), 1 + 3 * shown, :5] += 1
+    x[np.arange(n), 1 + 3 * y, 5:] += 1
+    return x.astype(np.float32), y
+
+
+@pytest.fixture
+def left_eyed(monkeypatch) -> keras.Model:
+    """A classifier that sees the left half of an image alone."""
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (12, 12))
+    kernel = np.zeros((SIDE, SIDE, CLASSES))
+    for label in range(CLASSES):
+        kernel[1 + 3 * label, :5, label] = 1.0
+    net = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES, "softmax"),
+        ]
+    )
+    net.set_weights([kernel.reshape(-1, CLASSES), np.zeros(CLASSES)])
+    return net
+
+
+@pytest.mark.parametrize("name", ["small_net", "student"])
+def test_a_small_network_sees_what_the_classifier_does_not(left_eyed, name, tmp_path, capsys):
+    judge = btcp_tf.attach(left_eyed)
+    judge.fit(
+        *half_seen(600, 2),
+        reference=half_seen(600, 1),
+        looks=[name],
+        cost=2.0,
+        evidence=["answer"],
+    )
+    assert f"training other eyes on 600 reference samples: {name}\n" in capsys.readouterr().out
+    assert judge.fitted["looks"] == [name] and 1 < judge.fitted["cost"] <= 2
+    mcp, residual = judge.evaluate(*half_seen(600, 3), draws=10)
+    assert residual["aurc"] < 0.5 * mcp["aurc"]
+    x, y = half_seen(400, 4)
+    u = logit_of_u(judge, x)
+    judge.save(tmp_path / "judge.keras")
+    judge = btcp_tf.load(tmp_path / "judge.keras")
+    assert logit_of_u(judge, x) == pytest.approx(u, abs=1e-4)
+    if name == "student":
+        return
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.6)
+    path = judge.export(tmp_path, "net", x[:8], verbose=0)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    for rows in (slice(None), [int(u.argmin())]):
+        answers = serve(images=tf.constant(x[rows]))
+        assert special.logit(answers["uncertainty"].numpy()) == pytest.approx(u[rows], abs=1e-3)
+        assert answers["accept"].numpy().tolist() == judge.predict(x[rows])["accept"].tolist()
+
+
+def test_a_small_network_that_learned_from_shuffled_labels_is_left_out(left_eyed):
+    x, y = half_seen(600, 1)
+    y = np.random.default_rng(0).permutation(y)
+    judge = btcp_tf.attach(left_eyed)
+    fit = dict(reference=(x, y), looks=["small_net"], cost=2.0, evidence=["answer"])
+    judge.fit(*half_seen(600, 2), **fit, verbose=0)
+    assert judge.fitted["looks"] == [] and judge.fitted["tried"]
+
+
+def test_large_images_are_offered_a_small_network_and_students_are_asked_for(monkeypatch):
+    trained = []
+
+    def spy(x, y, classes, seed, title, probs=None):
+        trained.append((classes, title, probs if probs is None else probs.sum(axis=1).round(3)))
+        return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+    for name in ("small_net", "student"):
+        monkeypatch.setitem(other_eyes.EYES, name, spy)
+    for side, wanted, names in (
+        (28, "auto", []),
+        (29, "auto", ["small_net"]),
+        (28, ["student", "small_net", "student"], ["student", "small_net", "student_2"]),
+    ):
+        net = keras.Sequential(
+            [keras.Input((side, side, 1)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
+        )
+        x, y = np.random.default_rng(0).normal(size=(20, side, side, 1)), np.arange(20) % 3
+        parts = AttachedClassifier.take_apart(net)
+        made = offer.make(parts, wanted, 5.0, (x, y), (x, y), seed=0).looks
+        assert [name for name in made if name not in LOOKS] == names
+    assert [(classes, title) for classes, title, _ in trained] == [(3, "")] * 4
+    small, student, second, again = (probs for *_, probs in trained)
+    assert small is None and second is None
+    assert student.tolist() == again.tolist() == [1.0] * 20
+    with pytest.raises(ValueError, match="beside folds, received 'student'"):
+        offer.make(parts, ["student"], 5.0, (x, y), (x, y), seed=0, with_folds=True)
+    with pytest.raises(ValueError, match="expected a reference, from which 'small_net' learns"):
+        offer.make(parts, ["small_net"], 5.0, (x, y), None, seed=0)
+    x[3] = np.nan
+    with pytest.raises(ValueError, match="reference: .*finite"):
+        offer.make(parts, ["student"], 5.0, (x, y), (x, y), seed=0)
+    assert len(trained) == 4

@@ -75,7 +75,7 @@ def make(
         x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
     x, _ = inference.random_rows(x, y, _EXAMPLES)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
-    names = maker.suitable if isinstance(wanted, str) else wanted
+    names = maker.suitable() if isinstance(wanted, str) else wanted
     made = [maker.look(one) for one in names]
     return Offer(
         _by_name(made, classifier), budget, maker.pass_cost, classifier.encoder, classifier.ends
@@ -176,12 +176,11 @@ class _Maker:
         sides = self.x.shape[1:]
         return float(cost.multiply_adds(model, sides, self.classifier.dtype))
 
-    @property
-    def suitable(self) -> list[str]:
-        """Names of all looks that suit the inputs."""
+    def suitable(self, by_name: bool = False) -> list[str]:
+        """Names of the looks that suit the inputs; `by_name`: see `other_eyes.eyes_for`."""
         names = list(self._changes)
         if self.reference is not None and not self.with_folds:
-            names += self._eyes
+            names += self._eyes(by_name)
         if self._drops:
             names.append(DROPOUT)
         return names
@@ -190,19 +189,23 @@ class _Maker:
     def _changes(self) -> tuple[str, ...]:
         return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
 
-    @property
-    def _eyes(self) -> tuple[str, ...]:
-        return other_eyes.eyes_for(self.classifier.input_shape, self.classifier.dtype, self.x)
+    def _eyes(self, by_name: bool) -> tuple[str, ...]:
+        shape, dtype = self.classifier.input_shape, self.classifier.dtype
+        return other_eyes.eyes_for(shape, dtype, self.x, by_name)
 
     def look(self, wanted: Any) -> tuple[str, Look]:
         """A look, and its name."""
         name, look = self._look(wanted)
-        if look.answer is not None and self.with_folds:
+        if look.answer is not None:
+            self._check_no_folds(name)
+        return name, look
+
+    def _check_no_folds(self, name: str) -> None:
+        if self.with_folds:
             raise ValueError(
                 f"looks: expected changes of the input alone beside folds, received {name!r}, "
                 "which may know the labels of their samples; leave it, or the folds, out"
             )
-        return name, look
 
     def _look(self, wanted: Any) -> tuple[str, Look]:
         if isinstance(wanted, str) and wanted in looks.LOOKS:
@@ -211,7 +214,7 @@ class _Maker:
             layer = look.make(self.classifier.input_shape, self.classifier.dtype, self.seed)
             return wanted, self._changed(look.title, layer)
         if isinstance(wanted, str) and wanted in other_eyes.EYES:
-            self._check_suits(wanted, self._eyes)
+            self._check_suits(wanted, self._eyes(by_name=True))
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted == DROPOUT:
             self._check_suits(wanted, [DROPOUT] * bool(self._drops))
@@ -239,7 +242,8 @@ class _Maker:
         if name not in suitable:
             raise ValueError(
                 f"looks: expected some that suit inputs of {self.classifier.dtype} "
-                f"{list(self.classifier.input_shape)} ({', '.join(self.suitable) or 'none do'}), "
+                f"{list(self.classifier.input_shape)} "
+                f"({', '.join(self.suitable(by_name=True)) or 'none do'}), "
                 f"received {name!r}"
             )
 
@@ -289,6 +293,7 @@ class _Maker:
         return Look(title, self._multiply_adds(model) / self.pass_cost, answer=model)
 
     def _eye(self, name: str) -> Look:
+        self._check_no_folds(name)
         if self.reference is None:
             raise ValueError(
                 f"looks: expected a reference, from which {name!r} learns, received none; give "
@@ -299,16 +304,22 @@ class _Maker:
             x, y = inference.random_rows(inputs, labels, _REFERENCE)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
-        if self.classifier.verbose:
-            print(f"training other eyes on {len(x):,} reference samples: {name}", flush=True)
-        layer = other_eyes.EYES[name](x, y, len(self.classifier.class_names), self.seed)
-        return Look(name, layer.multiply_adds / self.pass_cost, answer=layer)
+            own = {}
+            if name == "student":
+                own["probs"] = self.classifier.probs(x, "answers to the reference")
+            title = f"training other eyes on {len(x):,} reference samples: {name}"
+            title *= bool(self.classifier.verbose)
+            classes = len(self.classifier.class_names)
+            layer = other_eyes.EYES[name](x, y, classes, self.seed, title, **own)
+        count = getattr(layer, "multiply_adds", None) or self._multiply_adds(layer)
+        return Look(name, count / self.pass_cost, answer=layer)
 
     def _classifier(self, model: Any) -> tuple[str, Look]:
         """Another classifier of the same inputs and classes."""
         with errors_name("looks"):
             if isinstance(model, str) and not Path(model).suffix:
-                known = [*self.suitable, *(set(other_eyes.EYES) - set(self.suitable))]
+                suitable = self.suitable(by_name=True)
+                known = [*suitable, *(name for name in other_eyes.EYES if name not in suitable)]
                 raise ValueError(f"expected one of {', '.join(known)}, received {model!r}")
             # It has features and an end of its own.
             like = dataclasses.replace(self.classifier, features="", from_logits=None)
