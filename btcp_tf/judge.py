@@ -153,13 +153,15 @@ class Judge:
             that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
             reference sample goes into the model.
           looks: Further answers to the same input that may be evidence: "auto", all that suit the
-            inputs; or a list of names (of `methods.LOOKS`, "dropout", and with a reference
-            "trees" and "tokens", which learn from it), of Keras layers that change an input but not
-            its class, of functions that do so on arrays (inputs `[n, ...]` → the same shape and
-            type; such a judge cannot be saved or exported), and of other classifiers of the same
-            classes or paths of their files. They are chosen by nested cross-validation, and
-            computed only for the inputs that MCP is unsure of. With `folds` only changes of the
-            input. A dataset is read once more for them. Empty: none.
+            inputs; or a list of names, layers, functions and classifiers. Names are those of
+            `methods.LOOKS`, "dropout", and with a reference "trees", "tokens" and "small_net",
+            which learn from it, and "student", which learns the classifier's answers to it, too.
+            Keras layers change an input but not its class; so do functions on arrays (inputs
+            `[n, ...]` → the same shape and type), but with one of these a judge can neither be
+            saved nor exported. Classifiers, or paths of their files, have the same classes. Looks
+            are chosen by nested cross-validation, and computed only for the inputs that MCP is
+            unsure of. With `folds` only changes of the input. A dataset is read once more for
+            them. Empty: none.
           cost: With looks, what an input may cost on the mean: multiply-adds of all evidence, in
             passes of the classifier, its own included; at least 1. A classifier of less than a
             million multiply-adds counts as that many.

@@ -52,6 +52,8 @@ _EPOCHS = (3, 50)  # At least, at most.
 
 _RATE = 2e-3
 
+_MEASURED = 2**24  # Numbers that mean and spread are measured on, at most.
+
 _SHARED = 0.9  # Columns of which most numbers are in others, too: those of a sequence.
 
 
@@ -201,7 +203,8 @@ def train_net(
         raise ValueError("x: expected finite numbers, received NaN or infinity; leave them out")
     rows = _drawn(len(x), _ROWS, seed)
     tokens = x.dtype.kind not in "biuf" or look_like_tokens(x)
-    net = other_eyes.small_net(x[rows[: _ROWS // 10]], classes, seed, tokens)
+    some = rows[: max(1, _MEASURED // max(1, math.prod(x.shape[1:])))]
+    net = other_eyes.small_net(x[some], classes, seed, tokens)
     one_hot = np.eye(classes, dtype=np.float32)
 
     def batch(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -209,8 +212,7 @@ def train_net(
         return x[rows], truth if probs is None else (truth + probs[rows]) / 2
 
     absent = np.bincount(y[rows], minlength=classes) == 0
-    if probs is not None:
-        absent[:] = False
+    absent &= probs is None
     if absent.sum() < classes - 1:
         _fit(net, batch, rows, seed, title)
     return other_eyes.with_log_probs(net, absent, "small_net" if probs is None else "student")
@@ -246,17 +248,15 @@ def _fit(
         return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
 
     least, best = math.inf, net.get_weights()
-    random, bar = (
-        np.random.default_rng(seed),
-        progress.Bar(title, steps * epochs, shown=bool(title)),
-    )
+    random = np.random.default_rng(seed)
+    bar = progress.Bar(title, steps * epochs, shown=bool(title))
     for _ in range(epochs):
         order = random.permutation(train)
         for start in range(0, steps * size, size):
             learn(*batch(order[start : start + size]))
             bar.add(1)
-        starts = range(0, len(held_back), _BATCH)
-        now = sum(float(loss(*batch(held_back[start : start + _BATCH]))) for start in starts)
+        starts = range(0, len(held_back), _NET_BATCH)
+        now = sum(float(loss(*batch(held_back[start : start + _NET_BATCH]))) for start in starts)
         if now < least or not starts:
             least, best = now, net.get_weights()
     net.set_weights(best)

@@ -39,8 +39,6 @@ _UNITS = 64  # Of a hidden layer.
 
 _VECTORS = 2**15
 
-_MEASURED = 2**24  # Numbers that mean and spread are measured on, at most.
-
 
 def class_columns(
     classes: int, known: np.ndarray, start: np.ndarray
@@ -378,8 +376,8 @@ def small_net(x: np.ndarray, classes: int, seed: int, tokens: bool = False) -> k
     first. For tokens a mean of vectors, else the numbers themselves, and two hidden layers.
 
     Args:
-      x: Inputs like those that it will see, `[n, ...]`, n ≥ 1. Mean and spread of channels and
-        columns are measured on them.
+      x: Some inputs like those that it will see, `[m, ...]`, m ≥ 1. Mean and spread of channels
+        and columns are measured on them.
       classes: Number of classes, k.
       seed: Seed of the weights.
       tokens: Whether inputs are texts or numbers of tokens.
@@ -433,14 +431,13 @@ def with_log_probs(net: keras.Model, absent: np.ndarray, name: str) -> keras.Mod
 def _standardized(inputs: Any, x: np.ndarray) -> Any:
     """Columns, or channels, with a mean of 0 and a spread of 1 in x; 0 for what is constant there,
     whatever it is elsewhere."""
-    some = x[: max(1, _MEASURED // max(1, math.prod(x.shape[1:])))]
-    some = some.reshape(-1, inputs.shape[-1]).astype(np.float64)
-    spread = some.std(axis=0)
-    varies = spread > 1e-6 * np.abs(some).max(axis=0)
+    x = x.reshape(-1, inputs.shape[-1]).astype(np.float64)
+    mean, spread = x.mean(axis=0), x.std(axis=0)
+    varies = spread > 1e-6 * np.abs(x).max(axis=0)
     variance = np.where(varies, np.square(spread), 1e30)
-    return layers.Normalization(
-        mean=some.mean(axis=0).tolist(), variance=variance.tolist(), dtype="float32"
-    )(inputs)
+    return layers.Normalization(mean=mean.tolist(), variance=variance.tolist(), dtype="float32")(
+        inputs
+    )
 
 
 def _convolved(images: Any, x: np.ndarray, seed: int) -> Any:
