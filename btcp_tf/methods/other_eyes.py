@@ -207,9 +207,10 @@ def train_net(
     net = other_eyes.small_net(x[some], classes, seed, tokens)
     one_hot = np.eye(classes, dtype=np.float32)
 
-    def batch(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def batch(rows: np.ndarray) -> tuple[Any, Any]:
         truth = one_hot[y[rows]]
-        return x[rows], truth if probs is None else (truth + probs[rows]) / 2
+        wanted = truth if probs is None else (truth + probs[rows]) / 2
+        return tf.constant(x[rows]), tf.constant(wanted)
 
     absent = np.bincount(y[rows], minlength=classes) == 0
     absent &= probs is None
@@ -220,7 +221,7 @@ def train_net(
 
 def _fit(
     net: keras.Model,
-    batch: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    batch: Callable[[np.ndarray], tuple[Any, Any]],
     rows: np.ndarray,
     seed: int,
     title: str,
@@ -233,7 +234,8 @@ def _fit(
     optimizer = keras.optimizers.Adam(schedule)
     optimizer.build(net.trainable_variables)
 
-    @tf.function(jit_compile=False)
+    like = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in batch(rows[:1])]
+
     def learn(inputs: Any, wanted: Any) -> None:
         with tf.GradientTape() as tape:
             losses = tf.nn.softmax_cross_entropy_with_logits(wanted, net(inputs, training=True))
@@ -242,10 +244,14 @@ def _fit(
         gradients = [tf.convert_to_tensor(gradient) / size for gradient in gradients]
         optimizer.apply(gradients, net.trainable_variables)
 
-    @tf.function(reduce_retracing=True, jit_compile=False)
     def loss(inputs: Any, wanted: Any) -> Any:
         logits = net(inputs, training=False)
         return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
+
+    learn, loss = (
+        tf.function(function, like, jit_compile=False).get_concrete_function()
+        for function in (learn, loss)
+    )
 
     least, best = math.inf, net.get_weights()
     random = np.random.default_rng(seed)
