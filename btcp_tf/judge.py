@@ -153,9 +153,12 @@ class Judge:
             that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
             reference sample goes into the model.
           looks: Further answers to the same input that may be evidence: "auto", all that suit the
-            inputs; or a list of names (of `methods.LOOKS`, "dropout", and with a reference
-            "trees" and "tokens", which learn from it), of Keras layers that change an input but not
-            its class, and of other classifiers of the same classes or paths of their files. They
+            inputs; or a list of names, layers, functions and classifiers. Names are those of
+            `methods.LOOKS`, "dropout", and with a reference "trees", "tokens" and "small_net",
+            which learn from it, and "student", which learns the classifier's answers to it, too.
+            Keras layers change an input but not its class; so do functions on arrays (inputs
+            `[n, ...]` → the same shape and type), but with one of these a judge can neither be
+            saved nor exported. Classifiers, or paths of their files, have the same classes. Looks
             are chosen by nested cross-validation, and computed only for the inputs that MCP is
             unsure of. With `folds` only changes of the input. A dataset is read once more for
             them. Empty: none.
@@ -377,8 +380,8 @@ class Judge:
         (`keras.saving.register_keras_serializable`), and imported wherever the file is read.
 
         Raises:
-          ValueError: If the path does not end with .keras or cannot be written, or if Keras could
-            not read the file again; nothing is written then.
+          ValueError: If the path does not end with .keras or cannot be written, if Keras could not
+            read the file again, or if a function on arrays looks; nothing is written then.
         """
         judge_model.save(self.model, path)
 
@@ -423,8 +426,8 @@ class Judge:
 
         Raises:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
-            than the inputs of `fit`, or `pixels` is; and for `decide_only` without looks or
-            without a threshold.
+            than the inputs of `fit`, or `pixels` is; if a function on arrays looks; and for
+            `decide_only` without looks or without a threshold.
         """
         self._warn_if_unfitted()
         return publish.export(

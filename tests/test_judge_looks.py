@@ -11,7 +11,7 @@ from btcp_tf.attached import held_out, offer
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.judge import Judge
-from btcp_tf.methods import LOOKS, residual_fit
+from btcp_tf.methods import LOOKS, other_eyes, residual_fit
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.looks import look_odds
 from btcp_tf.methods.residual_choice import Weights
@@ -256,6 +256,39 @@ class OutsideOfGraphs(keras.layers.Layer):
         return keras.ops.convert_to_tensor(np.asarray(inputs)[:, ::-1].copy())
 
 
+def upside(x):
+    return x[:, ::-1]
+
+
+def in_place(x):
+    x[:, 0] = 0
+    return x
+
+
+def crop(x):
+    return x[:, 1:]
+
+
+def double(x):
+    return x.astype("float64")
+
+
+def wavering(x):
+    return x + np.random.default_rng().normal(size=x.shape).astype(x.dtype)
+
+
+def by_its_batch(x):
+    return x - x.mean(axis=0)
+
+
+def stuck(x):
+    raise RuntimeError("a wheel came off")
+
+
+def blind(x):
+    return x * np.float32("inf")
+
+
 def offered(classifier, wanted, **settings):
     parts = AttachedClassifier.take_apart(classifier)
     settings = {"reference": None, "seed": 0, **settings}
@@ -319,6 +352,47 @@ def test_what_a_group_has_in_common_with_another_look_is_computed_once(classifie
     odds = look_odds([*offer.looks.values()], inputs, logits, offer.encoder, offer.ends)
     names = [layer.name for layer in keras.Model(inputs, odds).layers]
     assert len([name for name in names if name.startswith("unless_empty")]) == 4
+
+
+def test_a_function_on_arrays_looks_as_a_layer_does(classifier):
+    x, y = images(60, 15)
+    wanted = [Upside(name="layer"), upside, lambda x: x[:, ::-1], lambda x: x + 1, in_place, upside]
+    made = offered(classifier, wanted).looks
+    assert [*made] == ["layer", "upside", "lambda", "lambda_2", "in_place", "upside_2"]
+    assert made["upside"].cost == made["layer"].cost
+    parts = AttachedClassifier.take_apart(classifier)
+    before = x.copy()
+    odds = parts.samples(x, y, "", None, [*made.values()]).seen.odds
+    np.testing.assert_array_equal(x, before)
+    for same in (1, 2, 5):
+        np.testing.assert_array_equal(odds[:, same], odds[:, 0])
+    assert len(np.unique(odds[:, :5], axis=1).T) == 3
+
+
+def test_a_function_looks_in_memory_alone(classifier, tmp_path):
+    def flipped(x):
+        return np.stack([row[:, ::-1] for row in x])  # Not of no rows.
+
+    judge = btcp_tf.attach(classifier)
+    judge.fit(*images(900, 2), looks=[flipped], cost=1.00011, verbose=0)
+    mirrored = btcp_tf.attach(classifier)
+    mirrored.fit(*images(900, 2), looks=["mirror"], cost=1.00011, verbose=0)
+    assert judge.fitted["looks"] == ["flipped"] and judge.fitted["share"] == 0.3
+    x, y = images(300, 3)
+    assert logit_of_u(judge, x) == pytest.approx(logit_of_u(mirrored, x), abs=1e-4)
+    assert np.isfinite(judge.predict(x[:1])["uncertainty"]).all()
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.5)
+    expected = "looks: expected registered Keras layers or models.* received 'flipped', a function"
+    for write in (
+        lambda: judge.save(tmp_path / "judge.keras"),
+        lambda: judge.save(tmp_path / "nowhere" / "judge"),
+        lambda: judge.export(tmp_path, "net", x[:8], verbose=0),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            write()
+    assert not any(tmp_path.iterdir())
+    # Without it there is nothing to refuse.
+    judge.fit(*images(300, 2), verbose=0).save(tmp_path / "judge.keras")
 
 
 def test_of_further_classifiers_each_drops_in_its_own_network(classifier):
@@ -399,8 +473,20 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
         (["miror"], 1.3, r"looks: expected .*mirror.*received 'miror'"),
         (["jitter"], 1.3, r"suit inputs of float32 \[10, 10, 1\].*mirror.*received 'jitter'"),
         (["trees"], 1.3, r"suit inputs|reference"),
+        (
+            ["small_nets"],
+            1.3,
+            r"looks: expected one of .*small_net, student.* received 'small_nets'",
+        ),
         ("mirror", 1.3, r'looks: expected "auto" or a list .*received \'mirror\''),
-        ([3], 1.3, r"looks: expected names, Keras layers.*received int"),
+        ([3], 1.3, r"looks: expected names, Keras layers, functions.*received int"),
+        ([crop], 1.3, r"from 'crop', as its input, received float32 \[16, 9, 10, 1\]"),
+        ([double], 1.3, r"from 'double', as its input, received float64 \[16, 10, 10, 1\]"),
+        ([blind], 1.3, r"received 'blind'.*makes NaN or infinity"),
+        ([wavering], 1.3, r"received 'wavering'.*in several ways"),
+        ([by_its_batch], 1.3, r"received 'by_its_batch'.*by its batch"),
+        ([stuck], 1.3, r"received 'stuck'.*a wheel came off"),
+        ([np.array], 1.3, r"received 'array'.*leaves inputs as they are"),
         ([Crop], 1.3, r"keeps shape and type.*received .*\[16, 9, 10, 1\]"),
         ([Blind], 1.3, r"received 'blind.*makes NaN or infinity"),
         ([Wavering], 1.3, r"received 'wavering.*in several ways"),
@@ -420,6 +506,11 @@ def test_looks_that_cannot_be_used_are_refused(classifier, looks, cost, message)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         judge.fit(*images(60, 10), looks=looks, cost=cost, verbose=0)
     assert judge.fitted is None
+
+
+def test_a_class_in_the_place_of_a_layer_is_no_function(classifier):
+    with pytest.raises(ValueError, match="looks: expected names, Keras layers.*received type"):
+        offered(classifier, [Upside])
 
 
 def test_another_classifier_has_to_be_one_of_the_same_classes(classifier):
@@ -455,3 +546,106 @@ def test_trees_are_another_pair_of_eyes_for_rows_of_numbers():
     assert judge.fitted["looks"] == ["trees"]
     mcp, residual = judge.evaluate(x[1800:], y[1800:], draws=10)
     assert residual["aurc"] < 0.5 * mcp["aurc"]
+
+
+def half_seen(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images whose right half shows the class; the left one shows another in a fifth of them."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, CLASSES, n)
+    shown = np.where(random.random(n) < 0.7, y, random.integers(0, CLASSES, n))
+    x = 0.3 * random.normal(size=(n, SIDE, SIDE, 1))
+    x[np.arange(n), 1 + 3 * shown, :5] += 1
+    x[np.arange(n), 1 + 3 * y, 5:] += 1
+    return x.astype(np.float32), y
+
+
+@pytest.fixture
+def left_eyed(monkeypatch) -> keras.Model:
+    """A classifier that sees the left half of an image alone."""
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (12, 12))
+    kernel = np.zeros((SIDE, SIDE, CLASSES))
+    for label in range(CLASSES):
+        kernel[1 + 3 * label, :5, label] = 1.0
+    net = keras.Sequential(
+        [
+            keras.Input((SIDE, SIDE, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(CLASSES, "softmax"),
+        ]
+    )
+    net.set_weights([kernel.reshape(-1, CLASSES), np.zeros(CLASSES)])
+    return net
+
+
+@pytest.mark.parametrize("name", ["small_net", "student"])
+def test_a_small_network_sees_what_the_classifier_does_not(left_eyed, name, tmp_path, capsys):
+    judge = btcp_tf.attach(left_eyed)
+    judge.fit(
+        *half_seen(600, 2),
+        reference=half_seen(600, 1),
+        looks=[name],
+        cost=2.0,
+        evidence=["answer"],
+    )
+    assert f"training other eyes on 600 reference samples: {name}\n" in capsys.readouterr().out
+    assert judge.fitted["looks"] == [name] and 1 < judge.fitted["cost"] <= 2
+    mcp, residual = judge.evaluate(*half_seen(600, 3), draws=10)
+    assert residual["aurc"] < 0.5 * mcp["aurc"]
+    x, y = half_seen(400, 4)
+    u = logit_of_u(judge, x)
+    judge.save(tmp_path / "judge.keras")
+    judge = btcp_tf.load(tmp_path / "judge.keras")
+    assert logit_of_u(judge, x) == pytest.approx(u, abs=1e-4)
+    if name == "student":
+        return
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.6)
+    path = judge.export(tmp_path, "net", x[:8], verbose=0)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    for rows in (slice(None), [int(u.argmin())]):
+        answers = serve(images=tf.constant(x[rows]))
+        assert special.logit(answers["uncertainty"].numpy()) == pytest.approx(u[rows], abs=1e-3)
+        assert answers["accept"].numpy().tolist() == judge.predict(x[rows])["accept"].tolist()
+
+
+def test_a_small_network_that_learned_from_shuffled_labels_is_left_out(left_eyed):
+    x, y = half_seen(600, 1)
+    y = np.random.default_rng(0).permutation(y)
+    judge = btcp_tf.attach(left_eyed)
+    fit = dict(reference=(x, y), looks=["small_net"], cost=2.0, evidence=["answer"])
+    judge.fit(*half_seen(600, 2), **fit, verbose=0)
+    assert judge.fitted["looks"] == [] and judge.fitted["tried"]
+
+
+def test_large_images_are_offered_a_small_network_and_students_are_asked_for(monkeypatch):
+    trained = []
+
+    def spy(x, y, classes, seed, title, probs=None):
+        trained.append((classes, title, probs if probs is None else probs.sum(axis=1).round(3)))
+        return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+    for name in ("small_net", "student"):
+        monkeypatch.setitem(other_eyes.EYES, name, spy)
+    for side, wanted, names in (
+        (28, "auto", []),
+        (29, "auto", ["small_net"]),
+        (28, ["student", "small_net", "student"], ["student", "small_net", "student_2"]),
+    ):
+        net = keras.Sequential(
+            [keras.Input((side, side, 1)), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")]
+        )
+        x, y = np.random.default_rng(0).normal(size=(20, side, side, 1)), np.arange(20) % 3
+        parts = AttachedClassifier.take_apart(net)
+        made = offer.make(parts, wanted, 5.0, (x, y), (x, y), seed=0).looks
+        assert [name for name in made if name not in LOOKS] == names
+    assert [(classes, title) for classes, title, _ in trained] == [(3, "")] * 4
+    small, student, second, again = (probs for *_, probs in trained)
+    assert small is None and second is None
+    assert student.tolist() == again.tolist() == [1.0] * 20
+    with pytest.raises(ValueError, match="beside folds, received 'student'"):
+        offer.make(parts, ["student"], 5.0, (x, y), (x, y), seed=0, with_folds=True)
+    with pytest.raises(ValueError, match="expected a reference, from which 'small_net' learns"):
+        offer.make(parts, ["small_net"], 5.0, (x, y), None, seed=0)
+    x[3] = np.nan
+    with pytest.raises(ValueError, match="reference: .*finite"):
+        offer.make(parts, ["student"], 5.0, (x, y), (x, y), seed=0)
+    assert len(trained) == 4

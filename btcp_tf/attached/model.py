@@ -22,6 +22,7 @@ from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import classifiers
 from btcp_tf.networks.evidence_layers import McpLogit
+from btcp_tf.networks.look_layers import OnArrays
 
 
 @keras.saving.register_keras_serializable("btcp_tf")
@@ -133,8 +134,22 @@ def describe(model: keras.Model) -> str:
     )
 
 
+def check_storable(model: keras.Model) -> None:
+    """ValueError for a model that looks with a function on arrays."""
+    for change in model._flatten_layers():
+        own = change.layers if isinstance(change, keras.Model) else ()
+        if any(isinstance(layer, OnArrays) for layer in own):
+            name = change.name.removeprefix("look_")
+            raise ValueError(
+                f"looks: expected registered Keras layers or models, received {name!r}, a function "
+                "on arrays, which no file can hold; write it as a Keras layer with "
+                "@keras.saving.register_keras_serializable(), and fit with that or without it"
+            )
+
+
 def save(model: keras.Model, path: str | os.PathLike) -> None:
     """Writes a model of `join` as one `.keras` file; errors are those of `Judge.save`."""
+    check_storable(model)
     path = files.as_path("path", path)
     if path.suffix != ".keras" or path.is_dir():
         raise ValueError(f"path: expected a name that ends with .keras, received {path}")

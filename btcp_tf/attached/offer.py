@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from btcp_tf.methods import other_eyes
 from btcp_tf.methods.looks import Look, Offer
 from btcp_tf.methods.residual_choice import EVIDENCE
 from btcp_tf.networks import cost, looks
+from btcp_tf.networks.look_layers import OnArrays
 
 _LEAST_PASS = 1e6
 """A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
@@ -52,8 +53,8 @@ def make(
 
     Args:
       classifier: Answers the samples.
-      wanted: "auto", or a list of names, layers, classifiers (taken apart, too: they are called
-        like their encoder) and paths; empty: None is returned.
+      wanted: "auto", or a list of names, layers, functions on arrays, classifiers (taken apart,
+        too: they are called like their encoder) and paths; empty: None is returned.
       budget: See `Offer`.
       samples: Held-out (inputs, labels), or (dataset, None).
       reference: (inputs, labels), or (dataset, None), that other eyes learn from; None: there are
@@ -74,7 +75,7 @@ def make(
         x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
     x, _ = inference.random_rows(x, y, _EXAMPLES)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
-    names = maker.suitable if isinstance(wanted, str) else wanted
+    names = maker.suitable() if isinstance(wanted, str) else wanted
     made = [maker.look(one) for one in names]
     return Offer(
         _by_name(made, classifier), budget, maker.pass_cost, classifier.encoder, classifier.ends
@@ -101,8 +102,8 @@ def check(wanted: Any) -> bool:
         return True
     if isinstance(wanted, str | bytes | Mapping) or not isinstance(wanted, Sequence):
         raise ValueError(
-            'looks: expected "auto" or a list of names, layers, classifiers and paths, received '
-            f"{wanted!r:.80}"
+            'looks: expected "auto" or a list of names, layers, functions, classifiers and paths, '
+            f"received {wanted!r:.80}"
         )
     return len(wanted) > 0
 
@@ -189,12 +190,11 @@ class _Maker:
         sides = self.x.shape[1:]
         return float(cost.multiply_adds(model, sides, self.classifier.dtype))
 
-    @property
-    def suitable(self) -> list[str]:
-        """Names of all looks that suit the inputs."""
+    def suitable(self, by_name: bool = False) -> list[str]:
+        """Names of the looks that suit the inputs; `by_name`: see `other_eyes.eyes_for`."""
         names = list(self._changes)
         if self.reference is not None and not self.with_folds:
-            names += self._eyes
+            names += self._eyes(by_name)
         if self._drops:
             names += _DRAWS
         return names
@@ -203,19 +203,23 @@ class _Maker:
     def _changes(self) -> tuple[str, ...]:
         return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
 
-    @property
-    def _eyes(self) -> tuple[str, ...]:
-        return other_eyes.eyes_for(self.classifier.input_shape, self.classifier.dtype, self.x)
+    def _eyes(self, by_name: bool) -> tuple[str, ...]:
+        shape, dtype = self.classifier.input_shape, self.classifier.dtype
+        return other_eyes.eyes_for(shape, dtype, self.x, by_name)
 
     def look(self, wanted: Any) -> tuple[str, Look]:
         """A look, and its name."""
         name, look = self._look(wanted)
-        if look.answer is not None and self.with_folds:
+        if look.answer is not None:
+            self._check_no_folds(name)
+        return name, look
+
+    def _check_no_folds(self, name: str) -> None:
+        if self.with_folds:
             raise ValueError(
                 f"looks: expected changes of the input alone beside folds, received {name!r}, "
                 "which may know the labels of their samples; leave it, or the folds, out"
             )
-        return name, look
 
     def _look(self, wanted: Any) -> tuple[str, Look]:
         if isinstance(wanted, str) and wanted in (looks.LOOKS | looks.GROUPS):
@@ -224,7 +228,7 @@ class _Maker:
                 return wanted, _mean(wanted, [self._change(part) for part in looks.GROUPS[wanted]])
             return wanted, self._change(wanted)
         if isinstance(wanted, str) and wanted in other_eyes.EYES:
-            self._check_suits(wanted, self._eyes)
+            self._check_suits(wanted, self._eyes(by_name=True))
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted in _DRAWS:
             self._check_suits(wanted, [*_DRAWS] if self._drops else [])
@@ -240,8 +244,10 @@ class _Maker:
             return self._classifier(wanted)
         if isinstance(wanted, keras.layers.Layer):
             return wanted.name, self._own(wanted)
+        if callable(wanted) and not isinstance(wanted, type):
+            return self._function(wanted)
         raise ValueError(
-            "looks: expected names, Keras layers, classifiers and paths, received "
+            "looks: expected names, Keras layers, functions, classifiers and paths, received "
             f"{type(wanted).__name__}"
         )
 
@@ -253,7 +259,8 @@ class _Maker:
         if name not in suitable:
             raise ValueError(
                 f"looks: expected some that suit inputs of {self.classifier.dtype} "
-                f"{list(self.classifier.input_shape)} ({', '.join(self.suitable) or 'none do'}), "
+                f"{list(self.classifier.input_shape)} "
+                f"({', '.join(self.suitable(by_name=True)) or 'none do'}), "
                 f"received {name!r}"
             )
 
@@ -272,9 +279,15 @@ class _Maker:
         passes = self._multiply_adds(self.whole) + self._multiply_adds(layer)
         return Look(title, passes / self.pass_cost, change=layer)
 
+    def _function(self, function: Callable[[np.ndarray], Any]) -> tuple[str, Look]:
+        """That of a function on arrays, called like it; "lambda" is in angle brackets."""
+        name = getattr(function, "__name__", type(function).__name__).strip("<>")
+        # The name of no layer may start with "_".
+        return name, self._own(OnArrays(function, name=name.lstrip("_") or "function"))
+
     def _own(self, layer: keras.layers.Layer) -> Look:
         """That of a change that somebody else wrote, which is tried."""
-        x, expected = self.x[:_TRIED], "looks: expected a layer that"
+        x, expected = self.x[:_TRIED], "looks: expected a layer or function that"
         try:
             look = self._changed(layer.name, layer)
             changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))
@@ -305,6 +318,7 @@ class _Maker:
         return Look(title, self._multiply_adds(model) / self.pass_cost, answer=model)
 
     def _eye(self, name: str) -> Look:
+        self._check_no_folds(name)
         if self.reference is None:
             raise ValueError(
                 f"looks: expected a reference, from which {name!r} learns, received none; give "
@@ -315,16 +329,22 @@ class _Maker:
             x, y = inference.random_rows(inputs, labels, _REFERENCE)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
-        if self.classifier.verbose:
-            print(f"training other eyes on {len(x):,} reference samples: {name}", flush=True)
-        layer = other_eyes.EYES[name](x, y, len(self.classifier.class_names), self.seed)
-        return Look(name, layer.multiply_adds / self.pass_cost, answer=layer)
+            own = {}
+            if name == "student":
+                own["probs"] = self.classifier.probs(x, "answers to the reference")
+            title = f"training other eyes on {len(x):,} reference samples: {name}"
+            title *= bool(self.classifier.verbose)
+            classes = len(self.classifier.class_names)
+            layer = other_eyes.EYES[name](x, y, classes, self.seed, title, **own)
+        count = getattr(layer, "multiply_adds", None) or self._multiply_adds(layer)
+        return Look(name, count / self.pass_cost, answer=layer)
 
     def _classifier(self, model: Any) -> tuple[str, Look]:
         """Another classifier of the same inputs and classes."""
         with errors_name("looks"):
             if isinstance(model, str) and not Path(model).suffix:
-                known = [*self.suitable, *(set(other_eyes.EYES) - set(self.suitable))]
+                suitable = self.suitable(by_name=True)
+                known = [*suitable, *(name for name in other_eyes.EYES if name not in suitable)]
                 raise ValueError(f"expected one of {', '.join(known)}, received {model!r}")
             # It has features and an end of its own.
             like = dataclasses.replace(self.classifier, features="", from_logits=None)

@@ -38,6 +38,7 @@ def export(
       decide_only: See `Judge.export`.
       verbose: 1 says what is done.
     """
+    judge_model.check_storable(model)
     # Its imports take seconds, and only here it is needed.
     from btcp_tf.serving.saved_model import export
 

@@ -1,7 +1,8 @@
 """Cheap models of another kind, trained on the samples that a classifier was trained on.
 
 Their answer to the same input is evidence of whether the classifier's is wrong: trees do not see a
-table as a network does, nor a bag of tokens a text. Images have a second head on their `View`.
+table as a network does, nor a bag of tokens a text, nor a small network an image. A student learns
+the classifier's own answers, too. Small images have a second head on their `View` as well.
 """
 
 import math
@@ -9,10 +10,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from btcp_tf.core import checks
+from btcp_tf.core import checks, progress
 from btcp_tf.networks import evidence_layers, other_eyes
 from btcp_tf.networks.other_eyes import Tokens, Trees
 
@@ -42,10 +44,20 @@ _TOKEN_WORK = 2**26  # Tokens of all samples times classes: about a minute, too.
 
 _STRENGTH = 10.0  # Inverse of the penalty on the weights of tokens.
 
+_NET_BATCH = 64
+
+_PASSES = 2**17  # Of samples through a network: some minutes on one slow core.
+
+_EPOCHS = (3, 50)  # At least, at most.
+
+_RATE = 2e-3
+
+_MEASURED = 2**24  # Numbers that mean and spread are measured on, at most.
+
 _SHARED = 0.9  # Columns of which most numbers are in others, too: those of a sequence.
 
 
-def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
+def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int, title: str = "") -> Trees:
     """Trains gradient-boosted trees on samples that a classifier was trained on.
 
     100 iterations, fewer where there are many classes or an input has many numbers, of trees with
@@ -57,6 +69,7 @@ def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
       classes: Number of classes, k.
       seed: Which samples are drawn where there are more than 100,000, or more than trees learn from
         in about a minute.
+      title: Is printed at the start, unless it is empty.
 
     Returns:
       A layer, numbers `[n, ...]` → log-probabilities `[n, k]`. If all samples have one class, it
@@ -75,6 +88,7 @@ def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     x, y = _checked(x, y, classes)
+    progress.say(title, bool(title))
     width, known = math.prod(x.shape[1:]), len(np.unique(y))
     groups = 1 if known <= 2 else known  # Classes with trees.
     iterations = max(1, min(_ITERATIONS, min(_TREES, _SPLITS // width) // groups))
@@ -95,7 +109,7 @@ def train_trees(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Trees:
     return other_eyes.trees_of(fitted, classes, name="trees")
 
 
-def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Tokens:
+def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int, title: str = "") -> Tokens:
     """Trains a logistic regression on the tokens of samples that a classifier was trained on.
 
     It knows the tokens that at least two samples have: the most frequent 65,536, or fewer from 65
@@ -107,6 +121,7 @@ def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Token
       classes: Number of classes, k.
       seed: Which samples are drawn where there are more than 100,000, or more tokens in them than
         are learned from in about a minute.
+      title: Is printed at the start, unless it is empty.
 
     Returns:
       A layer, inputs like x → log-probabilities `[n, k]`. If all samples have one class, or no
@@ -123,6 +138,7 @@ def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Token
     [1, 0]
     """
     x, y = _checked(x, y, classes)
+    progress.say(title, bool(title))
     drawn = _drawn(len(x), _ROWS, seed)
     x, y = x[drawn], y[drawn]
     text = x.dtype.kind not in "biuf"
@@ -146,45 +162,169 @@ def train_tokens(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Token
     return layer
 
 
-EYES: dict[str, Callable[[np.ndarray, np.ndarray, int, int], Trees | Tokens]] = {
+def train_net(
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: int,
+    seed: int,
+    title: str = "",
+    probs: np.ndarray | None = None,
+) -> keras.Model:
+    """Trains a small network (`networks.other_eyes.small_net`) on samples of a classifier.
+
+    Adam with a cosine schedule, 3 to 50 epochs, the fewer the more samples there are. A tenth of
+    the samples is held back, and says after which epoch the network was best.
+
+    Args:
+      x: Images, numbers `[n, ...]`, numbers of tokens `[n, t]` or texts, n ≥ 1.
+      y: True classes, whole numbers from 0 to `classes` − 1, `[n]`.
+      classes: Number of classes, k.
+      seed: Seed of weights, order, and which samples are drawn where there are more than 100,000.
+      title: Shows a progress bar under this title, unless it is empty.
+      probs: The classifier's probabilities `[n, k]`. Then the network is its student (Hinton et
+        al., Distilling the Knowledge in a Neural Network, 2015): it learns the mean of them and of
+        the truth. None: it learns the truth.
+
+    Returns:
+      A model, inputs like x → log-probabilities `[n, k]`. If all samples have one class, it answers
+      with that, unless it is a student.
+
+    Raises:
+      ValueError: If samples and labels are not as many, are none, labels are no classes, or numbers
+        are not finite.
+
+    >>> x = np.random.default_rng(0).normal(size=(200, 8, 8))
+    >>> eye = train_net(x, (x[:, 2, 2] > 0).astype(int), classes=2, seed=0)
+    >>> eye.output_shape
+    (None, 2)
+    """
+    x, y = _checked(x, y, classes)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise ValueError("x: expected finite numbers, received NaN or infinity; leave them out")
+    rows = _drawn(len(x), _ROWS, seed)
+    tokens = x.dtype.kind not in "biuf" or look_like_tokens(x)
+    some = rows[: max(1, _MEASURED // max(1, math.prod(x.shape[1:])))]
+    net = other_eyes.small_net(x[some], classes, seed, tokens)
+    one_hot = np.eye(classes, dtype=np.float32)
+
+    def batch(rows: np.ndarray) -> tuple[Any, Any]:
+        truth = one_hot[y[rows]]
+        wanted = truth if probs is None else (truth + probs[rows]) / 2
+        return tf.constant(x[rows]), tf.constant(wanted)
+
+    absent = np.bincount(y[rows], minlength=classes) == 0
+    absent &= probs is None
+    if absent.sum() < classes - 1:
+        _fit(net, batch, rows, seed, title)
+    return other_eyes.with_log_probs(net, absent, "small_net" if probs is None else "student")
+
+
+def _fit(
+    net: keras.Model,
+    batch: Callable[[np.ndarray], tuple[Any, Any]],
+    rows: np.ndarray,
+    seed: int,
+    title: str,
+) -> None:
+    """Trains a network of logits; `batch` are inputs and wanted probabilities of some rows."""
+    held_back, train = np.split(rows, [len(rows) // 10])
+    size = min(_NET_BATCH, len(train))
+    steps, epochs = len(train) // size, int(np.clip(_PASSES // len(train), *_EPOCHS))
+    schedule = keras.optimizers.schedules.CosineDecay(_RATE, steps * epochs)
+    optimizer = keras.optimizers.Adam(schedule)
+    optimizer.build(net.trainable_variables)
+
+    like = [tf.TensorSpec((None, *part.shape[1:]), part.dtype) for part in batch(rows[:1])]
+
+    def learn(inputs: Any, wanted: Any) -> None:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.softmax_cross_entropy_with_logits(wanted, net(inputs, training=True))
+        gradients = tape.gradient(losses, net.trainable_variables)
+        # Those of vectors have a form of their own.
+        gradients = [tf.convert_to_tensor(gradient) / size for gradient in gradients]
+        optimizer.apply(gradients, net.trainable_variables)
+
+    def loss(inputs: Any, wanted: Any) -> Any:
+        logits = net(inputs, training=False)
+        return tf.reduce_sum(tf.nn.softmax_cross_entropy_with_logits(wanted, logits))
+
+    learn, loss = (
+        tf.function(function, like, jit_compile=False).get_concrete_function()
+        for function in (learn, loss)
+    )
+
+    least, best = math.inf, net.get_weights()
+    random = np.random.default_rng(seed)
+    bar = progress.Bar(title, steps * epochs, shown=bool(title))
+    for _ in range(epochs):
+        order = random.permutation(train)
+        for start in range(0, steps * size, size):
+            learn(*batch(order[start : start + size]))
+            bar.add(1)
+        starts = range(0, len(held_back), _NET_BATCH)
+        now = sum(float(loss(*batch(held_back[start : start + _NET_BATCH]))) for start in starts)
+        if now < least or not starts:
+            least, best = now, net.get_weights()
+    net.set_weights(best)
+
+
+EYES: dict[str, Callable[..., Any]] = {
     "trees": train_trees,
     "tokens": train_tokens,
+    "small_net": train_net,
+    "student": train_net,
 }
-"""(x, y, classes, seed) → a trained layer, by name."""
+"""(x, y, classes, seed, title) → a trained layer, by name; "student" is given `probs`, too."""
 
 
 def eyes_for(
-    shape: Sequence[int | None], dtype: str, x: np.ndarray | None = None
+    shape: Sequence[int | None], dtype: str, x: np.ndarray | None = None, by_name: bool = False
 ) -> tuple[str, ...]:
     """Names of the `EYES` that can see inputs of a classifier.
 
-    Trees see up to 4,096 numbers; tokens are seen in texts and in rows of whole numbers.
+    Trees see up to 4,096 numbers; tokens are seen in texts and in rows of whole numbers; small
+    networks see images.
 
     Args:
       shape: Shape of one input, without the batch; None: any length.
       dtype: Type of the inputs, such as "float32" or "string".
       x: Some inputs `[n, ...]`, which show whether numbers are those of tokens, also as floats.
         Without them rows of int16 and wider may be either.
+      by_name: Also those that are trained only where they are asked for by name: a student, which
+        costs a pass over its samples; and for images of up to 28 × 28 pixels, of which a `View`
+        shows each, or of no fixed size, a small network.
 
     >>> eyes_for((14,), "float32"), eyes_for((), "string"), eyes_for((28, 28, 1), "uint8")
     (('trees',), ('tokens',), ())
+    >>> eyes_for((32, 32, 3), "uint8"), eyes_for((28, 28, 1), "uint8", by_name=True)
+    (('small_net',), ('small_net', 'student'))
     """
+    names = _suitable(shape, dtype, x, by_name)
+    return (*names, *["student"] * (by_name and bool(names)))
+
+
+def _suitable(
+    shape: Sequence[int | None], dtype: str, x: np.ndarray | None, any_image: bool
+) -> list[str]:
+    """Eyes but for students, see `eyes_for`."""
     if dtype == "string":
-        return ("tokens",) if tuple(shape) in ((), (1,)) else ()
+        return ["tokens"] if tuple(shape) in ((), (1,)) else []
+    sizes = [size for size in shape if size is not None]
+    fixed = len(sizes) == len(shape)
     if evidence_layers.is_image(shape):
-        return ()
+        large = fixed and max(sizes[:2]) > evidence_layers.SIDE
+        return ["small_net"] if large or any_image else []
     whole = "int" in dtype and not dtype.endswith("int8")
     if x is None:
         sequence = whole and len(shape) == 1
     else:
         sequence = len(shape) == 1 and look_like_tokens(x)
     names = ["tokens"] if sequence else []
-    sizes = [size for size in shape if size is not None]
-    table = len(sizes) == len(shape) and 1 <= math.prod(sizes) <= _MOST_WIDTH
+    table = fixed and 1 <= math.prod(sizes) <= _MOST_WIDTH
     # Whole numbers that look like tokens are tokens.
     if table and not (sequence and whole and x is not None):
         names.insert(0, "trees")
-    return tuple(names)
+    return names
 
 
 def look_like_tokens(x: np.ndarray) -> bool:

@@ -14,7 +14,8 @@ _PACKAGE = "btcp_tf"
 NEIGHBORS = 64
 """Nearest samples that are looked at, unless there are fewer."""
 
-_SIDE = 28
+SIDE = 28
+"""Sides of the images that a `View` is computed from, in pixels; others are brought to it."""
 
 _CELL = 4
 
@@ -129,7 +130,7 @@ class View(_Versioned):
     its contrast: the standard deviation of its pixels, in their unit.
     """
 
-    multiply_adds = _SIDE**2 * _DIRECTIONS * 8
+    multiply_adds = SIDE**2 * _DIRECTIONS * 8
     """Of one image, roughly; it is little beside any classifier of images."""
 
     def call(self, images: Any) -> Any:
@@ -145,8 +146,8 @@ class View(_Versioned):
         # An image of one color has no more than rounding errors to show.
         spread = ops.std(x, **whole)
         x = x / ops.maximum(spread, 1e-5)
-        if x.shape[1:3] != (_SIDE, _SIDE):
-            x = ops.image.resize(x, (_SIDE, _SIDE), antialias=True, data_format="channels_last")
+        if x.shape[1:3] != (SIDE, SIDE):
+            x = ops.image.resize(x, (SIDE, SIDE), antialias=True, data_format="channels_last")
         gray = ops.mean(x, axis=-1)
         across = ops.pad(gray[:, :, 2:] - gray[:, :, :-2], ((0, 0), (0, 0), (1, 1)))
         down = ops.pad(gray[:, 2:] - gray[:, :-2], ((0, 0), (1, 1), (0, 0)))
@@ -159,8 +160,8 @@ class View(_Versioned):
         energy = ops.sum(ops.square(cells), axis=-1, keepdims=True)
         around = 9 * _means(ops.pad(energy, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
         cells = cells / ops.sqrt(around + _FLAT)
-        parts = [(cells, (_SIDE // _CELL) ** 2 * _DIRECTIONS)]
-        parts += [(_means(x, 2), (_SIDE // 2) ** 2 * x.shape[-1])]
+        parts = [(cells, (SIDE // _CELL) ** 2 * _DIRECTIONS)]
+        parts += [(_means(x, 2), (SIDE // 2) ** 2 * x.shape[-1])]
         parts += [(spread * largest, 1)] if self.version > 1 else []
         return ops.concatenate([ops.reshape(part, (-1, size)) for part, size in parts], axis=1)
 

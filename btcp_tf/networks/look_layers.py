@@ -9,11 +9,12 @@ brightest value of each image, and an image of one color stays as it is.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops
 
 _PACKAGE = "btcp_tf"
@@ -60,6 +61,40 @@ class LookLayer(layers.Layer):
             autocast=False,
             name=name,
         )
+
+
+class OnArrays(LookLayer):
+    """Somebody's function on arrays as a layer; it lives in this process, as no file can hold it.
+
+    Args:
+      function: Inputs `[n, ...]`, n ≥ 1 → changed inputs of the same shape and type, both arrays.
+
+    >>> OnArrays(lambda x: x + 1)(np.array([[1, 2]])).numpy().tolist()
+    [[2, 3]]
+    """
+
+    def __init__(self, function: Callable[[np.ndarray], Any], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.function = function
+        self.supports_jit = False
+
+    def call(self, inputs: Any) -> Any:
+        inputs = tf.convert_to_tensor(inputs)
+        return tf.ensure_shape(
+            tf.numpy_function(self._changed, [inputs], inputs.dtype), inputs.shape
+        )
+
+    def _changed(self, x: np.ndarray) -> np.ndarray:
+        if not len(x):
+            return x
+        # A copy: what the function writes into its input is TensorFlow's own memory.
+        changed = np.asarray(self.function(np.array(x)))
+        if (changed.shape, changed.dtype) != (x.shape, x.dtype):
+            raise ValueError(
+                f"expected {x.dtype} {list(x.shape)} from {self.name!r}, as its input, received "
+                f"{changed.dtype} {list(changed.shape)}"
+            )
+        return changed
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -1,19 +1,24 @@
 import math
+import random as python_random
 
+import keras
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
+from btcp_tf.core import progress
 from btcp_tf.methods import other_eyes
 from btcp_tf.methods.other_eyes import (
     EYES,
     eyes_for,
     look_like_tokens,
+    train_net,
     train_tokens,
     train_trees,
 )
-from btcp_tf.networks.other_eyes import LEAST
+from btcp_tf.networks.cost import multiply_adds
+from btcp_tf.networks.other_eyes import LEAST, small_net
 
 
 def table(classes, n=400):
@@ -32,6 +37,23 @@ def sequences(classes, n=300, length=12):
     x[random.random(n) < 0.3, 9:] = 0
     return random.permuted(x, axis=1), y
 
+
+def images(classes, n=300, side=8, dtype=np.float32):
+    """A bright corner, or one of several rows, tells the class, somewhere between noise."""
+    random = np.random.default_rng(0)
+    y = random.integers(0, classes, n)
+    x = random.integers(0, 60, (n, side, side, 1))
+    x[np.arange(n), 1 + y] += 150
+    return x.astype(dtype), y
+
+
+def samples(name, classes):
+    """Some that eyes of this name see."""
+    return {"trees": table, "tokens": sequences}.get(name, images)(classes)
+
+
+ALONE = [name for name in EYES if name != "student"]
+"""Without a classifier's answers a student is a small network."""
 
 TEXTS = np.array(
     ["a good film", "good acting, good plot", "not a good film", "a bad plot", "bad, bad acting"]
@@ -120,9 +142,9 @@ def test_the_most_frequent_tokens_are_known(monkeypatch):
     assert eye.vocabulary.numpy().tolist() == [5]
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_class_that_is_missing_has_the_least_probability(name):
-    x, y = table(2) if name == "trees" else sequences(2)
+    x, y = samples(name, 2)
     answers = np.asarray(EYES[name](x, 1 + 2 * y, 5, 0)(x))
     np.testing.assert_array_equal(answers[:, [0, 2, 4]], LEAST)
     assert (answers.argmax(axis=1) == 1 + 2 * y).mean() > 0.9
@@ -144,12 +166,14 @@ def test_samples_without_a_token_in_common_give_the_shares_of_the_classes():
     ).all()
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_seed_decides_and_nothing_else_does(name, monkeypatch):
     monkeypatch.setattr(other_eyes, "_ROWS", 200)
-    x, y = table(3) if name == "trees" else sequences(3)
-    state = np.random.get_state()
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (1, 3))
+    x, y = samples(name, 3)
+    state, python_state = np.random.get_state(), python_random.getstate()
     first = EYES[name](x, y, 3, 7)
+    assert python_random.getstate() == python_state
     assert all(np.array_equal(a, b) for a, b in zip(state, np.random.get_state(), strict=True))
     np.random.seed(5)
     again, other = EYES[name](x, y, 3, 7), EYES[name](x, y, 3, 8)
@@ -186,6 +210,121 @@ def test_labels_that_are_none_are_refused(name, x, y, told):
         EYES[name](x, np.array(y), 2, 0)
 
 
+@pytest.mark.parametrize("dtype, shape", [("uint8", (8, 8, 1)), ("float64", (8, 8))])
+def test_a_small_network_learns_images_of_any_size(dtype, shape):
+    x, y = images(3, dtype=dtype)
+    x = x.reshape(-1, *shape)
+    eye = train_net(x, y, 3, seed=0)
+    assert eye.name == "small_net" and accuracy(eye, x, y) > 0.95
+    assert not eye.trainable_weights
+    larger = np.pad(x, [(0, 0), (3, 2), (0, 7), (0, 0)][: x.ndim])
+    assert np.asarray(eye(larger)).shape == (300, 3)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Networks learn little, in little time."""
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (1, 3))
+
+
+def test_the_scale_of_numbers_does_not_matter_to_networks(short):
+    x, y = images(3)
+    scaled = train_net(1000 * x - 5000, y, 3, seed=0)(1000 * x - 5000)
+    np.testing.assert_allclose(np.exp(scaled), np.exp(train_net(x, y, 3, seed=0)(x)), atol=0.05)
+
+
+@pytest.mark.parametrize("side, most", [(8, 0.4e6), (32, 4.08e6), (100, 5e6), (224, 5e6)])
+def test_a_small_network_costs_a_tenth_of_a_resnet_20_at_most(side, most):
+    net = small_net(np.zeros((1, side, side, 3), np.uint8), classes=10, seed=0)
+    assert multiply_adds(net, (side, side, 3), "uint8") < most
+
+
+def test_a_student_learns_the_mean_of_truth_and_classifier():
+    x, y = images(2)
+    probs = np.tile(np.float32([0.2, 0.1, 0.7]), (len(y), 1))
+    student = train_net(x, y, 3, seed=0, probs=probs)
+    assert student.name == "student"
+    answers = np.exp(student(x))
+    for label, wanted in enumerate([[0.6, 0.05, 0.35], [0.1, 0.55, 0.35]]):
+        np.testing.assert_allclose(answers[y == label].mean(axis=0), wanted, atol=0.05)
+    alone = train_net(x[:1], y[:1], 3, seed=0, probs=probs[:1])
+    assert np.isfinite(alone(x[:1])).all()
+
+
+@pytest.mark.parametrize("kind", ["table", "whole numbers", "sequences", "texts", "flags"])
+def test_a_student_sees_what_other_eyes_see(kind, monkeypatch):
+    x, y = {
+        "table": lambda: table(2),
+        "whole numbers": lambda: (np.round(10 * table(2)[0]).astype(np.int16), table(2)[1]),
+        "sequences": lambda: sequences(2),
+        "texts": lambda: (TEXTS, LABELS),
+        "flags": lambda: (table(2)[0] > 0, (table(2)[0][:, 1] > 0).astype(int)),
+    }[kind]()
+    probs = np.eye(2, dtype=np.float32)[y]
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (40, 40))
+    student = train_net(x, y, 2, seed=0, probs=probs)
+    assert accuracy(student, x, y) > 0.9
+    monkeypatch.setattr(other_eyes, "_EPOCHS", (1, 1))
+    once, again = (np.asarray(train_net(x, y, 2, seed=0, probs=probs)(x)) for _ in range(2))
+    np.testing.assert_array_equal(once, again)
+    assert np.isfinite(student(np.zeros_like(x[:2]))).all()
+
+
+def test_a_column_that_was_constant_says_nothing_to_a_network():
+    x, y = table(2)
+    x[:, 2] = 1e9
+    eye = train_net(x, y, 2, seed=0)
+    np.testing.assert_allclose(eye(x * [1, 1, 3]), eye(x), atol=1e-3)
+    assert accuracy(eye, x, y) > 0.9
+
+
+def test_the_best_epoch_counts():
+    """Labels by chance: each epoch learns them better by heart, and the held-back ones worse."""
+    x, _ = images(3)
+    y = np.random.default_rng(1).integers(0, 3, len(x))
+    eye = train_net(x, y, 3, seed=0)
+    held_back = other_eyes._drawn(len(x), len(x), 0)[:30]
+    # Three equal shares have 1.1.
+    assert -np.asarray(eye(x))[held_back, y[held_back]].mean() < 1.3
+
+
+@pytest.mark.parametrize("passes, epochs", [(0, 3), (2700, 10), (10**9, 50)])
+def test_work_is_bounded_and_shown(passes, epochs, monkeypatch):
+    class Shown(Exception):
+        pass
+
+    def bar(title, total, *, shown):
+        raise Shown(title, total, shown)
+
+    monkeypatch.setattr(progress, "Bar", bar)
+    monkeypatch.setattr(other_eyes, "_PASSES", passes)
+    for title in ("training", ""):
+        # Of 270 samples four batches of 64.
+        with pytest.raises(Shown) as told:
+            train_net(*images(3), 3, seed=0, title=title)
+        assert told.value.args == (title, 4 * epochs, bool(title))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_networks_take_finite_numbers_alone(value):
+    x, y = images(2)
+    x[3, 2, 2] = value
+    with pytest.raises(ValueError, match="x: expected finite numbers, received NaN or infinity"):
+        train_net(x, y, 2, seed=0)
+
+
+def test_half_precision_elsewhere_changes_no_network(short):
+    x, y = images(2)
+    wanted = np.asarray(train_net(x, y, 2, seed=0)(x))
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        found = np.asarray(train_net(x, y, 2, seed=0)(x))
+    finally:
+        keras.config.set_dtype_policy(before)
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize(
     "shape, dtype, wanted",
     [
@@ -201,6 +340,9 @@ def test_labels_that_are_none_are_refused(name, x, y, told):
         ((28, 28), "uint8", ()),
         ((28, 28, 1), "float32", ()),
         ((None, None, 3), "uint8", ()),
+        ((28, 29, 1), "float32", ("small_net",)),
+        ((224, 224, 3), "uint8", ("small_net",)),
+        ((224, 224, 5), "uint8", ()),
         ((), "string", ("tokens",)),
         ((1,), "string", ("tokens",)),
         ((2,), "string", ()),
@@ -213,6 +355,20 @@ def test_labels_that_are_none_are_refused(name, x, y, told):
 def test_who_sees_what(shape, dtype, wanted):
     assert eyes_for(shape, dtype) == wanted
     assert set(wanted) <= set(EYES)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, wanted",
+    [
+        ((28, 28), "float32", ("small_net", "student")),
+        ((None, None, 3), "uint8", ("small_net", "student")),
+        ((14,), "float32", ("trees", "student")),
+        ((), "string", ("tokens", "student")),
+        ((5000,), "float32", ()),
+    ],
+)
+def test_who_sees_what_by_name(shape, dtype, wanted):
+    assert eyes_for(shape, dtype, by_name=True) == wanted
 
 
 def test_samples_show_whether_numbers_are_tokens():

@@ -303,3 +303,42 @@ def test_costs():
     layer, _ = some_trees()
     assert layer.multiply_adds == 8 * 3 * layer.depth
     assert filled(text=False).multiply_adds == 27
+
+
+def nets():
+    random = np.random.default_rng(0)
+    return {
+        "images": random.integers(0, 256, (6, 9, 12, 3)).astype(np.uint8),
+        "gray images": random.normal(size=(6, 40, 40)).astype(np.float32),
+        "numbers": random.normal(size=(6, 3)).astype(np.float32),
+        "tokens": IDS,
+        "texts": np.array(TEXTS, object),
+    }
+
+
+@pytest.mark.parametrize("kind", nets())
+def test_small_networks_in_files_and_saved_models_answer_alike(kind, tmp_path):
+    x = nets()[kind]
+    net = other_eyes.small_net(x, 3, 0, tokens=kind in ("tokens", "texts"))
+    model = other_eyes.with_log_probs(net, np.array([False, True, False]), "net")
+    x = tf.constant(x)
+    answers = np.asarray(model(x))
+    assert answers.dtype == np.float32 and not model.trainable_weights
+    np.testing.assert_array_equal(answers[:, 1], LEAST)
+    np.testing.assert_allclose(np.exp(answers).sum(axis=1), 1.0, atol=1e-5)
+    for row in range(len(x)):
+        np.testing.assert_allclose(model(x[row : row + 1])[0], answers[row], atol=1e-5)
+    if not kind.endswith(
+        "images"
+    ):  # oneDNN's convolutions take no empty batch; `UnlessEmpty` keeps it away.
+        assert np.asarray(model(x[:0])).shape == (0, 3)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(x), answers)
+    archive = keras.export.ExportArchive()
+    archive.track(loaded)
+    spec = tf.TensorSpec(loaded.input.shape, loaded.input.dtype, name="x")
+    archive.add_endpoint("serve", loaded.call, [spec])
+    archive.write_out(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved").signatures["serve"]
+    np.testing.assert_allclose(*served(x=x).values(), answers, atol=1e-5)
