@@ -3,12 +3,12 @@
     python -m benchmarks.look_cost CLASSIFIER.keras --dataset=cifar10 --data_dir=DIR [--server]
 
 Estimators with looks are fitted to the first test images, one for each of `--costs`, and exported.
-They answer the images behind those, the same ones in batches of each size, in turns with the
-classifier alone: the SavedModel of the judge that is not fitted, with `probs` and `predicted` as
-its only outputs. A ratio is the median of the rounds' ratios. "planned" is the cost of the
+They answer the images behind those in batches of each size, each batch in turns with the classifier
+alone: the SavedModel of the judge that is not fitted, with `probs` and `predicted` as its only
+outputs. A ratio is the median of the rounds' ratios, with their range. "planned" is the cost in
 multiply-adds at the share of these images that is looked at again. With `--server` requests go
-through `examples/serving/ray_serve.py`, too, as in `benchmarks.serving`. The largest resident
-memory is that of a process that loads one SavedModel and answers batches of each size.
+through `examples/serving/ray_serve.py`, too, as in `benchmarks.serving`. The peak memory is that of
+a process that loads one SavedModel and answers batches of each size.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -147,18 +146,20 @@ def report(
 def measure(
     asks: Mapping[str, serving.Ask], images: np.ndarray, size: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds for all images by SavedModel, one figure a round; who goes first changes."""
+    """Seconds for all images by SavedModel, one figure a round; each batch is answered by all of
+    them before the next, and who goes first changes."""
     seconds: dict[str, list[float]] = {name: [] for name in asks}
     names = list(asks)
     # The first round warms up.
     for turn in range(rounds + 1):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            started = time.perf_counter()
-            for start in range(0, len(images), size):
-                asks[name](images[start : start + size])
-            if turn:
-                seconds[name].append(time.perf_counter() - started)
+        total = dict.fromkeys(names, 0.0)
+        for number, start in enumerate(range(0, len(images), size)):
+            first = (turn + number) % len(names)
+            for name in names[first:] + names[:first]:
+                total[name] += serving.clock(asks[name], images[start : start + size])
+        if turn:
+            for name in names:
+                seconds[name].append(total[name])
     return seconds
 
 
