@@ -308,6 +308,8 @@ def _report(
         "notes": _notes(config, prepared, trained, scored, taus) + decided.notes,
         "environment": publish.environment(),
     }
+    if costs := scorer.costs:
+        about["costs"] = costs
     results.save_rows(folder / "results.json", rows, about)
     journal.finish(rows, scored.predictions, dataset.validation, settings)
     decision_file.save_decision(folder, decision, EXPORT_OPEN)

@@ -114,6 +114,9 @@ def test_a_look_finds_errors_that_mcp_does_not(whole):
     mcp, looks = rows[:2]
     assert (mcp["method"], looks["method"]) == ("mcp", "residual_looks")
     assert looks["aurc"] < 0.95 * mcp["aurc"] and looks["aupr_error"] > mcp["aupr_error"]
+    assert 1.0 < extra["costs"]["residual_looks"] <= 1.00011
+    page = (whole / "run" / "report.html").read_text(encoding="utf-8")
+    assert "What a better ranking costs" in page
     [note] = [note for note in extra["notes"] if note.startswith("residual_looks: ")]
     assert "with mirror for the 30% with the largest MCP (1.00 passes of the classifier" in note
     test = load_predictions(whole / "run" / "predictions.npz")
