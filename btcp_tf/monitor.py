@@ -186,6 +186,7 @@ def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> S
         list(dict.fromkeys(names)),
         time_column=values["time_column"],
         class_names=baseline.class_names,
+        with_mcp=baseline.gate is not None,
     )
     if column and column not in (baseline.column, scores.column):
         raise ValueError(

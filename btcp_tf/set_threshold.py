@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
+from scipy import special
 
 from btcp_tf import thresholds
 from btcp_tf.core import command, files, keras_setup, wording
@@ -23,8 +24,9 @@ from btcp_tf.core.warning import warn
 from btcp_tf.core.wording import from_one
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
+from btcp_tf.decisions.looked_at import Gate
 from btcp_tf.decisions.scores import load_scores
-from btcp_tf.evaluation.predictions import ENDINGS, Predictions
+from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
 from btcp_tf.experiment import settings
 from btcp_tf.serving import publishing
 from btcp_tf.thresholds import Threshold
@@ -94,7 +96,8 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     held_out = exported.read_held_out(source)
     if scores:
         say(f"reading {scores}", verbose)
-        rows = _labeled(scores, about["class_names"])
+        has_gate = Gate.of(about.get("fit")) is not None
+        rows = _labeled(scores, about["class_names"], has_gate)
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
     chosen = _choose(rows, held_out.get("validation"), values)
@@ -170,9 +173,9 @@ def _calibration(
     return held_out["calibration"]
 
 
-def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
-    """Labeled scores of a model of these classes."""
-    rows = load_scores(path, (COLUMN,))
+def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictions:
+    """Labeled scores of a model of these classes; with MCP's u, too, if it is asked for."""
+    rows = load_scores(path, (COLUMN,), with_mcp=with_mcp)
     if rows.labels is None or (rows.labels < 0).any():
         received = "none" if rows.labels is None else "rows without one"
         raise ValueError(f"{path}: expected a label in every row, received {received}")
@@ -194,7 +197,10 @@ def _labeled(path: str, class_names: Sequence[str]) -> Predictions:
             f"{path}: expected answers of this model, of {k} classes ({', '.join(class_names)}), "
             f"received {received}: the scores of another model"
         )
-    return Predictions(rows.labels, None, rows.predicted, {COLUMN: rows.uncertainty})
+    columns = {COLUMN: rows.uncertainty}
+    if rows.mcp_logit is not None:
+        columns[REFERENCE] = special.expit(rows.mcp_logit)
+    return Predictions(rows.labels, None, rows.predicted, columns)
 
 
 def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> Threshold:

@@ -61,12 +61,13 @@ def write_run(folder, predictions, *, column="btcp", names=NAMES, **changes):
     return folder
 
 
-def write_model(folder, predictions, *, names=NAMES, **changes):
+def write_model(folder, predictions, *, names=NAMES, fit=None, **changes):
     """What an exported model holds beside its network."""
     extra = Path(folder) / "assets.extra"
     extra.mkdir(parents=True)
     (Path(folder) / "saved_model.pb").touch()
     about = {"class_names": names, "image_shape": [4, 4, 1], "threshold": threshold(**changes)}
+    about |= {} if fit is None else {"fit": fit}
     (extra / "btcp_tf.json").write_text(json.dumps(about))
     if predictions is not None:
         found = Predictions(

@@ -12,6 +12,7 @@ from btcp_tf.attached import model as judge_model
 from btcp_tf.attached import offer
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.decisions import exported
+from btcp_tf.decisions.scores import load_baseline
 from btcp_tf.judge import Judge
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.residual_choice import Weights
@@ -164,6 +165,16 @@ def test_the_calibration_rows_beside_it_are_its_own_answers(judge, version):
     own = serve(images=tf.constant(x))["uncertainty"].numpy()
     assert rows.uncertainty[exported.COLUMN] == pytest.approx(own, abs=1e-5)
     assert np.abs(own - judge.predict(x)["uncertainty"]).max() > 1e-3
+
+
+def test_monitor_does_not_take_the_gate_for_what_is_looked_at(version, monkeypatch):
+    fit = {"looks": ["mirror"], "gate": -2.0, "share": 0.3, "cost": 1.3}
+    about = exported.read_about(version) | {"fit": fit}
+    for decides_only, gate in ((True, None), (False, -2.0)):
+        changed = about | {"decide_only": decides_only}
+        monkeypatch.setattr(exported, "read_about", lambda path, changed=changed: changed)
+        known = load_baseline(version).gate
+        assert (None if known is None else known.logit) == gate
 
 
 def test_without_their_inputs_it_has_no_calibration_rows(judge, tmp_path):

@@ -7,15 +7,19 @@ import tensorflow as tf
 from scipy import special
 
 import btcp_tf
+from btcp_tf import set_threshold
 from btcp_tf.attached import held_out, offer
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
+from btcp_tf.decisions.monitoring import monitor
+from btcp_tf.decisions.scores import load_baseline, load_scores
 from btcp_tf.judge import Judge
 from btcp_tf.methods import LOOKS, other_eyes, residual_fit
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.looks import look_odds
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import GROUPS, fixed_dropout
+from btcp_tf.predict import score
 
 SIDE, CLASSES = 10, 3
 
@@ -206,6 +210,32 @@ def test_files_and_saved_models_answer_as_the_judge(gated, tmp_path):
             assert answers[name].numpy().tolist() == wanted[name].tolist()
         second = answers["second_probability"].numpy()
         assert second == pytest.approx(wanted["second_probability"], abs=1e-5)
+
+
+def test_monitoring_knows_how_many_inputs_an_exported_model_looks_at_again(gated, tmp_path):
+    x, y = images(400, 6)
+    gated.save(tmp_path / "judge.keras")
+    judge = btcp_tf.load(tmp_path / "judge.keras")
+    judge.select_threshold(x, y, rule="target_coverage", coverage=0.6)
+    path = judge.export(tmp_path, "net", x[:8], verbose=0)
+    now, labels = images(500, 7)
+    np.savez(tmp_path / "x.npz", x_test=now / 2, y_test=labels)  # Less of the class to be seen.
+    file = tmp_path / "scores.csv"
+    score(path, tmp_path / "x.npz", file, labels=True, batch_size=100, verbose=0)
+    scores = load_scores(file, with_mcp=True)
+    looked_at = monitor(load_baseline(path), scores).looked_at
+    for rates, inputs in ((looked_at.rates.baseline, x), (looked_at.rates.production, now / 2)):
+        answers = judge.evaluate(inputs, y if inputs is x else labels, draws=10)[1]
+        assert rates == answers["looked_at"] / len(inputs)
+    assert looked_at.rates.production > looked_at.rates.baseline
+    assert looked_at.planned_cost == judge.fitted["cost"] < looked_at.production_cost
+    mcp = judge.predictions(now / 2, labels).uncertainty["mcp"]
+    assert special.expit(scores.mcp_logit) == pytest.approx(mcp, rel=1e-4)
+    # A threshold that was chosen on other scores is watched beside these.
+    words = [str(path), "--threshold=0.3", f"--scores={file}", "--verbose=0"]
+    assert set_threshold.main(words) == 0
+    again = monitor(load_baseline(path.parent), scores).looked_at
+    assert again.rates.baseline == again.rates.production == looked_at.rates.production
 
 
 def test_without_looks_the_estimator_is_that_of_before(classifier):

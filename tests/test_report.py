@@ -599,6 +599,34 @@ def test_study_says_what_many_passes_cost_and_what_is_best_without(undrawn, tmp_
     )
 
 
+def test_study_shows_what_looks_cost_beside_what_they_gain(undrawn, tmp_path):
+    make_study(tmp_path)
+    rows, extra = results.load_rows(tmp_path / "results.json")
+    for row in rows:
+        row["method"] = {"doctor": "residual_looks"}.get(row["method"], row["method"])
+    for settings in extra["cells"].values():
+        settings["mc_passes"] = "20"
+    names = [*extra["cells"]]
+    costs = {name: {"residual_looks": 1.2 + 0.2 * n} for n, name in enumerate(names)}
+    title = "What a better ranking costs: fashion_mnist"
+    page = study_page.write_study_report(tmp_path, rows, extra | {"costs": costs})
+    text = page.read_text(encoding="utf-8")
+    assert title in body(parse(text))
+    plain = seeds.across_seeds(cells.with_answers(r for r in rows if not r["ablation"]))
+    found = {row["method"]: row for row in cells.only(plain) if not row["answers"]}
+    # The mean of the runs; of the same answers, not of those of MC dropout itself.
+    for name, label, cost in (
+        ("mcp", "MCP", "1"),
+        ("residual_looks", "Residual, looks", "1.3"),
+        ("mc_dropout", "MC dropout", "20"),
+    ):
+        value = f"{1000 * found[name]['aurc']:.2f}"
+        assert re.search(rf"{label} {value} \S+ [^;]*at {cost}\b", text), name
+    for known in ({}, {names[0]: costs[names[0]]}):
+        page = study_page.write_study_report(tmp_path, rows, extra | {"costs": known})
+        assert title not in page.read_text(encoding="utf-8")
+
+
 def test_study_tables_hold_the_rows(study):
     folder, rows, text = study
     exact = {float(value.get("value")) for value in parse(text).iter("data")}

@@ -12,6 +12,7 @@ from btcp_tf.attached.scoring import Scored
 from btcp_tf.core.config import MIN_COVERAGE
 from btcp_tf.core.warning import warn
 from btcp_tf.data.known import MOST, Overlap, Part
+from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.thresholds import Threshold
 
 
@@ -66,14 +67,18 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
             + _with_less_coverage(rule, settings)
         )
     assert scored.hashes is not None
+    # For those who use the exported model.
+    calibration = {
+        "labels": None if labels is None else labels.tolist(),
+        "predicted": predicted.tolist(),
+        "uncertainty": u.tolist(),
+    }
+    if scored.looked_at is not None:
+        # `monitor` watches how many inputs MCP is unsure of, which are looked at again.
+        calibration[REFERENCE] = scored.mcp[rows].tolist()
     about = {
         "threshold": dataclasses.asdict(threshold),
         "seen": {"threshold": Part.of(scored.hashes[rows]).to_json()},
-        # For those who use the exported model.
-        "calibration": {
-            "labels": None if labels is None else labels.tolist(),
-            "predicted": predicted.tolist(),
-            "uncertainty": u.tolist(),
-        },
+        "calibration": calibration,
     }
     return Decision(threshold, rows, about)

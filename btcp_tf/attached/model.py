@@ -17,7 +17,7 @@ from btcp_tf.core.warning import warn
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.data.known import Part
 from btcp_tf.decisions.exported import COLUMN
-from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import classifiers
@@ -223,6 +223,8 @@ def calibration(about: Mapping[str, Any]) -> dict[str, Predictions]:
         return {}
     labels = None if rows["labels"] is None else np.array(rows["labels"])
     columns = {COLUMN: np.array(rows["uncertainty"], np.float64)}
+    if REFERENCE in rows:
+        columns[REFERENCE] = np.array(rows[REFERENCE], np.float64)
     return {"calibration": Predictions(labels, None, np.array(rows["predicted"]), columns)}
 
 

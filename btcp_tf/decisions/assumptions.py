@@ -13,6 +13,10 @@ MIN_ROWS = 100
 """Rows below which, in either sample, there is no verdict about a change."""
 
 
+ABSTENTION, LOOKED_AT = "abstention", "looked_at"
+"""Names of the checks of shares."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Check:
     """One test of whether the scores are drawn as the baseline was."""
@@ -55,6 +59,7 @@ def judge_assumption(
     production: tuple[np.ndarray, np.ndarray],
     tau: float | None,
     alpha: float,
+    looked_at: Rates | None = None,
 ) -> Assumption:
     """Whether rows are drawn as a baseline was, from u and the predicted classes alone.
 
@@ -64,6 +69,7 @@ def judge_assumption(
       tau: Threshold, for the share of abstentions; None: that is not tested. That it was chosen on
         the baseline does no harm: a share of rows above one of their own quantiles varies no more.
       alpha: Probability of a false alarm of all checks together, in (0, 1).
+      looked_at: Shares of the inputs that are looked at again; None: there are no looks.
     """
     drift.check_probability("alpha", alpha)
     (before, classes_before), (now, classes_now) = baseline, production
@@ -75,7 +81,11 @@ def judge_assumption(
     abstention = None
     if tau is not None:
         abstention = drift.rates(*((int(np.sum(u >= tau)), len(u)) for u in (before, now)))
-    checks = list(_checks(ks, psi, mix, abstention, rows, alpha))
+    checks = list(_checks(ks, psi, mix, rows, alpha))
+    if abstention is not None:
+        checks.append(_check_of_rates(ABSTENTION, "share of abstentions", abstention))
+    if looked_at is not None:
+        checks.append(_check_of_rates(LOOKED_AT, "share looked at again", looked_at))
     adjusted = drift.holm([check.p_value for check in checks])
     judged = tuple(
         dataclasses.replace(check, adjusted=p, found=p <= alpha)
@@ -101,10 +111,8 @@ def _class_mix(before: np.ndarray, now: np.ndarray) -> Mix:
     return mix._replace(pooled=tuple(int(classes[place]) for place in mix.pooled))
 
 
-def _checks(
-    ks: Ks, psi: Psi, mix: Mix, abstention: Rates | None, rows: tuple[int, int], alpha: float
-) -> Iterator[Check]:
-    """The checks of u, of the predicted classes and of the share of abstentions."""
+def _checks(ks: Ks, psi: Psi, mix: Mix, rows: tuple[int, int], alpha: float) -> Iterator[Check]:
+    """The checks of u and of the predicted classes."""
     yield Check(
         "uncertainty_ks",
         "u: Kolmogorov-Smirnov distance",
@@ -132,14 +140,16 @@ def _checks(
         mix.by_chance(alpha),
         mix.p_value,
     )
-    if abstention is not None:
-        yield Check(
-            "abstention",
-            "share of abstentions",
-            abstention.production,
-            f"{100 * abstention.production:.2f} %",
-            f"{interval_text(abstention.production_interval)}, was "
-            f"{percent_text(abstention.baseline, abstention.baseline_interval)}",
-            None,
-            abstention.p_value,
-        )
+
+
+def _check_of_rates(name: str, title: str, rates: Rates) -> Check:
+    return Check(
+        name,
+        title,
+        rates.production,
+        f"{100 * rates.production:.2f} %",
+        f"{interval_text(rates.production_interval)}, was "
+        f"{percent_text(rates.baseline, rates.baseline_interval)}",
+        None,
+        rates.p_value,
+    )

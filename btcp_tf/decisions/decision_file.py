@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from btcp_tf import thresholds
 from btcp_tf.core import files, json_files
@@ -32,6 +34,9 @@ class Decision:
     """Answers to the calibration set, on which the threshold was chosen."""
     reason: str = ""
     """Why this predictor and method; "": unknown."""
+    fit: Mapping[str, Any] | None = None
+    """How the estimator was fitted, where it computes looks for a share of the inputs, see
+    `residual_choice.Fit`; None: it does not, or an earlier version wrote the file."""
 
     def of(self, saved_model: str) -> str:
         """Where the SavedModel is, and whose answers and u it gives; or why there is none."""
@@ -59,6 +64,7 @@ def save_decision(folder: str | os.PathLike, decision: Decision, saved_model: st
         "column": decision.method,
         "reason": decision.reason,
         "saved_model": saved_model,
+        **({} if decision.fit is None else {"fit": decision.fit}),
     }
     json_files.write(files.as_path("folder", folder) / DECISION_FILE, content, indent=2)
 
@@ -103,4 +109,6 @@ def load_decision(folder: str | os.PathLike) -> Decision | None:
     predictor = keys.predictor_of_file(name, CALIBRATION)
     reason = content.get("reason", "")
     reason = reason if isinstance(reason, str) else ""
-    return Decision(threshold, predictor, method, calibration, reason)
+    fit = content.get("fit")
+    fit = fit if isinstance(fit, dict) else None
+    return Decision(threshold, predictor, method, calibration, reason, fit)

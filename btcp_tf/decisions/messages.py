@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from btcp_tf.core.wording import p_text, percent_text
-from btcp_tf.decisions.assumptions import MIN_ROWS, Assumption
+from btcp_tf.decisions.assumptions import LOOKED_AT, MIN_ROWS, Assumption
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
+from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
@@ -43,6 +44,40 @@ def assumption_text(assumption: Assumption) -> str:
         f"the change of u is {size}. The promise about accepted answers is for data like the "
         "calibration set's."
     )
+
+
+def looked_at_text(looked_at: LookedAt) -> str:
+    """How many inputs are looked at again, and what an input costs with that."""
+    rates = looked_at.rates
+    return (
+        f"Of the inputs {percent_text(rates.production, rates.production_interval)} are looked at "
+        f"again, {percent_text(rates.baseline, rates.baseline_interval)} of the calibration set. "
+        f"An input costs {looked_at.production_cost:.2f} passes of the classifier, "
+        f"{looked_at.baseline_cost:.2f} then; {looked_at.planned_cost:.2f} were planned."
+    )
+
+
+def cost_notes(
+    baseline: Baseline, scores: Scores, looked_at: LookedAt | None, assumption: Assumption
+) -> Iterator[str]:
+    """Looks that cost more than they did, or whose share cannot be told."""
+    if baseline.gate is None:
+        return
+    if looked_at is None:
+        file = scores if scores.mcp_logit is None else baseline
+        yield (
+            f"How many inputs are looked at again cannot be told: {tabular.shown(file.name)} has "
+            "neither class probabilities nor a column mcp."
+        )
+        return
+    found = any(check.found and check.name == LOOKED_AT for check in assumption.checks)
+    if found and looked_at.rates.production > looked_at.rates.baseline:
+        yield (
+            f"Answers cost more: {looked_at.production_cost:.2f} passes of the classifier per "
+            f"input, {looked_at.baseline_cost:.2f} on the calibration set. More inputs are unsure "
+            "and are looked at again, and chance does not explain it. Where that is too much, fit "
+            "the estimator again, to recent samples."
+        )
 
 
 def promise_text(

@@ -10,10 +10,11 @@ import numpy as np
 import btcp_tf
 from btcp_tf import metrics, thresholds
 from btcp_tf.core import json_files
-from btcp_tf.decisions import assumptions, drift, labeled, messages, promises
+from btcp_tf.decisions import assumptions, drift, labeled, looked_at, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
+from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
@@ -72,6 +73,8 @@ class Findings:
     """u of the baseline, `[n]` float64, in the precision that both share."""
     now: np.ndarray
     """u of the scores, `[m]` float64."""
+    looked_at: LookedAt | None = None
+    """None: there are no looks, or it is not known which inputs they are at."""
     repeats: bool = False
     """Whether an earlier look tested the same rows in the same way. Not in the files: the same
     command writes the same ones."""
@@ -101,6 +104,11 @@ class Findings:
     def promise_text(self) -> str:
         """The verdict about the promise in a few sentences."""
         return messages.promise_text(self.promise, self.threshold, self.scores, self.delta)
+
+    @property
+    def looked_at_text(self) -> str:
+        """How many inputs are looked at again, and what that costs; "": it is not known."""
+        return "" if self.looked_at is None else messages.looked_at_text(self.looked_at)
 
     @property
     def repeated_look(self) -> str:
@@ -166,6 +174,14 @@ def monitor(
     cut = None if threshold is None else threshold.tau
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
+    compared = looked_at.compare(baseline.gate, baseline.mcp_logit, scores.mcp_logit)
+    assumption = assumptions.judge_assumption(
+        (before, baseline.predicted),
+        (now, scores.predicted),
+        cut,
+        alpha,
+        None if compared is None else compared.rates,
+    )
     answers = labeled.labeled_answers(scores, now, labels, classes, cut)
     sorting = _sorting(answers, order)
     if risk is not None:
@@ -182,15 +198,14 @@ def monitor(
         *messages.order_notes(promise, sorting),
         *messages.range_notes(baseline, scores),
         *messages.score_notes(scores, threshold, now),
+        *messages.cost_notes(baseline, scores, compared, assumption),
         *messages.label_notes(scores, threshold, answers, promise, int(accepted.sum())),
     ]
     findings = Findings(
         baseline,
         scores,
         threshold,
-        assumptions.judge_assumption(
-            (before, baseline.predicted), (now, scores.predicted), cut, alpha
-        ),
+        assumption,
         promise,
         Figures() if threshold is None else _figures(accepted, answers),
         history,
@@ -198,6 +213,7 @@ def monitor(
         tuple(notes),
         before,
         now,
+        compared,
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
@@ -314,6 +330,11 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     assumption, promise = findings.assumption, findings.promise
     promised = {"verdict": promise.verdict, "words": findings.promise_text} | vars(promise)
     del promised["curve"], promised["errors_since"]
+    looked: dict[str, Any] = {}
+    if (compared := findings.looked_at) is not None:
+        rates, *costs = compared
+        values = rates._asdict() | dict(zip(compared._fields[1:], costs, strict=True))
+        looked = {"looked_at": {"words": findings.looked_at_text, **values}}
     if promise.input is not None:
         promised["input"] = tabular.shown(promise.input)
     content = {
@@ -330,6 +351,7 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "classes": assumption.mix,
             "abstention": assumption.abstention,
         },
+        **looked,
         "promise": promised,
         "baseline": {
             "path": tabular.shown(baseline.name),

@@ -20,14 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from btcp_tf import thresholds
 from btcp_tf.core import files, wording
 from btcp_tf.decisions import decision_file, exported
 from btcp_tf.decisions.decision_file import DECISION_FILE
 from btcp_tf.decisions.exported import COLUMN
+from btcp_tf.decisions.looked_at import Gate
 from btcp_tf.evaluation import predictions, results, tabular
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.networks import mcp
 from btcp_tf.thresholds import Threshold
 
 
@@ -48,6 +51,10 @@ class Baseline:
     class_names: tuple[str, ...] | None = None
     threshold: Threshold | None = None
     """None: a predictions file has none."""
+    gate: Gate | None = None
+    """Of a model with looks; None: it has none, or they are at every input, or it is not known."""
+    mcp_logit: np.ndarray | None = None
+    """`[n]` float64, where there is a gate; None: it is not known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,6 +80,8 @@ class Scores:
     """Inputs without an answer."""
     times: np.ndarray | None = None
     """When each row came, `[m]` float64; only its order counts. None: unknown."""
+    mcp_logit: np.ndarray | None = None
+    """`[m]` float64; None: nobody asked for it, or it is not known."""
 
     def row_name(self, row: int) -> str:
         """What a row is called in messages: its input, if that is known, and its number from 0."""
@@ -131,6 +140,7 @@ def load_baseline(path: str | os.PathLike, *, column: str = "") -> Baseline:
             decision.method,
             _class_names(path / "results.json"),
             decision.threshold,
+            Gate.of(decision.fit),
         )
     return _exported_baseline(path)
 
@@ -161,7 +171,9 @@ def _exported_baseline(path: Path) -> Baseline:
         )
     column = _choose_column(model, calibration, COLUMN)
     threshold = thresholds.from_json(about["threshold"])
-    return _baseline(str(model), calibration, column, about["class_names"], threshold)
+    # With `decide_only` inputs above the gate are looked at only where it can matter.
+    gate = None if about.get(exported.DECIDE_ONLY) else Gate.of(about.get("fit"))
+    return _baseline(str(model), calibration, column, about["class_names"], threshold, gate)
 
 
 def _baseline(
@@ -170,6 +182,7 @@ def _baseline(
     column: str,
     class_names: Sequence[str] | None = None,
     threshold: Threshold | None = None,
+    gate: Gate | None = None,
 ) -> Baseline:
     classes = None if answers.probs is None else answers.probs.shape[1]
     # As the answers of a model that was exported before names were cleaned are compared, too.
@@ -182,7 +195,8 @@ def _baseline(
             )
         classes = len(names)
     u = answers.uncertainty[column]
-    return Baseline(name, u, answers.predicted, column, classes, names, threshold)
+    z = None if gate is None else predictions.mcp_logit(answers)
+    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z)
 
 
 def _choose_column(path: Path, answers: Predictions, column: str) -> str:
@@ -199,6 +213,7 @@ def load_scores(
     *,
     time_column: str = "",
     class_names: Sequence[str] | None = None,
+    with_mcp: bool = False,
 ) -> Scores:
     """Reads what `btcp_tf.predict` wrote, or a predictions file of any program.
 
@@ -210,6 +225,7 @@ def load_scores(
       time_column: Column that says when a row came, see `Columns.times`; `times` is None without.
       class_names: Names of the classes, which `labels` may have in the place of numbers; None: they
         are not known.
+      with_mcp: Whether to read `mcp_logit`, from a column mcp or the class probabilities.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names
@@ -220,10 +236,13 @@ def load_scores(
     table = None
     if tabular.is_table(path):
         own = ("input", "labels", "predicted", "class_name", "accept", "problem")
-        table = tabular.read(path, (*own, *columns, *filter(None, [time_column])))
+        wanted = (*own, *columns, *filter(None, [time_column]))
+        table = tabular.read(path, None if with_mcp else wanted)
         if "predicted" in table.names:
-            return _scores_of_table(table, str(path), columns, time_column, class_names or ())
-    scores = _scores_of_predictions(path, columns)
+            scores = _scores_of_table(table, str(path), columns, time_column, class_names or ())
+            z = _mcp_logit(table.answered()) if with_mcp else None
+            return dataclasses.replace(scores, mcp_logit=z)
+    scores = _scores_of_predictions(path, columns, with_mcp)
     if table is not None and time_column in table.values:
         return dataclasses.replace(scores, times=table.answered().times(time_column))
     return scores
@@ -272,7 +291,15 @@ def _scores_of_table(
     )
 
 
-def _scores_of_predictions(path: Path, columns: Sequence[str]) -> Scores:
+def _mcp_logit(table: tabular.Columns) -> np.ndarray | None:
+    """MCP's logit of a file of scores, float64 `[m]`; None: it does not say."""
+    if predictions.REFERENCE in table.values:
+        return special.logit(table.numbers(predictions.REFERENCE))
+    probs = table.probabilities()
+    return None if probs is None else mcp.mcp_logit_of_probs(probs)
+
+
+def _scores_of_predictions(path: Path, columns: Sequence[str], with_mcp: bool) -> Scores:
     answers = predictions.load_predictions(path)
     names = list(answers.uncertainty)
     column = next((name for name in columns if name in names), None)
@@ -288,6 +315,7 @@ def _scores_of_predictions(path: Path, columns: Sequence[str]) -> Scores:
         column,
         labels=answers.labels,
         classes=classes,
+        mcp_logit=predictions.mcp_logit(answers) if with_mcp else None,
     )
 
 

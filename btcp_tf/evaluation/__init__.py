@@ -7,8 +7,8 @@ __getattr__, __dir__ = lazy.names(
     {
         "explanations": "EXPLANATIONS_FILE Explanations save_explanations load_explanations",
         "predictions": (
-            "REFERENCE ENDINGS Predictions mcp_column check_size save_predictions load_predictions "
-            "Answers load_answers about_file"
+            "REFERENCE ENDINGS Predictions mcp_column mcp_logit check_size save_predictions "
+            "load_predictions Answers load_answers about_file"
         ),
         "results": (
             "DIFFERENCES OOD_DIFFERENCES VERDICTS EPOCH_METRICS rows ood_rows epoch_metrics "

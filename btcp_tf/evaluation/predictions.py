@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core import checks, files, wording
@@ -102,6 +103,13 @@ def mcp_column(predictions: Predictions) -> np.ndarray | None:
     if REFERENCE in predictions.uncertainty:
         return predictions.uncertainty[REFERENCE]
     return None if predictions.probs is None else mcp.mcp_of_probs(predictions.probs)
+
+
+def mcp_logit(predictions: Predictions) -> np.ndarray | None:
+    """logit(u) of MCP, float64 `[n]`, of the same column or of `probs`; None without either."""
+    if REFERENCE in predictions.uncertainty:
+        return special.logit(predictions.uncertainty[REFERENCE].astype(np.float64))
+    return None if predictions.probs is None else mcp.mcp_logit_of_probs(predictions.probs)
 
 
 def _classes(

@@ -10,15 +10,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scipy import special
+
 from btcp_tf.core import command, json_files, wording
 from btcp_tf.core.files import folder_lock
 from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
+from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation import keys, results
 from btcp_tf.evaluation.keys import CALIBRATION, VALIDATION
-from btcp_tf.evaluation.predictions import Predictions, save_predictions
+from btcp_tf.evaluation.predictions import (
+    REFERENCE,
+    Predictions,
+    mcp_logit,
+    save_predictions,
+)
 from btcp_tf.experiment import journal
 from btcp_tf.experiment.values import AllPredictions
 from btcp_tf.reporting import run_page
@@ -245,15 +253,16 @@ class Export:
 
 
 def held_out_rows(predictions: AllPredictions, decision: Decision) -> dict[str, Predictions]:
-    """Validation and calibration rows with the exported u alone, as SavedModels carry them."""
-    return {
-        image_set.kind: dataclasses.replace(
-            (rows := predictions[image_set, decision.predictor]),
-            probs=None,
-            uncertainty={"uncertainty": rows.uncertainty[decision.method]},
-        )
-        for image_set in (VALIDATION, CALIBRATION)
-    }
+    """Validation and calibration rows with the exported u, as SavedModels carry them; with looks
+    that of MCP, too, which says which inputs are looked at."""
+    held_out = {}
+    for image_set in (VALIDATION, CALIBRATION):
+        rows = predictions[image_set, decision.predictor]
+        columns = {COLUMN: rows.uncertainty[decision.method]}
+        if decision.fit is not None and (z := mcp_logit(rows)) is not None:
+            columns[REFERENCE] = special.expit(z)
+        held_out[image_set.kind] = dataclasses.replace(rows, probs=None, uncertainty=columns)
+    return held_out
 
 
 def try_export(
@@ -328,6 +337,7 @@ def export_model(model: "keras.Model", export: Export, about: Mapping[str, Any])
             **about,
             RUN: publishing.run_entry(export.folder, export.target),
             "uncertainty": {"method": decision.method, "stage": decision.predictor.stage},
+            **({} if decision.fit is None else {"fit": decision.fit}),
             "data": {
                 "name": dataset.name,
                 "fingerprint": dataset.fingerprint,

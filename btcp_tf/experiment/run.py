@@ -29,6 +29,7 @@ from btcp_tf.experiment.score import Scorer, ScoreSettings
 from btcp_tf.experiment.settings import DECISION_SETTINGS
 from btcp_tf.experiment.train import Trained, Trainer
 from btcp_tf.experiment.values import AllPredictions, Choice
+from btcp_tf.methods.residual_scores import ResidualScore
 from btcp_tf.reporting import run_page
 from btcp_tf.serving import publishing
 
@@ -228,6 +229,9 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
     decision, warnings = decide.decide(
         scored.predictions, scored.choice, config.threshold, settings
     )
+    score = scored.scorer.scores.get(decision.method)
+    if isinstance(score, ResidualScore) and score.fit.gate is not None:
+        decision = dataclasses.replace(decision, fit=dataclasses.asdict(score.fit))
     export = Export(
         folder,
         _export_folder(config, dataset.name),
@@ -304,6 +308,8 @@ def _report(
         "notes": _notes(config, prepared, trained, scored, taus) + decided.notes,
         "environment": publish.environment(),
     }
+    if costs := scorer.costs:
+        about["costs"] = costs
     results.save_rows(folder / "results.json", rows, about)
     journal.finish(rows, scored.predictions, dataset.validation, settings)
     decision_file.save_decision(folder, decision, EXPORT_OPEN)

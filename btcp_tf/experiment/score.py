@@ -248,6 +248,15 @@ class Scorer:
         }
 
     @property
+    def costs(self) -> dict[str, float]:
+        """Method → mean cost of an image in passes of the classifier, if its fit limited it."""
+        return {
+            name: score.fit.cost
+            for name, score in self.scores.items()
+            if isinstance(score, ResidualScore) and score.fit.cost is not None
+        }
+
+    @property
     def classifier_ids(self) -> dict[Predictor, str]:
         """Names the classifier of each predictor: rows that share one may be compared in pairs."""
         shared = self.classifier.classifier_id

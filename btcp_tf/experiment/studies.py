@@ -265,6 +265,8 @@ def gather(
             if not cell.ablation or row["method"] == "btcp"
         ]
         extra["cells"][cell.name] = about["settings"]
+        if "costs" in about:
+            extra.setdefault("costs", {})[cell.name] = about["costs"]
         data_name = short_name(cell.config.dataset, cell.config.data_dir)
         extra["data"].setdefault(data_name, about["data"])
         extra["environment"] = about["environment"]
@@ -284,6 +286,8 @@ def _keep_others(path: Path, rows: list[dict[str, Any]], extra: dict[str, Any]) 
     }
     rows += [row for row in saved if row["cell"] in others]
     extra["cells"] |= others
+    if costs := {name: one for name, one in about.get("costs", {}).items() if name in others}:
+        extra["costs"] = costs | extra.get("costs", {})
     extra["data"] = about["data"] | extra["data"]
     for note, names in about["notes"].items():
         kept = [name for name in names if name in others]

@@ -185,6 +185,7 @@ def fit(
         evidence=tuple(name for name in names if name in samples.evidence),
         looks=tuple(name for name in names if name in samples.looks),
         share=design.share if design.paid else 0.0,
+        gate=design.gate if design.paid else None,
         cost=design.cost(costs),
         tried=residual_choice.tried_alone(samples, apart, costs, names, _STRENGTH, seed),
     )

@@ -10,7 +10,8 @@ without waiting for TensorFlow.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from btcp_tf.methods import answers, controls, features, residual_scores, sampled
 from btcp_tf.methods.outputs import Reference, Score
@@ -39,6 +40,8 @@ class Method:
     """Another method whose u this one has; its decision threshold is its own."""
     samples: str = ""
     """What it needs of `Outputs.sampled`."""
+    passes: str = ""
+    """Setting that says how many passes of a classifier an answer takes; "": one."""
     fits_graph: bool = False
     """Whether a SavedModel can compute the u that `prepare` fits."""
 
@@ -55,7 +58,9 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "mcp": Method("MCP", "paper", answers.mcp, fits_graph=True),
-    "mc_dropout": Method("MC dropout", "paper", sampled.mc_dropout, samples="dropout"),
+    "mc_dropout": Method(
+        "MC dropout", "paper", sampled.mc_dropout, samples="dropout", passes="mc_passes"
+    ),
     "trust_score": Method("TrustScore", "paper", features.trust_score),
     # gamma = 0 leaves the plain squared error of the true class probability: ConfidNet's loss
     # (Corbière et al., 2019).
@@ -77,7 +82,9 @@ METHODS: dict[str, Method] = {
         "Relative Mahalanobis", "later", features.relative_mahalanobis, bounded=False
     ),
     "vim": Method("ViM", "later", features.vim, bounded=False),
-    "ensemble": Method("Ensemble", "later", sampled.ensemble, samples="ensemble"),
+    "ensemble": Method(
+        "Ensemble", "later", sampled.ensemble, samples="ensemble", passes="ensemble_members"
+    ),
     "residual": Method("Residual", "later", residual_scores.residual, fits_graph=True),
     "residual_no_index": Method(
         "Residual, no index", "later", residual_scores.residual_no_index, fits_graph=True
@@ -91,3 +98,24 @@ METHODS: dict[str, Method] = {
     "tcp_oracle": Method("TCP oracle", "control", controls.tcp_oracle, uses_labels=True),
 }
 """By name, in the order of tables."""
+
+
+def answer_costs(settings: Mapping[str, Any], fitted: Mapping[str, float]) -> dict[str, float]:
+    """Passes of the classifier that an answer takes on the average, by method, of those that looks
+    are compared with; {}: there are no looks.
+
+    Args:
+      settings: Of a run, by name.
+      fitted: By method what a fit says, see `residual_choice.Fit.cost`.
+
+    >>> answer_costs({"mc_passes": "50"}, {"residual_looks": 1.3})
+    {'mcp': 1.0, 'residual': 1.0, 'mc_dropout': 50.0, 'residual_looks': 1.3}
+    """
+    if not fitted:
+        return {}
+    several = {
+        name: float(settings[method.passes])
+        for name, method in METHODS.items()
+        if method.passes in settings
+    }
+    return {"mcp": 1.0, "residual": 1.0, **several, **fitted}

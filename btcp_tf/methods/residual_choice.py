@@ -77,6 +77,8 @@ class Fit:
     """The looks that it uses, of those that were offered."""
     share: float = 0.0
     """Of the inputs for which these, and evidence that is not free, are computed."""
+    gate: float | None = None
+    """Those whose MCP logit is above this; None: all of them, or none."""
     cost: float | None = None
     """Mean cost of an input with them, in passes of the classifier; None: it was not limited."""
     tried: tuple[Tried, ...] = ()

@@ -50,3 +50,19 @@ def mcp_of_probs(probs: ArrayLike) -> np.ndarray:
     [0.25]
     """
     return 1.0 - np.max(probs, axis=1)
+
+
+def mcp_logit_of_probs(probs: ArrayLike) -> np.ndarray:
+    """logit(u) of MCP where only probabilities `[n, k]` are known: `[n]` float64.
+
+    Of the others' sum, as 1 − the largest has lost most digits where that is almost 1.
+
+    >>> mcp_logit_of_probs([[0.5, 0.5], [1.0, 0.0]]).tolist()
+    [0.0, -inf]
+    """
+    others = np.array(probs, np.float64)
+    places = np.arange(len(others)), others.argmax(axis=1)
+    largest = others[places]
+    others[places] = 0.0
+    with np.errstate(divide="ignore"):
+        return np.log(others.sum(axis=1)) - np.log(largest)

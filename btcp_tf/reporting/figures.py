@@ -307,6 +307,28 @@ def _strongest(rows: Sequence[Row], name: str) -> str:
     return f"AURC x 1000 at strength 3: {', '.join(values)}" if values else ""
 
 
+def draw_costs(rows: Sequence[Row], costs: Mapping[str, float], about: str = "") -> Drawing | None:
+    """AURC against what an answer costs; None where all methods cost the same.
+
+    Args:
+      rows: As `plot_costs`; of methods that are not in `costs` nothing is drawn.
+      costs: Method -> passes of the classifier, from `registry.answer_costs`.
+      about: Name of the data set, where a report has several such figures.
+    """
+    rows = [
+        row for row in rows if row["method"] in costs and not math.isnan(cells.number(row["aurc"]))
+    ]
+    if len({costs[row["method"]] for row in rows}) < 2:
+        return None
+    values = [
+        f"{cells.label(name)} {cells.value_cell(row, 'aurc')} at {costs[name]:.3g}"
+        for name, row in ((row["method"], row) for row in rows)
+    ]
+    panel = Panel("", partial(plots.plot_costs, rows=rows, costs=costs))
+    alt = f"{cells.title_with_unit('aurc')} at a number of passes: {'; '.join(values)}"
+    return compose(*texts.figure("costs", about), [panel], alt=alt)
+
+
 def draw_ablation(rows: Sequence[Row], base: Sequence[Row], about: str) -> Drawing:
     """What each setting of the loss does to the threshold (BACC) and to the ranking.
 

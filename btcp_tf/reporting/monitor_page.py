@@ -75,6 +75,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
                 "Are the data as they were?",
                 [
                     *([_check_table(findings)] if findings.assumption.checks else []),
+                    *([pages.text(findings.looked_at_text)] if findings.looked_at else []),
                     *_draw_change(findings),
                 ],
             ),
@@ -401,6 +402,8 @@ def terminal_text(findings: Findings) -> str:
         lines += [*cells.aligned(table), ""]
     paragraphs = [("state", _state_text(findings))]
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
+    if findings.looked_at is not None:
+        paragraphs.append(("cost", findings.looked_at_text))
     paragraphs += [("next", step) for step in findings.next_steps]
     notes = [findings.repeated_look, *findings.notes]
     paragraphs += [("note", note) for note in notes if note]

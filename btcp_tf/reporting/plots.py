@@ -7,6 +7,7 @@ the paper's and `residual` stand out and the others are thin and gray.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _RANGE = "#B0B0B0"
+
+_COSTS = tuple(step * 10**power for power in range(5) for step in (1, 2, 5))
+"""Where a log axis of costs has its labels."""
 
 
 def plot_uncertainty_histogram(
@@ -376,6 +380,48 @@ def plot_ranks(ax: Axes, rows: Iterable[Row], metric: str = "aurc", *, title: st
         cd = critical_difference(len(names), ranks.shape[1])
         ax.plot([1, 1 + cd], [-1, -1], color=WRONG, linewidth=2.5)
         drawing.annotate(ax, f"critical difference {cd:.1f}", (1, -1), (0, 4), color="#8c2f00")
+
+
+def plot_costs(
+    ax: Axes, rows: Sequence[Row], costs: Mapping[str, float], *, title: str = ""
+) -> None:
+    """AURC with its interval against the cost of an answer, a named point for each method.
+
+    Args:
+      ax: Where to draw.
+      rows: Rows of methods, at least two, with `method`, `aurc`, `aurc_low` and `aurc_high`.
+      costs: Method -> passes of the classifier; the axis is a log axis if they span more than 10.
+      title: Title of the panel.
+    """
+    names = [row["method"] for row in rows]
+    x, styles = np.array([costs[name] for name in names], np.float64), drawing.styles(names)
+    low, y, high = (
+        cells.scale("aurc") * np.array([cells.number(row.get(column)) for row in rows])
+        for column in ("aurc_low", "aurc", "aurc_high")
+    )
+    ax.vlines(x, low, high, color=_RANGE, linewidth=2, zorder=1)
+    if x.max() > 10 * x.min():
+        ax.set_xscale("log")
+        ticks = [tick for tick in _COSTS if x.min() <= tick <= x.max()]
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.minorticks_off()
+        across = np.log(x)
+    else:
+        across = x
+    # Names that would overlap stand above one another; those on the right, left of their points.
+    apart = 0.07 * (np.nanmax([y, high]) - np.nanmin([y, low]))
+    heights, order = y.copy(), np.argsort(y, kind="stable")
+    for below, row in itertools.pairwise(order):
+        heights[row] = max(heights[row], heights[below] + apart)
+    is_left = across < across.min() + np.ptp(across) / 2
+    for name, at, value, height, side in zip(names, x, y, heights, is_left, strict=True):
+        ax.plot(at, value, **styles[name] | dict(linestyle="", markersize=6))
+        look = dict(ha="left" if side else "right", va="center", parse_math=False)
+        drawing.annotate(ax, cells.label(name), (at, height), (8 if side else -8, 0), **look)
+    ax.margins(x=0.12)
+    drawing.label_axes(
+        ax, "passes of the classifier per answer", cells.title_with_unit("aurc"), title
+    )
 
 
 def plot_ablation(

@@ -16,6 +16,7 @@ from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, Predictor
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods.registry import answer_costs
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables, terminal
 from btcp_tf.reporting.cells import Cell, Row, Table
 from btcp_tf.reporting.class_failures import per_class
@@ -35,6 +36,7 @@ from btcp_tf.reporting.pages import Block, Report, Text
 from btcp_tf.reporting.paper import PAPER
 from btcp_tf.reporting.pictures import KEPT, Pictures, save_sheet
 from btcp_tf.reporting.saved_run import SavedRun, load_history
+from btcp_tf.reporting.study_data import shared
 from btcp_tf.thresholds import Outcome, Threshold
 
 
@@ -56,6 +58,7 @@ def write_run_report(
     explanations: Explanations | None = None,
     files: Sequence[str] | np.ndarray | None = None,
     problem: str = "",
+    costs: Mapping[str, float] | None = None,
 ) -> Path:
     """Writes `figures/` and `report.html` of a run.
 
@@ -83,6 +86,7 @@ def write_run_report(
         earlier report.
       problem: Why nobody should use the model, such as an estimator that collapsed; "": nothing is
         known against it.
+      costs: Method -> passes of the classifier, of those whose fits say so.
 
     Returns:
       Path of `report.html`.
@@ -106,7 +110,13 @@ def write_run_report(
                 "How well u finds the errors",
                 [block for group in cells.classifiers(test) for block in headline(group)],
             ),
-            ("Figures", figures.draw_run(by_name, history, tau=test[0]["tau"])),
+            (
+                "Figures",
+                [
+                    *figures.draw_run(by_name, history, tau=test[0]["tau"]),
+                    *_costs(test, settings, costs),
+                ],
+            ),
             ("Failures per class", per_class([first], class_names, dataset)),
             ("All metrics", [tables.metric_table(group) for group in cells.classifiers(test)]),
             ("The paper's columns", paper_blocks(test, whole) if dataset in PAPER else []),
@@ -123,6 +133,15 @@ def write_run_report(
     for stem, sheet in gallery.error_sheets(to_check, kept["gallery"]).items():
         save_sheet(folder / "figures" / stem, sheet)
     return pages.write_report(folder, report, files=False)
+
+
+def _costs(
+    test: Sequence[Row], settings: Mapping[str, Any], fitted: Mapping[str, float] | None
+) -> list[Block]:
+    """AURC against cost of the methods of the shared classifier, where there are looks."""
+    rows = shared(cells.with_answers(test))
+    drawing = figures.draw_costs(rows, answer_costs(settings, fitted or {}))
+    return [drawing] if drawing else []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -507,6 +526,7 @@ def redraw_run(
             folder / EXPLANATIONS_FILE, len(run.predictions[CLASSIFIER].predicted)
         ),
         problem=run.extra.get("problem", ""),
+        costs=run.extra.get("costs"),
         **pictures,
     )
     return page, run

@@ -9,6 +9,7 @@ from typing import Any
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor, predictions_file
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.evaluation.seeds import across_seeds
+from btcp_tf.methods.registry import answer_costs
 from btcp_tf.reporting import cells
 from btcp_tf.reporting.cells import Row
 from btcp_tf.reporting.notes import uses_all_data
@@ -50,6 +51,8 @@ class StudyDataset:
     rows: Sequence[Row]
     """Of single runs, ablations included."""
     class_names: Sequence[str] | None
+    costs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """From `answer_costs`, the mean of its runs."""
 
     @functools.cached_property
     def plain(self) -> list[Row]:
@@ -163,6 +166,14 @@ def shared(rows: Iterable[Row], *, splits: bool = False) -> list[Row]:
     ]
 
 
+def _mean_costs(runs: Iterable[str], extra: Mapping[str, Any]) -> dict[str, float]:
+    """What an answer costs, by method, mean of the runs; of methods that each of them knows."""
+    settings, fitted = extra.get("cells", {}), extra.get("costs", {})
+    every = [answer_costs(settings.get(run, {}), fitted.get(run, {})) for run in runs]
+    known = [name for name in every[0] if all(name in one for one in every)]
+    return {name: sum(one[name] for one in every) / len(every) for name in known}
+
+
 @dataclasses.dataclass(frozen=True)
 class SavedStudy:
     """All that the page of a study is made of."""
@@ -188,7 +199,13 @@ class SavedStudy:
         groups = cells.by(rows, "dataset")
         return cls(
             [
-                StudyDataset(name, folder, groups[name], data.get(name, {}).get("class_names"))
+                StudyDataset(
+                    name,
+                    folder,
+                    groups[name],
+                    data.get(name, {}).get("class_names"),
+                    _mean_costs(cells.by(names[name], "cell"), extra),
+                )
                 for name in names
             ],
             extra.get("cells", {}),

@@ -157,6 +157,7 @@ def _figures(dataset: StudyDataset) -> list[Drawing]:
     if history:
         drawings.append(figures.draw_rates_per_epoch(history, name, tau))
         drawings.append(figures.draw_u_per_epoch(history, name))
+    drawings.append(figures.draw_costs(shared(dataset.test), dataset.costs, name))
     drawings.append(figures.draw_shift(shared(dataset.over_seeds, splits=True), name))
     return [drawing for drawing in drawings if drawing is not None]
 

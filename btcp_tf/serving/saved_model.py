@@ -107,7 +107,8 @@ def export(
       sample_images: `[m, ...]` in the model's type, m > 0.
       threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
-        each with u of the model as its one column `COLUMN`, in float64 as `served` answers it.
+        each with u of the model as its column `COLUMN`, in float64 as `served` answers it, and
+        with looks MCP's beside it.
       calibration_inputs: The inputs of the rows of "calibration", in their order and in the model's
         type. None: they are not available, and the decision is checked on `sample_images` alone.
       about: Further JSON values for readers of the model.
@@ -398,7 +399,15 @@ def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions
         predictions.save_predictions(
             path.parent / f"{name}.npz",
             # The probabilities of all rows would be as large as a small model.
-            dataclasses.replace(rows, probs=None, uncertainty={COLUMN: rows.uncertainty[COLUMN]}),
+            dataclasses.replace(
+                rows,
+                probs=None,
+                uncertainty={
+                    column: rows.uncertainty[column]
+                    for column in (COLUMN, predictions.REFERENCE)
+                    if column in rows.uncertainty
+                },
+            ),
         )
 
 

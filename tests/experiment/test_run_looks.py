@@ -7,11 +7,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core.config import IMAGE_LOOKS
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.decisions import decision_file
+from btcp_tf.decisions.monitoring import monitor
+from btcp_tf.decisions.scores import load_baseline, load_scores
 from btcp_tf.evaluation import keys, results
 from btcp_tf.evaluation.keys import CLASSIFIER, ImageSet
 from btcp_tf.evaluation.predictions import load_predictions
@@ -111,6 +114,9 @@ def test_a_look_finds_errors_that_mcp_does_not(whole):
     mcp, looks = rows[:2]
     assert (mcp["method"], looks["method"]) == ("mcp", "residual_looks")
     assert looks["aurc"] < 0.95 * mcp["aurc"] and looks["aupr_error"] > mcp["aupr_error"]
+    assert 1.0 < extra["costs"]["residual_looks"] <= 1.00011
+    page = (whole / "run" / "report.html").read_text(encoding="utf-8")
+    assert "What a better ranking costs" in page
     [note] = [note for note in extra["notes"] if note.startswith("residual_looks: ")]
     assert "with mirror for the 30% with the largest MCP (1.00 passes of the classifier" in note
     test = load_predictions(whole / "run" / "predictions.npz")
@@ -138,6 +144,25 @@ def test_the_saved_model_answers_what_the_run_scored(whole, data):
     found = load_predictions(whole / "run" / keys.predictions_file(noisy, CLASSIFIER))
     u = found.uncertainty["residual_looks"]
     np.testing.assert_allclose(answers["uncertainty"], u, atol=1e-5)
+
+
+def test_monitoring_knows_how_many_images_a_run_looks_at_again(whole, data):
+    run, model = whole / "run", next((whole / "models" / "images").iterdir())
+    then = load_predictions(run / "predictions_calibration.npz")
+    shift = run / keys.predictions_file(ImageSet("shift", "noise", 3), CLASSIFIER)
+    found = []
+    for path in (run, model):
+        baseline = load_baseline(path)
+        scores = load_scores(shift, ("residual_looks",), with_mcp=True)
+        looked_at = monitor(baseline, scores).looked_at
+        for share, rows in (
+            (looked_at.rates.baseline, then),
+            (looked_at.rates.production, load_predictions(shift)),
+        ):
+            z = special.logit(rows.uncertainty["mcp"])
+            assert share == (z > baseline.gate.logit).mean() > 0
+        found.append(looked_at)
+    assert found[0] == found[1] and found[0].planned_cost > 1.0
 
 
 def test_the_second_opinion_is_right_where_the_classifier_is_not(whole, data):

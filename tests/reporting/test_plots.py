@@ -287,6 +287,50 @@ def test_ranks_are_drawn_best_first():
     assert figures.draw_ranks(rank_rows()[:1]) is None
 
 
+def cost_rows(**aurcs):
+    return [
+        dict(method=name, aurc=aurc, aurc_low=aurc - 0.001, aurc_high=aurc + 0.002)
+        for name, aurc in aurcs.items()
+    ]
+
+
+@pytest.mark.parametrize(("most", "scale"), [(50.0, "log"), (10.0, "linear")])
+def test_costs_are_points_with_names_and_intervals(most, scale):
+    rows = cost_rows(mcp=0.010, residual=0.0101, mc_dropout=0.012, residual_looks=0.009)
+    costs = {"mcp": 1.0, "residual": 1.0, "residual_looks": 1.3, "mc_dropout": most}
+    ax = make_ax()
+    plots.plot_costs(ax, rows, costs)
+    points = {line.get_marker(): line.get_xydata()[0] for line in ax.get_lines()}
+    assert len(points) == 4
+    drawn = sorted(map(tuple, np.round(list(points.values()), 9)))
+    wanted = [(costs[row["method"]], 1000 * row["aurc"]) for row in rows]
+    assert drawn == sorted((x, round(y, 9)) for x, y in wanted)
+    [intervals] = ax.collections
+    ends = [segment.tolist() for segment in intervals.get_segments()]
+    for (x, y), end in zip(wanted, ends, strict=True):
+        np.testing.assert_allclose(end, [[x, y - 1], [x, y + 2]])
+    assert ax.get_xscale() == scale
+    assert "AURC ×1000" in ax.get_ylabel() and "passes" in ax.get_xlabel()
+    heights = {text.get_text(): text.xy[1] for text in ax.texts}
+    assert [*heights] == ["MCP", "Residual", "MC dropout", "Residual, looks"]
+    # MCP and residual have almost the same place, and names that can be read.
+    assert heights["MCP"] == pytest.approx(10.0) and heights["Residual"] > 10.3
+    if scale == "log":
+        assert [tick.get_text() for tick in ax.get_xticklabels()] == "1 2 5 10 20 50".split()
+        assert ax.texts[2].get_ha() == "right" and ax.texts[0].get_ha() == "left"
+
+
+def test_costs_are_drawn_where_they_differ():
+    rows = cost_rows(mcp=0.010, btcp=0.011, residual_looks=0.009, ensemble=float("nan"))
+    costs = {"mcp": 1.0, "residual_looks": 1.25, "ensemble": 3.0, "residual": 1.0}
+    drawing = figures.draw_costs(rows, costs, "mnist")
+    assert drawing.name == "costs_mnist"
+    assert "MCP 10.00 [9.00, 12.00] at 1; Residual, looks 9.00 [8.00, 11.00] at 1.25" in drawing.alt
+    assert "BTCP" not in drawing.alt and "Ensemble" not in drawing.alt
+    assert figures.draw_costs(rows, costs | {"residual_looks": 1.0}) is None
+    assert figures.draw_costs(rows, {}) is None
+
+
 def test_ablation_shows_settings_with_intervals_and_mcp_as_a_line():
     def row(method, value, **more):
         return (
