@@ -152,10 +152,11 @@ class Judge:
           evidence: The evidence that the estimator may use, of `methods.residual_fit.EVIDENCE`;
             that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
             reference sample goes into the model.
-          looks: Further answers to the same input that may be evidence: "auto", all that suit the
-            inputs; or a list of names, layers, functions and classifiers. Names are those of
-            `methods.LOOKS`, "dropout", and with a reference "trees", "tokens" and "small_net",
-            which learn from it, and "student", which learns the classifier's answers to it, too.
+          looks: Further answers to the same input that may be evidence: "auto", those that suit
+            the inputs and help most often; or a list of names, layers, functions and classifiers.
+            Names are those of `methods.LOOKS`, "shifts", "rotations" and "zooms", "dropout" and
+            "dropouts", and with a reference "trees", "tokens" and "small_net", which learn from
+            it, and "student", which learns the classifier's answers to it, too.
             Keras layers change an input but not its class; so do functions on arrays (inputs
             `[n, ...]` → the same shape and type), but with one of these a judge can neither be
             saved nor exported. Classifiers, or paths of their files, have the same classes. Looks

@@ -19,6 +19,7 @@ from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.looks import look_odds
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import GROUPS, fixed_dropout
+from btcp_tf.networks.looks import AUTO
 from btcp_tf.predict import score
 
 SIDE, CLASSES = 10, 3
@@ -483,7 +484,7 @@ def test_every_kind_of_look_can_be_offered_and_datasets_too(classifier, tmp_path
     assert np.isfinite(judge.predict(x)["uncertainty"]).all()
 
 
-def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
+def test_auto_offers_what_helps_most_often(classifier, monkeypatch):
     offered = []
     fit = residual_fit.fit_residual
 
@@ -493,8 +494,7 @@ def test_auto_offers_all_that_suit_the_inputs(classifier, monkeypatch):
 
     monkeypatch.setattr(residual_fit, "fit_residual", spy)
     btcp_tf.attach(classifier).fit(*images(60, 9), looks="auto", verbose=0)
-    images_only = [name for name, look in LOOKS.items() if look.kind == "image"]
-    assert offered == [*images_only, *GROUPS, "dropout", "dropouts"]
+    assert offered == ["mirror", "zoom_in", *GROUPS, "dropouts"]
 
 
 @pytest.mark.parametrize(
@@ -666,7 +666,7 @@ def test_large_images_are_offered_a_small_network_and_students_are_asked_for(mon
         x, y = np.random.default_rng(0).normal(size=(20, side, side, 1)), np.arange(20) % 3
         parts = AttachedClassifier.take_apart(net)
         made = offer.make(parts, wanted, 5.0, (x, y), (x, y), seed=0).looks
-        assert [name for name in made if name not in LOOKS] == names
+        assert [name for name in made if name not in AUTO] == names
     assert [(classes, title) for classes, title, _ in trained] == [(3, "")] * 4
     small, student, second, again = (probs for *_, probs in trained)
     assert small is None and second is None

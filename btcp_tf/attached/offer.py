@@ -191,12 +191,16 @@ class _Maker:
         return float(cost.multiply_adds(model, sides, self.classifier.dtype))
 
     def suitable(self, by_name: bool = False) -> list[str]:
-        """Names of the looks that suit the inputs; `by_name`: see `other_eyes.eyes_for`."""
-        names = list(self._changes)
+        """Names of the looks that suit the inputs.
+
+        Args:
+          by_name: Also those that are tried only where they are named.
+        """
+        names = [name for name in self._changes if by_name or name in looks.AUTO]
         if self.reference is not None and not self.with_folds:
             names += self._eyes(by_name)
         if self._drops:
-            names += _DRAWS
+            names += _DRAWS if by_name else ["dropouts"]
         return names
 
     @property

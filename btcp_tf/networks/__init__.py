@@ -7,7 +7,7 @@ __getattr__, __dir__ = lazy.names(
     {
         "cost": "multiply_adds",
         "encoders": "ENCODERS",
-        "looks": "Look LOOKS GROUPS looks_for fixed_dropout",
+        "looks": "Look LOOKS GROUPS AUTO looks_for fixed_dropout",
         "models": (
             "build_model adopt reads_whole_numbers assemble with_logit uncertainty_of "
             "outputs_model dropout_models build_classifier build_estimator"

@@ -102,6 +102,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Looks whose mean answer is one look: where each of them says too little to be shown to help, as
 where the class hangs on where exactly the image was cut out, all of them together may."""
 
+AUTO = ("mirror", "zoom_in", *GROUPS, "jitter", "drop_tokens", "mask_tokens")
+"""What is tried unless looks are named. The more looks are on offer, the more errors it takes to
+show that one of them helps; changes of color, blur and noise hardly ever did."""
+
 
 def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
     """Names of the looks that suit inputs of a classifier.
