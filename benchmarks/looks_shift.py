@@ -9,16 +9,23 @@ each at two strengths; the images, and the estimator, are the same for all of th
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import ndimage
 
 from benchmarks import common
 
+if TYPE_CHECKING:
+    from btcp_tf.judge import Judge
+
 Corruption = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 """(images `[n, h, w, c]` from 0 to 1, strength, random numbers) → images that may leave 0 to 1."""
+
+Line = tuple[tuple[str, ...], float, float]
+"""Cells of a table, gain in AUROC in points, relative difference in AURC."""
 
 
 def _gaussian_noise(x: np.ndarray, strength: float, random: np.random.Generator) -> np.ndarray:
@@ -180,8 +187,8 @@ def main() -> None:
     )
 
 
-def _lines(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
-    """Of the clean images, then of each corruption: (cells, gain in AUROC, in AURC)."""
+def _lines(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Of the clean images, then of each corruption."""
     import btcp_tf
     from btcp_tf.data import datasets
 
@@ -202,7 +209,7 @@ def _lines(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
             yield _line(f"{name} {strength:.3g}", judge, pixels, labels)
 
 
-def _line(name, judge, images, labels):  # type: ignore[no-untyped-def]
+def _line(name: str, judge: "Judge", images: np.ndarray, labels: np.ndarray) -> Line:
     mcp, own = judge.evaluate(images, labels, draws=2)
     auroc, aurc = 100 * (own["auroc"] - mcp["auroc"]), own["aurc"] / mcp["aurc"] - 1
     looked_at = own.get("looked_at", 0) / len(labels)
