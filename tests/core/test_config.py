@@ -157,7 +157,7 @@ def test_looks_are_names_and_files():
     config = Config("mnist", method=LOOKS, residual_looks=looks, residual_cost=1)
     assert config.settings()["residual_looks"] == "mirror,dropout,my nets/second.keras"
     assert Config("mnist", method=LOOKS, residual_looks=("mirror",), residual_folds=2)
-    assert accepted(FIELDS["residual_looks"]).endswith(", dropout, and paths of .keras files")
+    assert accepted(FIELDS["residual_looks"]).endswith(", dropouts, and paths of .keras files")
 
 
 def test_without_epochs_nothing_is_finetuned():

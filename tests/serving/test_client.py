@@ -332,7 +332,7 @@ def test_no_images_are_no_request(double):
         (np.full((2, 2, 2, 1), np.nan), "serving_float", "finite numbers, received NaN .* row 0"),
         ([[1, 2], [3]], "serving_default", "expected images of one shape, received"),
         ("cat", "serving_default", r"images: expected numbers \[n, ...\], received <U3 \[\]"),
-        (IMAGES, "serving_bytes", r"expected files \(string \[n\]\), received uint8"),
+        (IMAGES, "serving_bytes", r"expected text or files \(string \[n\]\), received uint8"),
         (IMAGES, "serving", "expected one of about, serving_bytes, serving_default, serv"),
     ],
 )
