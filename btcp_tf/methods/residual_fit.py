@@ -199,7 +199,7 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= ENOUGH_ERRORS)
-    if verbose:
+    if verbose and all_held_out[0].reference is not None:
         print("training small networks that answer beside the classifier", flush=True)
     neighbors = _shared_neighbors(all_held_out, allowed)
     layers = [_evidence_layers(one, allowed, classes, neighbors, seed) for one in all_held_out]
