@@ -99,12 +99,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "rotations": ("rotate_left", "rotate_right"),
     "zooms": ("zoom_in", "zoom_out"),
 }
-"""Looks whose mean answer is one look: where each of them says too little to be shown to help, as
-where the class hangs on where exactly the image was cut out, all of them together may."""
+"""By name of a group the names of looks whose mean probabilities are one look: each of them may
+change too few answers to be shown to help, where all of them together do."""
 
 AUTO = ("mirror", "zoom_in", *GROUPS, "jitter", "drop_tokens", "mask_tokens")
-"""What is tried unless looks are named. The more looks are on offer, the more errors it takes to
-show that one of them helps; changes of color, blur and noise hardly ever did."""
+"""Names that "auto" stands for. The more looks are on offer, the more errors it takes to show that
+one of them helps; changes of color, blur and noise did not for a ResNet-20 on CIFAR-10."""
 
 
 def looks_for(shape: Sequence[int | None], dtype: str) -> tuple[str, ...]:
