@@ -218,7 +218,8 @@ def choose(
     which a paired interval, corrected for the number of sources, excludes that they say nothing.
     The gain is that of the cross-validated AURC and log-likelihood together.
     This for several shares of inputs, and once more by the gain alone, as a cheap source can leave
-    too little for a better one; the best design is taken.
+    too little for a better one. What is chosen is also tried for as many inputs as the budget
+    allows; the best design is taken.
 
     Args:
       samples: With evidence and looks.
@@ -263,7 +264,8 @@ def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: i
         # By its worth alone, too: a cheap source can leave too little for a better one.
         for worth in (_gain_for_cost, _gain):
             trial = _forward(samples, start, costs, budget, tried, worth)
-            best = min(best, trial, key=lambda one: one.loss)
+            wider = tried(_widened(samples, trial.design, costs, budget))
+            best = min(best, trial, wider, key=lambda one: one.loss)
     others = [
         tried(best.design._replace(strength=strength))
         for strength in _STRENGTHS
@@ -278,9 +280,22 @@ def _starts(
     """The base with each gate that leaves something to be paid for."""
     for share in _SHARES:
         if costs and 1.0 + share * min(costs.values()) <= budget:
-            own = samples.z[: samples.n, 0]
-            gate = None if share == 1.0 else float(np.quantile(own, 1.0 - share))
-            yield base._replace(design=base.design._replace(gate=gate, share=share))
+            yield base._replace(design=_for_share(samples, base.design, share))
+
+
+def _for_share(samples: Samples, design: Design, share: float) -> Design:
+    """The design with the gate that leaves this share of the inputs above it."""
+    own = samples.z[: samples.n, 0]
+    gate = None if share == 1.0 else float(np.quantile(own, 1.0 - share))
+    return design._replace(gate=gate, share=share)
+
+
+def _widened(samples: Samples, design: Design, costs: Mapping[str, float], budget: float) -> Design:
+    """The design for as many inputs as can be paid for."""
+    paid = sum(costs[name] for name in design.paid)
+    if not paid:
+        return design
+    return _for_share(samples, design, max(design.share, min(1.0, (budget - 1.0) / paid)))
 
 
 def _forward(
@@ -333,7 +348,7 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
         return added
     x = _columns(samples, design)
     model = stacking.quick_regression(x, samples.learned, design.strength)
-    rest = samples.learned - model.predict_proba(x)[:, 1]
+    rest = samples.learned - special.expit(model.logits(x))
 
     def unexplained(one: Design) -> float:
         new = _columns(samples, one)

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core.warning import warn
@@ -277,7 +278,7 @@ class _Trial(NamedTuple):
     strength: float
 
 
-def _search(samples: Samples, seed: int, regression: Callable[..., Any]) -> _Trial:
+def _search(samples: Samples, seed: int, regression: Callable[..., stacking.Logistic]) -> _Trial:
     """The trial of the smallest cross-validated AURC: first of the penalty, then of the
     evidence."""
     splits = stacking.splits(samples, seed)
@@ -286,7 +287,7 @@ def _search(samples: Samples, seed: int, regression: Callable[..., Any]) -> _Tri
         x, u = samples.columns(names), np.empty(samples.n)
         for train, test in splits:
             model = regression(x[train], samples.learned[train], strength)
-            u[test] = model.predict_proba(x[test])[:, 1]
+            u[test] = special.expit(model.logits(x[test]))
         return _Trial(metrics.aurc(samples.is_error, u), names, strength)
 
     others = [name for name in samples.evidence if name != "answer"]
@@ -308,9 +309,8 @@ def _final_weights(
         x, learned = x[: samples.n], samples.is_error
     else:
         learned = samples.learned
-    scaler, regression = stacking.regression(x, learned, strength or _UNPENALIZED)
-    slopes = regression.coef_[0] / scaler.scale_
-    a, b = float(slopes[0]), float(regression.intercept_[0] - slopes @ scaler.mean_)
+    slopes, b = stacking.regression(x, learned, strength or _UNPENALIZED)
+    a = float(slopes[0])
     # MCP whose u rises where its own answer is more certain would be MCP no more.
     return Weights(a, b, slopes[1:]) if strength is not None or a > 0 else MCP
 

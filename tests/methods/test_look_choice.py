@@ -140,6 +140,13 @@ def test_a_cheap_look_does_not_keep_out_a_better_one_that_is_in_the_budget():
     assert design.paid == ("good",) and design.share == 1.0
 
 
+def test_a_budget_between_two_shares_is_spent():
+    samples = held_out(6, 1500, {"good": 2.0})
+    design = look_choice._search(samples, {"good": 1.6}, 1.6, seed=0)
+    assert design.share == pytest.approx(0.6 / 1.6)
+    assert (samples.z[:, 0] > design.gate).mean() == pytest.approx(0.6 / 1.6, abs=2e-3)
+
+
 def test_without_errors_or_looks_worth_it_u_is_mcp():
     samples = held_out(3, looks={"noise": 0.0})
     fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0}, 2.0, seed=0)

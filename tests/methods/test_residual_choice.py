@@ -75,18 +75,43 @@ def test_few_errors_are_no_fault(errors, recwarn):
     assert not recwarn.list
 
 
-def test_a_quick_regression_is_the_same_up_to_rounding():
+@pytest.mark.parametrize("columns", [3, 120])
+@pytest.mark.parametrize("kind", ["right or wrong", "probability", "separable", "one error"])
+def test_a_quick_regression_is_the_same_up_to_rounding(columns, kind):
     random = np.random.default_rng(0)
-    for columns in (3, 120):
-        x = random.normal(size=(400, columns)).astype(np.float32)
-        # As the log-probabilities of an answer: columns that are sums of others.
-        x[:, 0] = x[:, 1] + x[:, 2]
-        wanted = random.random(400) < special.expit(x[:, 1])
-        slow, quick = (
-            make(x, wanted, 10.0).decision_function(x)
-            for make in (stacking.regression, stacking.quick_regression)
-        )
-        np.testing.assert_allclose(quick, slow, atol=0.02)
+    x = random.normal(size=(400, columns)).astype(np.float32)
+    # As the log-probabilities of an answer: columns that are sums of others.
+    x[:, 0] = x[:, 1] + x[:, 2]
+    x = np.hstack([x, np.full((400, 1), 7.0, np.float32), 1e4 + x[:, :1]])
+    wanted = {
+        "right or wrong": random.random(400) < special.expit(x[:, 1]),
+        "probability": special.expit(x[:, 1] + random.normal(size=400)),
+        "separable": x[:, 1] > 1.0,
+        "one error": np.arange(400) == 7,
+    }[kind]
+    slow, quick = (
+        make(x, wanted, 10.0).logits(x) for make in (stacking.regression, stacking.quick_regression)
+    )
+    np.testing.assert_allclose(special.expit(quick), special.expit(slow), atol=0.005)
+    np.testing.assert_allclose(quick, slow, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["right or wrong", "probability"])
+def test_a_quick_regression_has_the_smallest_penalized_loss(kind):
+    random = np.random.default_rng(1)
+    x = random.normal(size=(300, 4)) * [1.0, 10.0, 0.1, 3.0] + 2.0
+    p = special.expit(x[:, 0] - 0.3 * x[:, 1])
+    wanted = random.random(300) < p if kind == "right or wrong" else p
+    found = stacking.quick_regression(x, wanted, 0.5)
+
+    def loss(weights):
+        logits = x @ weights[:-1] + weights[-1]
+        fit = np.sum(np.logaddexp(0, logits) - wanted * logits)
+        return fit + np.sum((weights[:-1] * x.std(axis=0)) ** 2) / (2 * 0.5)
+
+    best = np.append(found.slopes, found.intercept)
+    for _ in range(200):
+        assert loss(best + 1e-2 * random.normal(size=5)) > loss(best)
 
 
 @pytest.mark.parametrize(
