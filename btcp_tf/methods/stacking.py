@@ -208,7 +208,8 @@ def on_scale(logits: np.ndarray, own: np.ndarray, scale: np.ndarray) -> np.ndarr
     array([10., 40.])
     """
     places = np.interp(logits, np.sort(own), np.linspace(0.0, 1.0, len(own)))
-    return np.quantile(scale, places)
+    # As `np.quantile`, which takes ten times as long for so many places.
+    return np.interp(places, np.linspace(0.0, 1.0, len(scale)), np.sort(scale))
 
 
 class Logistic(NamedTuple):
