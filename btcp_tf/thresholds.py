@@ -46,8 +46,9 @@ class Threshold:
     """errors / accepted: what was observed, not what is promised. None where undefined."""
     risk_bound: float | None = None
     """`target_risk` alone: upper Clopper-Pearson bound of the error rate of accepted answers, at
-    level 1 - `delta`, or 1 - `delta` / 2 where the test had half of it; at most the target. It is the walk that turns it into a promise, and the
-    promise is the target: a bound far below it holds for a tau that was fixed beforehand."""
+    level 1 - `delta`, or 1 - `delta` / 2 where the test had half of it; at most the target. It is
+    the walk that turns it into a promise, and the promise is the target: a bound far below it holds
+    for a tau that was fixed beforehand."""
     delta: float | None = None
     """`target_risk` alone: probability of a broken promise that was allowed for this threshold."""
     target: float | None = None
