@@ -122,7 +122,8 @@ def _without_lost(
             "looks: expected finite answers to all held-out inputs, received others from "
             f"{', '.join(lost)}; leave them out"
         )
-    progress.say(f"not on offer, as they fail at some of the inputs: {', '.join(lost)}", verbose)
+    reason = "as they fail for some inputs, or x is a dataset that gives others when read again"
+    progress.say(f"not on offer, {reason}: {', '.join(lost)}", verbose)
     looks = {name: look for name, look in offer.looks.items() if name not in lost}
 
     def rest(seen: Seen) -> Seen:
