@@ -104,7 +104,8 @@ def answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
         looks += [arguments.second]
     elif looks != "auto":
         looks = looks.split(",")
-    offered = offer.make(classifier, looks, 1.0, (x, y), None, seed=0)
+    # Of any cost: each plan has a budget of its own.
+    offered = offer.make(classifier, looks, 1e9, (x, y), None, seed=0)
     assert offered is not None
     for name, look in offered.looks.items():
         print(f"{name}: {look.cost:.2f} passes", flush=True)
