@@ -358,7 +358,8 @@ def _forward(
     tried: Callable[[Design], _Trial],
     worth: Callable[[_Trial, _Trial, float], float],
 ) -> _Trial:
-    """Adds sources to a trial as long as one of them helps and can be paid for.
+    """Adds sources to a trial as long as one of them helps and can be paid for; or all evidence but
+    looks at once, whose kinds may help together though none of them is shown to help alone.
 
     Args:
       samples: All held-out answers.
@@ -366,22 +367,28 @@ def _forward(
       costs: As in `choose`.
       budget: As in `choose`.
       tried: Design → its trial.
-      worth: (trial before, trial with one more source, its cost) → what the largest is added of.
+      worth: (trial before, trial with more, what that costs) → what the largest is added of.
     """
     while True:
         design = trial.design
-        added = [
-            design._replace(paid=(*design.paid, name)) for name in costs if name not in design.paid
-        ]
+        left = [name for name in costs if name not in design.paid]
+        evidence = [name for name in left if name in samples.evidence]
+        more = [(name,) for name in left] + [tuple(evidence)] * (len(evidence) > 1)
+        added = [design._replace(paid=design.paid + names) for names in more]
         added = [one for one in added if one.cost(costs) <= budget + _ROUNDING]
         better = [
             one
             for one in map(tried, _promising(samples, design, added))
-            if _improves(one, trial, len(costs), _LEVEL if design.paid else _FIRST_LEVEL)
+            if _improves(one, trial, len(more), _LEVEL if design.paid else _FIRST_LEVEL)
         ]
         if not better:
             return trial
-        trial = max(better, key=lambda one: worth(trial, one, costs[one.design.paid[-1]]))
+
+        def worth_of(one: _Trial, before: _Trial = trial) -> float:
+            new = one.design.paid[len(before.design.paid) :]
+            return worth(before, one, sum(costs[name] for name in new))
+
+        trial = max(better, key=worth_of)
 
 
 def _gain(before: _Trial, after: _Trial, cost: float) -> float:

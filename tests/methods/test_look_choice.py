@@ -140,6 +140,19 @@ def test_a_cheap_look_does_not_keep_out_a_better_one_that_is_in_the_budget():
     assert design.paid == ("good",) and design.share == 1.0
 
 
+@pytest.mark.parametrize("seed", [2, 3])
+def test_evidence_that_is_shown_to_help_together_is_taken_together(seed):
+    """Each of six says a sixth of what there is to say: beside another, too little to be shown."""
+    random = np.random.default_rng(seed)
+    parts = random.normal(size=(240, 6))
+    z = (-1.5 + random.normal(size=(240, 1))).astype(np.float32)
+    is_error = random.random(240) < special.expit(z[:, 0] + 3.0 * parts.sum(axis=1) / np.sqrt(6))
+    evidence = {f"part {i}": parts[:, [i]] for i in range(6)}
+    samples = Samples(is_error, z, evidence, np.zeros(240, int), None)
+    design = look_choice._search(samples, dict.fromkeys(evidence, 0.01), 1.3, seed=0)
+    assert set(design.paid) == set(evidence) and design.share == 1.0
+
+
 def test_a_budget_between_two_shares_is_spent():
     samples = held_out(6, 1500, {"good": 2.0})
     design = look_choice._search(samples, {"good": 1.6}, 1.6, seed=0)
