@@ -17,8 +17,8 @@ from btcp_tf.methods.seen import in_batches
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks.evidence_layers import McpLogit
 
-_ROWS = 4096
-"""Inputs that are held beside those that were given."""
+_BATCHES = 4
+"""So many batches of inputs are held beside those that were given."""
 
 
 def at_held_out(
@@ -55,7 +55,7 @@ def at_held_out(
 def _unsure(held_out: Sequence[HeldOut], offer: Offer, seed: int) -> list[np.ndarray]:
     """For which inputs each look is read, bool `[n, j]`, of each version of each classifier's."""
     logits = [[seen.logits for seen in (one.seen, *one.copies)] for one in held_out]
-    z = [[in_batches(McpLogit(), [part], _ROWS) for part in own] for own in logits]
+    z = [[in_batches(McpLogit(), [part], 4096) for part in own] for own in logits]
     wrong = [own[0].argmax(axis=1) != one.labels for own, one in zip(logits, held_out, strict=True)]
     samples = Samples(
         np.concatenate(wrong),
@@ -88,23 +88,22 @@ def _inputs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The inputs that belong to some of the answers, some at once, and to which."""
     if not inference.is_dataset(x):
-        x = inference.rows_of(x)
-        for start in range(0, len(wanted), _ROWS):
-            places = wanted[start : start + _ROWS]
+        x, some = inference.rows_of(x), _BATCHES * one.classifier.batch_size
+        for start in range(0, len(wanted), some):
+            places = wanted[start : start + some]
             yield one.classifier.check_inputs(x[one.kept[places]]), places
         return
-    # Shuffled anew, it comes in another order.
-    own = one.hashes["fit"][one.kept[wanted]]
-    order = np.argsort(own, kind="stable")
+    # Shuffled anew, it comes in another order; and a sample may be there several times.
+    places_of: dict[int, list[int]] = {}
+    for place, sample in zip(wanted, one.hashes["fit"][one.kept[wanted]].tolist(), strict=True):
+        places_of.setdefault(sample, []).append(place)
     for batch, _ in inference.batches(x, None):
         inputs = one.classifier.check_inputs(batch)
-        hashes = overlaps.sample_hashes(inputs)
-        first, last = (np.searchsorted(own[order], hashes, side) for side in ("left", "right"))
-        # A sample may be there several times.
-        found = np.repeat(np.arange(len(inputs)), last - first)
-        if len(found):
-            starts = np.repeat(first - np.append(0, np.cumsum(last - first)[:-1]), last - first)
-            yield inputs[found], wanted[order[starts + np.arange(len(found))]]
+        samples = enumerate(overlaps.sample_hashes(inputs).tolist())
+        found = [(row, place) for row, sample in samples for place in places_of.get(sample, ())]
+        if found:
+            rows, places = np.array(found).T
+            yield inputs[rows], places
 
 
 def _without_lost(
