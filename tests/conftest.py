@@ -8,8 +8,10 @@ that folder. A test that lacks its data is not collected.
 
 import contextlib
 import importlib.util
+import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,6 +94,22 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(export_check, "check", lambda *arguments: None)
     monkeypatch.setattr(export_check, "early_process", contextlib.nullcontext)
+
+
+@pytest.fixture(scope="module")
+def quick_checks() -> Iterator[None]:
+    """Exports that are checked in a fresh process which need not load TensorFlow; see `fresh`."""
+    import fresh
+
+    from btcp_tf.serving import export_check, fresh_answers
+
+    def start() -> fresh.Popen:
+        words = [fresh_answers.__file__, json.dumps(sys.path)]
+        return fresh.Popen(words, {"CUDA_VISIBLE_DEVICES": "-1"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_check, "_start", start)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,10 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import types
 
+import fresh
 import keras
 import numpy as np
 import pytest
@@ -53,7 +52,7 @@ from btcp_tf.training import diagnosis, distribution
 from btcp_tf.training.inference import Inference
 from btcp_tf.training.settings import TrainingSettings
 
-pytestmark = pytest.mark.usefixtures("quick_heads")
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
 
 TUNED = Predictor("btcp", "finetuned")
 
@@ -87,6 +86,19 @@ def whole(tmp_path_factory):
         # Others draw them; here their files are enough.
         patch.setattr(drawing, "_render", lambda figure, ending: b"")
         assert main(words(folder, "--verbose=0")) == 0
+    return folder
+
+
+PLAIN = ("--method=mcp", "--finetune_epochs=0", "--classifier_epochs=2")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A finished run without estimators, for tests of what it is published as."""
+    folder = tmp_path_factory.mktemp("plain")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_render", lambda figure, ending: b"")
+        assert main(words(folder, *PLAIN, "--verbose=0")) == 0
     return folder
 
 
@@ -452,23 +464,22 @@ def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
     assert message.count("\n") == 1
 
 
-def test_a_killed_run_ends_like_one_that_was_not(whole, tmp_path):
-    command = [sys.executable, "-m", "btcp_tf.main", *words(tmp_path, "--verbose=2")]
+def test_a_killed_run_ends_like_one_that_was_not(undrawn, whole, tmp_path, capsys):
     checkpoints = tmp_path / "run" / "checkpoints"
     # Each kill costs a process; tests/training/test_training.py has one in every phase without.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = fresh.Popen(["-m", "btcp_tf.main", *words(tmp_path)]).start()
     while not (checkpoints / "btcp.npz").exists():
-        assert process.poll() is None, process.stderr.read().decode()[-2000:]
+        assert process.poll() is None, process.communicate()[1][-2000:]
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     with np.load(checkpoints / "btcp.npz") as saved:
         rows = json.loads(str(saved["about"]))["rows"]
     assert len(rows) < 6, "killed too late to show anything"
     assert not (tmp_path / "run" / "results.json").exists()
-    last = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert last.returncode == 0, last.stderr[-2000:]
-    assert "resumed after epoch" in last.stdout
+    assert main(words(tmp_path, "--verbose=2")) == 0
+    assert "resumed after epoch" in capsys.readouterr().out
     first, second = (folder / "run" / "results.json" for folder in (whole, tmp_path))
     assert first.read_bytes() == second.read_bytes()
     for name in ("predictions.npz", "predictions_btcp_finetuned.npz"):
@@ -496,9 +507,9 @@ def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
     assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
 
 
-def unfinished(whole, tmp_path):
+def unfinished(finished, tmp_path):
     """A copy of the finished run, trained to its end, of which the export is still to do."""
-    shutil.copytree(whole / "run", tmp_path / "run")
+    shutil.copytree(finished / "run", tmp_path / "run")
     for name in ("finished.json", "publication.json", "report.html", "results.json"):
         (tmp_path / "run" / name).unlink()
     return tmp_path / "run"
@@ -506,9 +517,9 @@ def unfinished(whole, tmp_path):
 
 @pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), TypeError("a fault")])
 def test_a_run_is_reported_whatever_the_export_does(
-    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys, fault
+    undrawn, unchecked, plain, tmp_path, monkeypatch, capsys, fault
 ):
-    folder = unfinished(whole, tmp_path)
+    folder = unfinished(plain, tmp_path)
 
     def failing(*arguments, **settings):
         # As if the machine were switched off now: all of the report is there.
@@ -519,19 +530,19 @@ def test_a_run_is_reported_whatever_the_export_does(
         patch.setattr("btcp_tf.serving.saved_model.export", failing)
         for _ in range(2):
             if isinstance(fault, OSError):
-                assert main(words(tmp_path)) == 1
+                assert main(words(tmp_path, *PLAIN)) == 1
                 [line] = capsys.readouterr().err.strip().splitlines()
                 assert line.startswith("error: not exported: ") and "the same command" in line
             else:
                 with pytest.raises(TypeError, match="a fault"):
-                    main(words(tmp_path))
+                    main(words(tmp_path, *PLAIN))
             reason = json.loads((folder / "finished.json").read_text())["saved_model"]
             assert fault.args[-1] in reason and "Errno" not in reason
             assert html.escape(reason) in (folder / "report.html").read_text()
     before = (folder / "results.json").read_bytes()
-    assert before == (whole / "run" / "results.json").read_bytes()
+    assert before == (plain / "run" / "results.json").read_bytes()
     capsys.readouterr()
-    assert main(words(tmp_path)) == 0
+    assert main(words(tmp_path, *PLAIN)) == 0
     printed = capsys.readouterr().out
     path = str(tmp_path / "models" / "digits-trial" / "1")
     assert f"SavedModel  {path}" in printed and "Epoch" not in printed
@@ -543,8 +554,8 @@ def test_a_run_is_reported_whatever_the_export_does(
     assert (folder / "run.log").read_text().count("scored the test set") == 2
 
 
-def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp_path, monkeypatch):
-    folder = unfinished(whole, tmp_path)
+def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, plain, tmp_path, monkeypatch):
+    folder = unfinished(plain, tmp_path)
     for _ in range(2):
         with monkeypatch.context() as patch:
 
@@ -552,11 +563,11 @@ def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp
                 raise KeyboardInterrupt
 
             patch.setattr(publish, "finish_run", killed)
-            assert main(words(tmp_path)) == 130
+            assert main(words(tmp_path, *PLAIN)) == 130
         assert not (folder / "finished.json").exists()
         assert (folder / "report.html").exists()
         assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
-    assert main(words(tmp_path)) == 0
+    assert main(words(tmp_path, *PLAIN)) == 0
     assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
     # Another threshold of it is not the run's own.
     path = tmp_path / "models" / "digits-trial" / "1"
@@ -625,40 +636,46 @@ def test_a_classifier_that_is_not_there_is_said_before_other_settings(whole, tmp
 
 
 def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
-    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys
+    undrawn, unchecked, plain, tmp_path, monkeypatch, capsys
 ):
-    folder = unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
+    folder = unfinished(plain, tmp_path)
+    shutil.copytree(plain / "models", tmp_path / "models")
     first = tmp_path / "models" / "digits-trial" / "1"
     found = Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
     with monkeypatch.context() as patch:
         patch.setattr(publishing, "compare_with", lambda *arguments, **named: found)
         for _ in range(2):
-            assert main(words(tmp_path, "--verbose=0")) == 1
+            assert main(words(tmp_path, *PLAIN, "--verbose=0")) == 1
             [line] = capsys.readouterr().err.strip().splitlines()
             assert f"{first} about 5 of them" in line and "--publish publishes it" in line
             assert exported.versions(first.parent) == [1]
             assert "--publish" in (folder / "report.html").read_text()
-        assert main(words(tmp_path, "--publish")) == 0
+        assert main(words(tmp_path, *PLAIN, "--publish")) == 0
     assert exported.versions(first.parent) == [1, 2]
     assert "about 5 of them" in exported.read_about(first.with_name("2"))["replaces"]
 
 
-def test_a_version_that_cannot_be_compared_is_told(undrawn, unchecked, whole, tmp_path, capsys):
-    unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
+def test_a_version_that_cannot_be_compared_is_told(undrawn, unchecked, plain, tmp_path, capsys):
+    unfinished(plain, tmp_path)
+    shutil.copytree(plain / "models", tmp_path / "models")
     about = tmp_path / "models" / "digits-trial" / "1" / ABOUT_FILE
     content = json.loads(about.read_text())
     about.write_text(json.dumps({**content, "data": {"fingerprint": "other"}}))
-    assert main(words(tmp_path)) == 0
+    assert main(words(tmp_path, *PLAIN)) == 0
     assert "cannot be compared: it was trained on other data" in capsys.readouterr().out
     assert exported.versions(about.parents[2]) == [1, 2]
 
 
 def test_the_same_model_again_is_compared_and_published(undrawn, unchecked, whole, tmp_path):
-    unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
+    for name in ("run", "models"):
+        shutil.copytree(whole / name, tmp_path / name)
+    # With all of its estimators, and nothing left to do but an export that failed.
+    (tmp_path / "run" / "publication.json").unlink()
+    end = {"saved_model": "not exported: no room", "retry": True}
+    (tmp_path / "run" / "finished.json").write_text(json.dumps(end))
     assert main(words(tmp_path)) == 0
+    for name in ("results.json", "predictions.npz"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / "run" / name).read_bytes()
     about = exported.read_about(tmp_path / "models" / "digits-trial" / "2")
     assert "+0.00 points [+0.00, +0.00]" in about["replaces"]
     assert "of 50 validation images" in about["replaces"]
