@@ -26,7 +26,10 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 
-_LONGEST = ("test_runs", "test_training", "test_judge", "test_main", "test_study")
+_LONGEST = (
+    *("test_runs", "test_run_exports", "test_run_images", "test_study", "test_main"),
+    *("test_training", "test_judge", "test_judge_looks", "test_saved_model"),
+)
 
 # Each needs an environment of its own.
 _OTHERS = {
