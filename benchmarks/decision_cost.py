@@ -94,7 +94,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     ):
         judge = btcp_tf.attach(classifier, class_names=found.class_names)
         reference = found.train.images, found.train.labels
-        judge.fit(*held_out, reference=reference, evidence=evidence, verbose=0)
+        judge.fit(*held_out, reference=reference, evidence=evidence, looks=(), verbose=0)
         print(f"{name}: {judge.fitted['words']}")
         paths[name] = export(judge.model, "index" if "neighbors" in evidence else "residual")
     models = {name: tf.saved_model.load(str(path)) for name, path in paths.items()}

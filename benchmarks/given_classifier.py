@@ -124,7 +124,7 @@ def test_split(
     order = np.random.default_rng(seed).permutation(len(x))
     fit, calibrate, test = np.split(order, np.cumsum(parts))[:3]
     judge = btcp_tf.attach(classifier)
-    judge.fit(x[fit], y[fit], reference=reference, seed=seed, verbose=0)
+    judge.fit(x[fit], y[fit], reference=reference, looks=(), seed=seed, verbose=0)
     print(f"split {seed}: {judge.fitted['words'] if judge.fitted else ''}", flush=True)
     calibration = judge.predictions(x[calibrate], y[calibrate])
     answers = judge.predictions(x[test], y[test])

@@ -30,19 +30,20 @@ def main() -> None:
     from btcp_tf.data import datasets
     from btcp_tf.methods import residual_fit
 
+    costs = [float(text) for text in arguments.costs.split(",")]
     looks = arguments.looks if arguments.looks == "auto" else arguments.looks.split(",")
     try:
         test = datasets.load(arguments.dataset, arguments.data_dir).test
         samples = test.images[: arguments.images], test.labels[: arguments.images]
         parts = AttachedClassifier.take_apart(arguments.classifier)
         classifier = dataclasses.replace(parts, verbose=1)
-        offered = offer.make(classifier, looks, 1.0, samples, None, seed=0)
+        offered = offer.make(classifier, looks, max(costs), samples, None, seed=0)
         assert offered is not None
         own = held_out.collect(classifier, samples, None, (), looks=[*offered.looks.values()])
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     table = []
-    for cost in (float(text) for text in arguments.costs.split(",")):
+    for cost in costs:
         within = dataclasses.replace(offered, budget=cost)
         fit = residual_fit.fit_residual(own.held_out, offer=within).fit
         print(fit.words, flush=True)

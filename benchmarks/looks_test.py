@@ -4,8 +4,8 @@
 
 The images that the classifier has not seen are split several times, at random: some to fit the
 estimator at each cost, some to choose a threshold, the rest to test; as `given_classifier` does it.
-Beside the estimator stand rivals that learn nothing: 1 − the mean over the classifier and all looks
-of the probability of the predicted class, for `--rivals`; and by how much that probability moves.
+Beside the estimator stand rivals that learn nothing, `looks_mean` and `looks_move` of
+`btcp_tf.methods.rivals`, for `--rivals`.
 """
 
 import argparse
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import special
 
 from benchmarks import common
 from benchmarks.given_classifier import RISKS, Tested, differences
 from btcp_tf import thresholds
+from btcp_tf.methods import rivals
+from btcp_tf.networks.mcp import mcp_of
 
 if TYPE_CHECKING:
     from btcp_tf.methods.looks import Offer
@@ -47,13 +48,13 @@ def main() -> None:
         plans |= {
             f"second, {cost}": (names, float(cost)) for cost in arguments.second_costs.split(",")
         }
-    rivals = [text.split(",") for text in arguments.rivals.split(";") if text]
+    unfitted = [text.split(",") for text in arguments.rivals.split(";") if text]
     parts = np.cumsum([arguments.fit, arguments.calibrate, arguments.test])
     tested = []
     for seed in range(arguments.splits):
         order = np.random.default_rng(seed).permutation(len(labels))
         rows = np.split(order, parts)[:3]
-        tested.append(_test_split(offered, seen, labels, rows, plans, rivals, seed))
+        tested.append(_test_split(offered, seen, labels, rows, plans, unfitted, seed))
     print()
     common.print_table(common.DIFFERENCES, list(differences(tested, len(labels), arguments.draws)))
     print("\nShare accepted under a guaranteed risk, delta 0.05; mean over the splits")
@@ -103,7 +104,8 @@ def answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
         looks += [arguments.second]
     elif looks != "auto":
         looks = looks.split(",")
-    offered = offer.make(classifier, looks, 1.0, (x, y), None, seed=0)
+    # Of any cost: each plan has a budget of its own.
+    offered = offer.make(classifier, looks, 1e9, (x, y), None, seed=0)
     assert offered is not None
     for name, look in offered.looks.items():
         print(f"{name}: {look.cost:.2f} passes", flush=True)
@@ -142,7 +144,7 @@ def _test_split(
     labels: np.ndarray,
     rows: Sequence[np.ndarray],
     plans: Mapping[str, tuple[list[str], float]],
-    rivals: Sequence[list[str]],
+    unfitted: Sequence[list[str]],
     seed: int,
 ) -> Tested:
     """Fits, calibrates and tests on one split: (to fit, to calibrate, to test) of the rows."""
@@ -152,15 +154,13 @@ def _test_split(
     fit, calibrate, test = rows
     names = list(offered.looks)
     is_error = seen.logits.argmax(axis=1) != labels
-    z = _mcp_logit(seen.logits)
-    of_method = {"mcp": special.expit(z)}
-    for looks in rivals:
+    of_method = {"mcp": mcp_of(seen.logits)}
+    for looks in unfitted:
         assert seen.odds is not None
-        probs = special.expit(
-            np.hstack([z[:, None], seen.odds[:, [names.index(n) for n in looks]]])
-        )
-        of_method[f"mean of {', '.join(looks)}"] = probs.mean(axis=1)
-        of_method[f"move by {', '.join(looks)}"] = np.abs(probs[:, 1:] - probs[:, :1]).mean(axis=1)
+        columns = [names.index(name) for name in looks]
+        against = rivals.against(seen.logits, seen.odds[:, columns])
+        of_method[f"mean of {', '.join(looks)}"] = rivals.mean_of(against)
+        of_method[f"move by {', '.join(looks)}"] = rivals.move_of(against)
     for title, (looks, budget) in plans.items():
         columns = [names.index(name) for name in looks]
         within = dataclasses.replace(
@@ -180,12 +180,6 @@ def _test_split(
             share = 0.0 if chosen.tau is None else float((u[test] < chosen.tau).mean())
             coverage[method, risk] = share
     return Tested(test, is_error[test], {name: u[test] for name, u in of_method.items()}, coverage)
-
-
-def _mcp_logit(logits: np.ndarray) -> np.ndarray:
-    """logit(1 − largest probability), `[n]`."""
-    order = np.sort(logits.astype(np.float64), axis=1)
-    return special.logsumexp(order[:, :-1], axis=1) - order[:, -1]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@
 
 The classifier is not trained and not changed. The estimator learns from held-out samples, on which
 the classifier makes the errors that it will make later; it may know the labels of its own training
-samples by heart. If the estimator does not find errors better than MCP, it is MCP, and says so.
+samples by heart. It may look at an input again, where the classifier is unsure: an answer then
+takes up to 1.3 passes of the classifier on the mean (`looks`, `cost`). If the estimator does not
+find errors better than MCP, it is MCP, and says so.
 `Judge.fit_btcp` trains the paper's estimator in its place. The parts are in `btcp_tf.attached`.
 """
 
@@ -120,7 +122,7 @@ class Judge:
         copies: Sequence[Any] = (),
         ensemble: Sequence[keras.Model | str | os.PathLike] = (),
         evidence: Sequence[str] = EVIDENCE,
-        looks: str | Sequence[Any] = (),
+        looks: str | Sequence[Any] = "auto",
         cost: float = 1.3,
         seed: int = 0,
         batch_size: int = 256,
@@ -153,7 +155,8 @@ class Judge:
             that of images exists for images alone. With `methods.residual_fit.NO_INDEX` no
             reference sample goes into the model.
           looks: Further answers to the same input that may be evidence: "auto", those that suit
-            the inputs and help most often; or a list of names, layers, functions and classifiers.
+            the inputs and help most often, or none; or a list of names, layers, functions and
+            classifiers; empty: none, and no limit to the cost of the rest.
             Names are those of `methods.LOOKS`, "shifts", "rotations" and "zooms", "dropout" and
             "dropouts", and with a reference "trees", "tokens" and "small_net", which learn from
             it, and "student", which learns the classifier's answers to it, too.
@@ -161,11 +164,12 @@ class Judge:
             `[n, ...]` → the same shape and type), but with one of these a judge can neither be
             saved nor exported. Classifiers, or paths of their files, have the same classes. Looks
             are chosen by nested cross-validation, and computed only for the inputs that MCP is
-            unsure of. With `folds` only changes of the input. A dataset is read once more for
-            them. Empty: none.
-          cost: With looks, what an input may cost on the mean: multiply-adds of all evidence, in
-            passes of the classifier, its own included; at least 1. A classifier of less than a
-            million multiply-adds counts as that many.
+            unsure of, also by `predict` and in an exported model. With `folds` only changes of the
+            input. A dataset is read once more for them; if it gives other samples then, "auto"
+            offers none.
+          cost: What an input may cost on the mean, unless `looks` is empty: multiply-adds of all
+            evidence, in passes of the classifier, its own included; at least 1. A classifier of
+            less than a million multiply-adds counts as that many.
           seed: Seed of the cross-validation, of the bootstrap and of the second head; from 0 to
             2147483647.
           batch_size: Inputs at once.

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         np.concatenate([getattr(part, name) for part in (images.validation, images.calibration)])
         for name in ("images", "labels")
     ]
-    judge.fit(*held_out, reference=(train.images, train.labels), seed=args.seed)
+    judge.fit(*held_out, reference=(train.images, train.labels), looks=(), seed=args.seed)
     common.show(judge, test.images, test.labels, "CIFAR-10", args.seed)
 
     found = judge.predictions(test.images, test.labels)

@@ -88,7 +88,8 @@ def test_the_tutorial(tmp_path, monkeypatch):
     names, _ = found["attach"]
     assert names["residual"]["verdict"] == "better"
     parts = {"predicted", "class_name", "probs", "uncertainty", "accept"}
-    assert set(names["answers"]) == parts
+    # And what looks say, if the estimator uses some.
+    assert set(names["answers"]) - {"second_opinion", "second_probability"} == parts
     assert names["wrong"][names["accept"]].mean() < names["wrong"].mean()
     assert (tmp_path / "saved_models" / "judge" / "1" / "saved_model.pb").exists()
 

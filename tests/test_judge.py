@@ -53,7 +53,7 @@ def classifier():
 @pytest.fixture(scope="module")
 def fitted(classifier):
     judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
-    return judge.fit(*samples(1500, 1), reference=samples(2000, 0), verbose=0)
+    return judge.fit(*samples(1500, 1), reference=samples(2000, 0), looks=(), verbose=0)
 
 
 def test_is_mcp_before_it_is_fitted(classifier):
@@ -90,7 +90,7 @@ def test_one_warning_says_that_an_unfitted_judge_is_mcp(unchecked, classifier, t
         with pytest.warns(UserWarning, match=told):
             call(judge)
         silent(call, judge)
-    fitted = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    fitted = btcp_tf.attach(classifier).fit(x, y, looks=(), verbose=0)
     silent(export, fitted)
 
 
@@ -159,7 +159,7 @@ def test_labels_of_one_class_alone_are_warned_of(classifier):
     with pytest.warns(
         UserWarning, match="y: expected labels of several classes, received .* of '0'"
     ):
-        btcp_tf.attach(classifier).fit(x[y == 0], y[y == 0], verbose=0)
+        btcp_tf.attach(classifier).fit(x[y == 0], y[y == 0], looks=(), verbose=0)
 
 
 def test_learns_from_the_answers_of_other_folds(classifier):
@@ -171,7 +171,7 @@ def test_learns_from_the_answers_of_other_folds(classifier):
         seen = x[~unseen], y[~unseen]
         folds.append((linear(*seen), (x[unseen], y[unseen]), seen))
     judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
-    judge.fit(*few, reference=(x, y), folds=folds, verbose=0)
+    judge.fit(*few, reference=(x, y), folds=folds, looks=(), verbose=0)
     assert judge.fitted["samples"] == 2100 and judge.fitted["errors"] > 150
     assert "2100 held-out samples of 3 classifiers" in judge.fitted["words"]
     assert "neighbors" in judge.fitted["evidence"]
@@ -187,7 +187,7 @@ def test_learns_from_the_answers_of_other_folds(classifier):
         judge.fit(*few, folds=folds)
     with pytest.raises(ValueError, match=r"folds\[1\]: expected one for a reference, .* none"):
         mixed = [folds[0], (*folds[1][:2], None)]
-        judge.fit(*few, reference=(x, y), folds=mixed, verbose=0)
+        judge.fit(*few, reference=(x, y), folds=mixed, looks=(), verbose=0)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
@@ -202,7 +202,7 @@ def test_half_precision_with_a_dead_unit_is_fitted(policy):
     features.set_weights([np.eye(2, 3), np.zeros(3)])
     outputs.set_weights([np.vstack([regression.coef_.T, np.ones((1, 3))]), regression.intercept_])
     judge = btcp_tf.attach(model)
-    judge.fit(*samples(1500, 1), reference=(x, y), verbose=0)
+    judge.fit(*samples(1500, 1), reference=(x, y), looks=(), verbose=0)
     assert judge.fitted["evidence"]
     test, labels = samples(800, 2)
     found = judge.predict(test)["uncertainty"]
@@ -220,7 +220,7 @@ def test_learns_from_copies_what_noise_does(classifier):
     rows, words = [], []
     for copies in ([], [noisy(x, 1)]):
         judge = btcp_tf.attach(classifier)
-        judge.fit(x, y, reference=samples(2000, 0), copies=copies, verbose=0)
+        judge.fit(x, y, reference=samples(2000, 0), copies=copies, looks=(), verbose=0)
         rows.append(judge.evaluate(noisy(test, 2), labels, draws=20)[1])
         words.append(judge.fitted["words"])
     assert rows[1]["aurc"] < rows[0]["aurc"]
@@ -228,16 +228,16 @@ def test_learns_from_copies_what_noise_does(classifier):
     assert "1 copy of each" in words[1] and "of each" not in words[0]
 
     with pytest.raises(ValueError, match=r"copies\[0\]: expected 1500 inputs .* received 1499"):
-        judge.fit(x, y, copies=[x[1:]], verbose=0)
+        judge.fit(x, y, copies=[x[1:]], looks=(), verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
     with pytest.raises(ValueError, match="copies: expected a list of arrays, received ndarray"):
-        judge.fit(x, y, copies=x, verbose=0)
+        judge.fit(x, y, copies=x, looks=(), verbose=0)
     with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
-        judge.fit(dataset, copies=[x], verbose=0)
+        judge.fit(dataset, copies=[x], looks=(), verbose=0)
     with pytest.raises(ValueError, match=r"copies\[0\]: expected an array, received a dataset"):
-        judge.fit(x, y, copies=[dataset], verbose=0)
+        judge.fit(x, y, copies=[dataset], looks=(), verbose=0)
     with pytest.raises(ValueError, match=r"folds\[0\]: expected 1 copies, as of x, received 0"):
-        judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], verbose=0)
+        judge.fit(x, y, copies=[x], folds=[(classifier, (x, y), None)], looks=(), verbose=0)
 
 
 def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, learned):
@@ -245,7 +245,9 @@ def test_learns_what_an_ensemble_thinks_of_the_true_class(classifier, learned):
     x, y = samples(1500, 1)
     judge = btcp_tf.attach(classifier, class_names=["a", "b", "c"])
     before = judge.predict(x)["probs"]
-    judge.fit(x, y, reference=samples(2000, 0), copies=[x + 1], ensemble=members, verbose=0)
+    judge.fit(
+        x, y, reference=samples(2000, 0), copies=[x + 1], ensemble=members, looks=(), verbose=0
+    )
     everyone = [classifier, *members]
     for mean, inputs in zip(learned[0].ensemble, (x, x + 1), strict=True):
         wanted = sum(np.asarray(member(inputs)) for member in everyone) / 3
@@ -288,12 +290,12 @@ def test_says_which_of_its_classifiers_and_samples_is_wrong(classifier, tmp_path
     )
     for settings, message in wrong:
         with pytest.raises(ValueError, match=f"^{message}"):
-            judge.fit(x, y, verbose=0, **settings)
+            judge.fit(x, y, looks=(), verbose=0, **settings)
     with pytest.raises(FileNotFoundError, match=r"^ensemble\[0\]: classifier: expected a .keras"):
-        judge.fit(x, y, verbose=0, ensemble=[tmp_path / "none.keras"])
+        judge.fit(x, y, looks=(), verbose=0, ensemble=[tmp_path / "none.keras"])
     assert judge.fitted is None
     with pytest.raises(ValueError, match="60 of 60 samples are among those of the reference"):
-        judge.fit(x, y, verbose=0, reference=(x[::-1], y[::-1]))
+        judge.fit(x, y, looks=(), verbose=0, reference=(x[::-1], y[::-1]))
 
 
 def test_a_fold_that_sees_other_inputs_is_refused():
@@ -308,7 +310,7 @@ def test_a_fold_that_sees_other_inputs_is_refused():
     with pytest.raises(
         ValueError, match=r"^folds\[0\]: classifier: expected one of inputs .*1\), "
     ):
-        btcp_tf.attach(trained(1)).fit(x, y, reference=(seen, y), folds=folds, verbose=0)
+        btcp_tf.attach(trained(1)).fit(x, y, reference=(seen, y), folds=folds, looks=(), verbose=0)
 
 
 def test_threads_share_a_subclassed_classifier():
@@ -341,7 +343,7 @@ def test_evidence_is_float32_whatever_keras_floats_are(classifier):
         judge = btcp_tf.attach(keras.Model(inputs, keras.layers.Dense(3, "softmax")(flat)))
         x = np.random.default_rng(0).normal(size=(90, 8, 8, 1))
         y = np.arange(90) % 3
-        judge.fit(x[:60], y[:60], reference=(x[60:], y[60:]), verbose=0)
+        judge.fit(x[:60], y[:60], reference=(x[60:], y[60:]), looks=(), verbose=0)
         assert np.isfinite(judge.predict(x)["uncertainty"]).all()
     finally:
         keras.config.set_floatx("float32")
@@ -360,7 +362,7 @@ def test_folds_are_read_where_the_classifier_is(learned, tmp_path):
     judge.save(tmp_path / "judge.keras")
     folds = [(trained(1), (x, y), None)]
     for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
-        one.fit(x, y, folds=folds, verbose=0)
+        one.fit(x, y, folds=folds, looks=(), verbose=0)
     assert [held_out.seen.features.shape for held_out in learned] == 4 * [(60, 6)]
     assert all(held_out.seen.view is None for held_out in learned)
 
@@ -374,22 +376,22 @@ def test_models_of_text_have_folds_and_ensembles():
 
     text, y = np.array(["a", "b", "c"] * 20), np.array([0, 1, 1] * 20)
     judge = btcp_tf.attach(of_text(0), example=text[:3])
-    judge.fit(text, y, ensemble=[of_text(1)], verbose=0)
-    judge.fit(text, y, folds=[(of_text(2), (text, y), None)], verbose=0)
+    judge.fit(text, y, ensemble=[of_text(1)], looks=(), verbose=0)
+    judge.fit(text, y, folds=[(of_text(2), (text, y), None)], looks=(), verbose=0)
     assert judge.fitted["samples"] == 120
 
 
 def test_without_neighbors_no_sample_goes_into_the_model(classifier):
     judge = btcp_tf.attach(classifier)
     held_out, reference = samples(1500, 1), samples(2000, 0)
-    judge.fit(*held_out, reference=reference, evidence=("answer", "head"), verbose=0)
+    judge.fit(*held_out, reference=reference, evidence=("answer", "head"), looks=(), verbose=0)
     assert judge.fitted["evidence"] == ["answer", "head"]
     assert max(max(weights.shape, default=0) for weights in judge.model.weights) < 2000
     rows = judge.evaluate(*samples(1500, 2), draws=200)
     assert rows[1]["aurc_minus_mcp_high"] < 0
     for evidence in ((), ("head",), ("answer", "oracle")):
         with pytest.raises(ValueError, match="evidence: expected answer, and perhaps some of head"):
-            judge.fit(*held_out, reference=reference, evidence=evidence, verbose=0)
+            judge.fit(*held_out, reference=reference, evidence=evidence, looks=(), verbose=0)
 
 
 def images(n, seed):
@@ -419,7 +421,7 @@ def short_sighted():
 @pytest.mark.parametrize("evidence", [("answer", "image_neighbors"), NO_INDEX])
 def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, evidence, tmp_path):
     judge = btcp_tf.attach(short_sighted)
-    judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, verbose=0)
+    judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, looks=(), verbose=0)
     assert evidence[-1] in judge.fitted["evidence"]
     x, y = images(800, 2)
     mcp, residual = judge.evaluate(x, y, draws=100)
@@ -432,7 +434,7 @@ def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, ev
     assert (largest < 600) is (evidence == NO_INDEX)
     # Datasets are seen as arrays are.
     batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
-    judge.fit(batches, reference=images(600, 0), evidence=evidence, verbose=0)
+    judge.fit(batches, reference=images(600, 0), evidence=evidence, looks=(), verbose=0)
     np.testing.assert_allclose(judge.predict(x)["uncertainty"], found, rtol=1e-3, atol=1e-5)
 
 
@@ -461,7 +463,7 @@ def test_falls_back_on_mcp_where_nothing_else_is_known(classifier):
     x, _ = samples(3000, 6)
     probs = np.asarray(classifier(x))
     y = (probs.cumsum(axis=1) < np.random.default_rng(0).random((3000, 1))).sum(axis=1)
-    judge = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    judge = btcp_tf.attach(classifier).fit(x, y, looks=(), verbose=0)
     assert judge.fitted["evidence"] == []
     assert "not better: u is MCP" in judge.fitted["words"]
     order = np.argsort(1 - probs.max(axis=1), kind="stable")
@@ -476,7 +478,7 @@ def test_too_few_errors_leave_mcp_and_a_warning(classifier, wrong):
     judge = btcp_tf.attach(classifier)
     before = judge.predict(x)["uncertainty"]
     with pytest.warns(UserWarning, match=f"wrong on {wrong} of 200 held-out samples"):
-        judge.fit(x, y, reference=samples(200, 0), verbose=0)
+        judge.fit(x, y, reference=samples(200, 0), looks=(), verbose=0)
     np.testing.assert_array_equal(judge.predict(x)["uncertainty"], before)
     assert f"{wrong} wrong answers among 200 are too few" in judge.fitted["words"]
 
@@ -494,7 +496,7 @@ def test_a_fallback_ranks_exactly_as_mcp():
     few = np.flatnonzero(judge.predict(x)["predicted"] != y)[:3]
     some = np.r_[few, np.flatnonzero(judge.predict(x)["predicted"] == y)[:100]]
     with pytest.warns(UserWarning, match="wrong on 3 of 103"):
-        judge.fit(x[some], y[some], reference=samples(600, 0), verbose=0)
+        judge.fit(x[some], y[some], reference=samples(600, 0), looks=(), verbose=0)
     x, y = samples(600, 2)
     mcp, residual = judge.evaluate(x, y, draws=20)
     assert residual["auroc_minus_mcp"] == 0 and residual["verdict"] == "not distinguishable"
@@ -568,9 +570,9 @@ def test_rules_of_thresholds(fitted):
 
 
 def test_fitting_again_takes_the_threshold_back(classifier):
-    judge = btcp_tf.attach(classifier).fit(*samples(1500, 1), verbose=0)
+    judge = btcp_tf.attach(classifier).fit(*samples(1500, 1), looks=(), verbose=0)
     judge.select_threshold(*samples(800, 8))
-    judge.fit(*samples(1500, 1), verbose=0)
+    judge.fit(*samples(1500, 1), looks=(), verbose=0)
     assert judge.threshold is None
 
 
@@ -579,7 +581,7 @@ def test_datasets_give_what_arrays_give(classifier, fitted):
         return tf.data.Dataset.from_tensor_slices(samples(n, seed)).batch(170)
 
     judge = btcp_tf.attach(classifier)
-    judge.fit(dataset(1500, 1), reference=dataset(2000, 0), verbose=0)
+    judge.fit(dataset(1500, 1), reference=dataset(2000, 0), looks=(), verbose=0)
     assert judge.fitted == fitted.fitted
     x, _ = samples(300, 3)
     wanted = fitted.predict(x)["uncertainty"]
@@ -632,7 +634,7 @@ def test_exported_model_decides_and_brings_its_calibration_rows(unchecked, fitte
 def test_shape_of_labels_does_not_matter(classifier, fitted):
     x, y = samples(1500, 1)
     again = btcp_tf.attach(classifier).fit(
-        x, y[:, None].astype(np.float64), reference=samples(2000, 0), verbose=0
+        x, y[:, None].astype(np.float64), reference=samples(2000, 0), looks=(), verbose=0
     )
     assert again.fitted == fitted.fitted
 
@@ -764,7 +766,7 @@ def test_refuses_other_things(classifier, fitted, tmp_path):
     ):
         fitted.select_threshold(X, Y, risk=0.1)
     with pytest.raises(ValueError, match="reference: expected at least 2 samples, received 1"):
-        btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), verbose=0)
+        btcp_tf.attach(classifier).fit(X, Y, reference=(X[:1], Y[:1]), looks=(), verbose=0)
     with pytest.raises(ValueError, match="ends with .keras, received"):
         fitted.save(tmp_path / "judge.h5")
     (tmp_path / "folder.keras").mkdir()
@@ -859,7 +861,7 @@ def test_the_papers_estimator_in_its_place(unchecked, classifier, tmp_path):
     again = btcp_tf.attach(classifier).fit_btcp(x, y, verbose=0, **settings)
     np.testing.assert_array_equal(again.predict(fresh)["uncertainty"], u)
     # And back: what it was makes no difference.
-    judge.fit(*samples(1500, 1), reference=(x, y), verbose=0)
+    judge.fit(*samples(1500, 1), reference=(x, y), looks=(), verbose=0)
     assert judge.method == "residual" and judge.threshold is None
 
 

@@ -40,7 +40,7 @@ def classifier():
     return model
 
 
-ANSWER = {"evidence": ("answer",), "verbose": 0}
+ANSWER = {"evidence": ("answer",), "looks": (), "verbose": 0}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from scipy import special
 
 import btcp_tf
 from btcp_tf import set_threshold
-from btcp_tf.attached import held_out, offer
+from btcp_tf.attached import held_out, look_again, offer
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.decisions.monitoring import monitor
@@ -112,7 +112,7 @@ def test_an_evaluation_says_how_often_the_second_opinion_is_right_where_it_was_a
     sure = np.flatnonzero(~looked_at)[:50]
     _, residual = gated.evaluate(x[sure], y[sure], draws=10)
     assert residual["looked_at"] == 0 and np.isnan(residual["looked_at_second_accuracy"])
-    plain = btcp_tf.attach(classifier).fit(*images(200, 17), verbose=0)
+    plain = btcp_tf.attach(classifier).fit(*images(200, 17), looks=(), verbose=0)
     assert "looked_at" not in plain.evaluate(x, y, draws=10)[1]
 
 
@@ -241,12 +241,57 @@ def test_monitoring_knows_how_many_inputs_an_exported_model_looks_at_again(gated
     assert again.rates.baseline == again.rates.production == looked_at.rates.production
 
 
-def test_without_looks_the_estimator_is_that_of_before(classifier):
+def test_without_looks_nothing_is_counted(classifier):
     x, y = images(400, 7)
-    plain = btcp_tf.attach(classifier).fit(x, y, verbose=0)
-    none = btcp_tf.attach(classifier).fit(x, y, looks=(), cost=5.0, verbose=0)
-    assert logit_of_u(plain, x).tolist() == logit_of_u(none, x).tolist()
-    assert plain.fitted["looks"] == [] and plain.fitted["cost"] is None
+    one = btcp_tf.attach(classifier).fit(x, y, looks=(), verbose=0)
+    other = btcp_tf.attach(classifier).fit(x, y, looks=[], cost=5.0, verbose=0)
+    assert logit_of_u(one, x).tolist() == logit_of_u(other, x).tolist()
+    assert one.fitted["looks"] == [] and one.fitted["cost"] is None
+
+
+def test_looks_are_tried_by_default(classifier):
+    x, y = images(900, 2)
+    judge = btcp_tf.attach(classifier).fit(x, y, verbose=0)
+    named = btcp_tf.attach(classifier).fit(x, y, looks="auto", cost=1.3, verbose=0)
+    assert judge.fitted == named.fitted and judge.fitted["looks"]
+    assert {one["name"] for one in judge.fitted["tried"]} >= {"mirror", *GROUPS, "dropouts"}
+    mcp, residual = judge.evaluate(*images(1500, 3), draws=10)
+    assert residual["aurc"] < 0.9 * mcp["aurc"]
+
+
+@pytest.mark.parametrize("budget", [1.00011, 1.3])
+def test_looks_are_computed_only_where_they_may_be_read(classifier, budget):
+    """What is fitted is what odds at all inputs would give."""
+    parts, (x, y), seed = AttachedClassifier.take_apart(classifier), images(700, 2), 0
+    offered = offer.make(parts, ["mirror", "shifts"], budget, (x, y), None, seed)
+    plain = held_out.collect(parts, (x, y), None, ())
+    full = held_out.collect(parts, (x, y), None, (), looks=[*offered.looks.values()])
+    same, (some,) = look_again.at_held_out([plain], [plain.held_out], offered, seed)
+    every = full.held_out.seen.odds
+    computed = some.seen.odds != 0
+    assert some.seen.odds[computed] == pytest.approx(every[computed], abs=1e-4)
+    assert computed.mean() == (1.0 if budget == 1.3 else pytest.approx(0.2, abs=0.05))
+    fits = [
+        residual_fit.fit_residual(one, offer=same, seed=seed).fit for one in (some, full.held_out)
+    ]
+    for field in ("looks", "share", "gate", "cost"):
+        assert getattr(fits[0], field) == getattr(fits[1], field)
+    assert fits[0].difference["aurc"] == pytest.approx(fits[1].difference["aurc"], abs=1e-6)
+
+
+def test_a_dataset_is_looked_at_as_an_array_in_whatever_order_it_comes(classifier):
+    x, y = images(300, 2)
+    x[7], y[7] = x[3], y[3]
+    parts = AttachedClassifier.take_apart(classifier)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(300).batch(64)
+    offered = offer.make(parts, "auto", 1.3, (x, y), None, 0)
+    learned = held_out.collect(parts, (batches, None), None, ())
+    _, (answers,) = look_again.at_held_out([learned], [learned.held_out], offered, 0)
+    # By the sum of its features, which only the two that are one share.
+    rows = np.argsort(answers.seen.features.sum(axis=1), kind="stable")
+    array = held_out.collect(parts, (x, y), None, (), looks=[*offered.looks.values()]).held_out
+    wanted = array.seen.odds[np.argsort(array.seen.features.sum(axis=1), kind="stable")]
+    assert answers.seen.odds[rows] == pytest.approx(wanted, abs=1e-4)
 
 
 @keras.saving.register_keras_serializable("test_judge_looks")
@@ -272,12 +317,18 @@ class Wavering(keras.layers.Layer):
 
 def test_where_the_estimator_is_mcp_looks_are_named_as_a_way_on(classifier, capsys):
     x, y = images(300, 19)
-    judge = btcp_tf.attach(classifier).fit(x, y, evidence=["answer"])
+    judge = btcp_tf.attach(classifier).fit(x, y, evidence=["answer"], looks=())
     assert not judge.fitted["evidence"]
     printed = capsys.readouterr().out
     assert 'fit(..., looks="auto")' in printed and "training" not in printed
+    # None can be paid for, which is said.
     btcp_tf.attach(classifier).fit(x, y, looks=["blur"], cost=1.0)
-    assert "may say more" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "may say more" not in printed and "cost=1 is too little for them: blur" in printed
+    judge = btcp_tf.attach(classifier).fit(x, y, cost=1.0)
+    printed = capsys.readouterr().out
+    assert "may say more" not in printed and "too little for them: mirror" in printed
+    assert [one["name"] for one in judge.fitted["tried"]] == ["answer"]
 
 
 class Stuck(keras.layers.Layer):
@@ -426,7 +477,7 @@ def test_a_function_looks_in_memory_alone(classifier, tmp_path):
             write()
     assert not any(tmp_path.iterdir())
     # Without it there is nothing to refuse.
-    judge.fit(*images(300, 2), verbose=0).save(tmp_path / "judge.keras")
+    judge.fit(*images(300, 2), looks=(), verbose=0).save(tmp_path / "judge.keras")
 
 
 def test_of_further_classifiers_each_drops_in_its_own_network(classifier):

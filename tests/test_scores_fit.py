@@ -82,7 +82,7 @@ def test_u_is_that_of_a_judge_of_the_same_answers(n, share, bias):
         verbose=0,
     )
     assert list(scores.fit.looks) == judge.fitted["looks"] == (["two"] if share else [])
-    assert scores.fit.share == judge.fitted["share"] <= share
+    assert scores.fit.share == judge.fitted["share"] <= 1.01 * share + 1e-9
     assert scores.fit.evidence == tuple(judge.fitted["evidence"])
     assert scores.class_columns == (n == 1500)
     assert n < 1500 or "answer" in scores.fit.evidence

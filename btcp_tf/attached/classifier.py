@@ -12,8 +12,9 @@ from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.inference import CheckedInference, Outputs
+from btcp_tf.attached.look_inference import LookInference
 from btcp_tf.data.input_checks import InputRange, InputWatch
-from btcp_tf.methods.looks import Look, look_odds
+from btcp_tf.methods.looks import Look
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
@@ -119,15 +120,27 @@ class AttachedClassifier:
         outputs = {"features": features, "logits": logits}
         if self.sees_images:
             outputs["view"] = View()(inputs)
+        names, beside = [*outputs], None
         if looks:
-            outputs["odds"] = look_odds(looks, inputs, logits, self.encoder, self.ends)
-        answers = self._infer([*outputs.values()], x, y, title, like=like, hashed=True)
+            names.append("odds")
+            again = self.look_again(looks)
+
+            def beside(inputs: np.ndarray, answers: list[np.ndarray]) -> np.ndarray:
+                return again(inputs, answers[1])
+
+        answers = self._infer(
+            [*outputs.values()], x, y, title, like=like, hashed=True, beside=beside
+        )
         assert answers.hashes is not None
         # Half precision overflows in what is computed of them.
         columns = [output.astype(np.float32) for output in answers.outputs]
-        seen = Seen(**dict(zip(outputs, columns, strict=True)))
+        seen = Seen(**dict(zip(names, columns, strict=True)))
         labels = inference.check_labels(answers.labels, len(seen.logits), self.class_names)
         return Samples(seen, labels, answers.hashes, answers.input_range)
+
+    def look_again(self, looks: Sequence[Look]) -> LookInference:
+        """What computes odds of looks at inputs."""
+        return LookInference(looks, self.encoder, self.ends, self.batch_size)
 
     def probs(self, x: Any, title: str) -> np.ndarray:
         """Probabilities `[n, k]`."""

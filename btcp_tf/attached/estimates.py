@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from btcp_tf.attached import held_out, offer
+from btcp_tf.attached import held_out, look_again, offer
 from btcp_tf.attached.classifier import AttachedClassifier
+from btcp_tf.attached.inference import is_dataset
 from btcp_tf.attached.model import Estimate, residual_formula
 from btcp_tf.core.warning import warn
 from btcp_tf.methods import residual_choice, residual_fit
@@ -34,9 +35,13 @@ def fit_residual(
     """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
     errors are those of `Judge.fit`."""
     known = None if reference is None else held_out.pair(reference)
-    offered = offer.make(classifier, looks, cost, held_out.pair(samples), known, seed, bool(folds))
-    further = [] if offered is None else list(offered.looks.values())
-    own = held_out.collect(classifier, samples, reference, copies, looks=further)
+    offered, budget = None, offer.check_budget(cost)
+    wanted = budget, held_out.pair(samples), known, seed, bool(folds)
+    if named := offer.check(looks) and not isinstance(looks, str):
+        offered = offer.make(classifier, looks, *wanted)
+    # A dataset may give other samples when it is read again.
+    at_once = [*offered.looks.values()] if offered and is_dataset(samples[0]) else []
+    own = held_out.collect(classifier, samples, reference, copies, looks=at_once)
     held_out.warn_of_one_class(own.held_out.labels, classifier.class_names, "learned from")
     seen, labels = own.held_out.seen, own.held_out.labels
     held_out.warn_if_poor(classifier, seen, labels, held_out.pair(samples))
@@ -45,12 +50,18 @@ def fit_residual(
         versions = [samples[0], *copies]
         mean = held_out.ensemble_probs(classifier, ensemble, own, versions)
         learned = dataclasses.replace(learned, ensemble=mean)
-    others = held_out.collect_folds(classifier, folds, own, further)
+    others = held_out.collect_folds(classifier, folds, own, at_once)
     if others:
         hashes["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
+    if not named and offer.check(looks):
+        # Only now: whatever is wrong with an argument is known before minutes of training.
+        offered = offer.make_auto(classifier, *wanted)
+    every = [learned, *(fold.held_out for fold in others)]
+    if offered is not None:
+        offered, every = look_again.at_held_out([own, *others], every, offered, seed)
     fit, layers, weights, _ = residual_fit.fit_residual(
-        learned,
-        [fold.held_out for fold in others],
+        every[0],
+        every[1:],
         allowed=evidence,
         offer=offered,
         seed=seed,

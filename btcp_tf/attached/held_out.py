@@ -29,6 +29,9 @@ _LOOKED_AT = 2000
 class LearnedFrom:
     """What an estimator learns from, of one classifier."""
 
+    classifier: AttachedClassifier
+    versions: tuple[Any, ...]
+    """Inputs: the samples, or a dataset of them, then the copies."""
     held_out: HeldOut
     kept: np.ndarray
     """Rows of the samples that are in it."""
@@ -55,7 +58,7 @@ def collect(
         Held-out samples that are among them are left out, with a warning.
       copies: Other versions of the held-out inputs.
       like: The range that inputs are compared with; None: that of the held-out ones.
-      looks: At the samples and the copies.
+      looks: At the samples and the copies, all of them.
 
     Raises:
       ValueError: See `Judge.fit`.
@@ -91,7 +94,7 @@ def collect(
     )
     present = [one for one in ranges if one is not None]
     joined = functools.reduce(InputRange.joined, present) if present else None
-    return LearnedFrom(held_out, kept, hashes, joined)
+    return LearnedFrom(classifier, (x, *copies), held_out, kept, hashes, joined)
 
 
 def _copy(

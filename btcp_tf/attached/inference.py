@@ -1,7 +1,7 @@
 """Outputs for anyone's arrays and datasets: inputs, labels and outputs are checked."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -52,6 +52,7 @@ class CheckedInference:
         *,
         like: InputRange | None = None,
         hashed: bool = False,
+        beside: Callable[[np.ndarray, list[np.ndarray]], np.ndarray] | None = None,
     ) -> Outputs:
         """Outputs for all inputs.
 
@@ -64,6 +65,7 @@ class CheckedInference:
           title: Shows a progress bar under this title, for arrays.
           like: The range that inputs are compared with; None: with none.
           hashed: Whether hashes are asked for.
+          beside: (inputs, the model's outputs for them) → one more output.
 
         Raises:
           ValueError: If inputs do not fit the model, are not finite or far from `like`, or outputs
@@ -72,7 +74,7 @@ class CheckedInference:
         watch = InputWatch(like)
         parts: list[list[np.ndarray]] = []
         labels, hashes = [], []
-        for batch, batch_labels in _batches(x, y):
+        for batch, batch_labels in batches(x, y):
             inputs = check_inputs(batch, self._shape, self._dtype)
             if self._dtype != "string":
                 watch.see(inputs, np.asarray(batch).dtype.kind)
@@ -81,7 +83,8 @@ class CheckedInference:
             if hashed:
                 hashes.append(overlaps.sample_hashes(inputs))
             labels += batch_labels
-            parts.append(self._outputs(inputs, "" if is_dataset(x) else title))
+            outputs = self._outputs(inputs, "" if is_dataset(x) else title)
+            parts.append(outputs if beside is None else [*outputs, beside(inputs, outputs)])
         watch.end()
         if not parts:
             raise ValueError("x: expected a dataset of batches, received one without any")
@@ -111,7 +114,7 @@ def is_dataset(x: Any) -> bool:
     return hasattr(x, "element_spec")
 
 
-def _batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
+def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
     """Batches of inputs, each with its labels where a dataset has some."""
     if not is_dataset(x):
         yield x, []
@@ -192,25 +195,37 @@ def rows_of(x: Any) -> np.ndarray:
     return rows
 
 
-def random_rows(x: Any, y: Any, most: int) -> tuple[np.ndarray, Any]:
+def random_rows(x: Any, y: Any, most: int, size: int = 2**62) -> tuple[np.ndarray, Any]:
     """At most so many labeled samples: any of arrays, the first of a dataset.
 
     Args:
       x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
       y: Labels beside an array.
       most: Their number.
+      size: Bytes of their inputs, at most, unless one sample takes more.
     """
     if not is_dataset(x):
+        x = rows_of(x)
+        most = min(most, _within(x, size))
         rows = np.random.default_rng(0).permutation(len(x))[:most]
-        return rows_of(x)[rows], np.asarray(y)[rows]
+        return x[rows], np.asarray(y)[rows]
     inputs: list[np.ndarray] = []
     labels: list[np.ndarray] = []
-    for batch, batch_labels in _batches(x, None):
-        inputs += list(np.asarray(batch))
-        labels += list(batch_labels[0])
+    for batch, batch_labels in batches(x, None):
+        batch = np.asarray(batch)
+        most = min(most, _within(batch, size))
+        # Where the length of an input is not fixed, batches differ in it.
+        if not inputs or batch.shape[1:] == inputs[0].shape:
+            inputs += list(batch)
+            labels += list(batch_labels[0])
         if len(inputs) >= most:
             break
     return np.stack(inputs[:most]), np.stack(labels[:most])
+
+
+def _within(x: np.ndarray, size: int) -> int:
+    """Rows that have so many bytes together, at least one."""
+    return max(1, size // max(1, x[:1].nbytes))
 
 
 @contextlib.contextmanager

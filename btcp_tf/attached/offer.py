@@ -1,6 +1,7 @@
 """What the residual estimator is offered beside the classifier's own answer: looks."""
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +15,8 @@ from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import errors_name
-from btcp_tf.core import wording
-from btcp_tf.methods import other_eyes
+from btcp_tf.core import progress, wording
+from btcp_tf.methods import look_choice, other_eyes
 from btcp_tf.methods.looks import Look, Offer
 from btcp_tf.methods.residual_choice import EVIDENCE
 from btcp_tf.networks import cost, looks
@@ -24,11 +25,11 @@ from btcp_tf.networks.look_layers import OnArrays
 _LEAST_PASS = 1e6
 """A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
 
-_EXAMPLES = 10_000
-"""Inputs from which the spread of columns is measured, at most."""
+_EXAMPLES, _EXAMPLES_SIZE = 10_000, 2**27
+"""Inputs from which the spread of columns is measured, and bytes of them, at most."""
 
-_REFERENCE = 100_000
-"""Reference samples that other eyes learn from, at most."""
+_REFERENCE, _REFERENCE_SIZE = 100_000, 2**31
+"""Reference samples that other eyes learn from, and bytes of them, at most."""
 
 _TAKEN = (*EVIDENCE, "mcp", "looks")
 """What parts of u are called already."""
@@ -66,20 +67,55 @@ def make(
     Raises:
       ValueError: If a look is unknown or does not suit the inputs, or the budget is below 1.
     """
-    expected = "a number >= 1, in passes of the classifier"
-    budget = metrics.number("cost", budget, expected, lambda value: value >= 1)
+    budget = check_budget(budget)
     if not check(wanted):
         return None
     x, y = samples
     if not inference.is_dataset(x):
         x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
-    x, _ = inference.random_rows(x, y, _EXAMPLES)
+    x, _ = inference.random_rows(x, y, _EXAMPLES, _EXAMPLES_SIZE)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
-    names = maker.suitable() if isinstance(wanted, str) else wanted
-    made = [maker.look(one) for one in names]
-    return Offer(
-        _by_name(made, classifier), budget, maker.pass_cost, classifier.encoder, classifier.ends
-    )
+    passes, auto = maker.pass_cost, isinstance(wanted, str)
+    made = [maker.look(one) for one in wanted] if not auto else maker.all_suitable()
+    looks = _affordable(_by_name(made, classifier), budget, classifier.verbose)
+    if auto:
+        looks = {name: dataclasses.replace(look, optional=True) for name, look in looks.items()}
+    return Offer(looks, budget, passes, classifier.encoder, classifier.ends)
+
+
+def make_auto(classifier: AttachedClassifier, budget: float, *samples: Any) -> Offer | None:
+    """What `make` offers for "auto"; None where a classifier, or its inputs, are of a kind that
+    looks cannot be made for.
+
+    The arguments are those of `make`.
+    """
+    try:
+        return make(classifier, "auto", budget, *samples)
+    except Exception as error:  # Whatever foreign layers raise: without looks it works, too.
+        reason = wording.one_line(error)
+        progress.say(f"no looks are on offer: {reason}", classifier.verbose)
+        return None
+
+
+def check_budget(budget: Any) -> float:
+    """The largest mean cost of an input, checked; ValueError if it is below 1."""
+    expected = "a number >= 1, in passes of the classifier"
+    return metrics.number("cost", budget, expected, lambda value: value >= 1)
+
+
+def _affordable(looks: dict[str, Look], budget: float, verbose: int) -> dict[str, Look]:
+    """Those that can be paid for, if only for the smallest share of the inputs."""
+    dear = {
+        name: f"{name} ({look.cost:.2f} passes)"
+        for name, look in looks.items()
+        if not look_choice.widest_share(look.cost, budget)
+    }
+    if dear:
+        line = (
+            f"not on offer, as cost={budget:g} is too little for them: {', '.join(dear.values())}"
+        )
+        progress.say(line, verbose)
+    return {name: look for name, look in looks.items() if name not in dear}
 
 
 def name_of(path: str | os.PathLike) -> str:
@@ -176,15 +212,15 @@ class _Maker:
     changes: dict[str, Look] = dataclasses.field(default_factory=dict)
     """Those that are made already, by name: looks that have some in common run them once."""
 
-    @property
-    def whole(self) -> keras.Model:
-        """Inputs → logits."""
-        return _joined(self.classifier, "classifier")
+    @functools.cached_property
+    def whole(self) -> float:
+        """Multiply-adds of a pass of the classifier."""
+        return self._multiply_adds(_joined(self.classifier, "classifier"))
 
     @property
     def pass_cost(self) -> float:
-        """Multiply-adds of a pass of the classifier, as costs count it."""
-        return max(self._multiply_adds(self.whole), _LEAST_PASS)
+        """The same, as costs count it."""
+        return max(self.whole, _LEAST_PASS)
 
     def _multiply_adds(self, model: keras.layers.Layer) -> float:
         sides = self.x.shape[1:]
@@ -202,6 +238,17 @@ class _Maker:
         if self._drops:
             names += _DRAWS if by_name else ["dropouts"]
         return names
+
+    def all_suitable(self) -> list[tuple[str, Look]]:
+        """The looks that suit the inputs, but for those that cannot be made."""
+        made = []
+        for name in self.suitable():
+            try:
+                made.append(self.look(name))
+            except Exception as error:  # Nobody asked for this one.
+                reason = wording.one_line(error)
+                progress.say(f"{name} is not on offer: {reason}", self.classifier.verbose)
+        return made
 
     @property
     def _changes(self) -> tuple[str, ...]:
@@ -236,7 +283,7 @@ class _Maker:
             return wanted, self._eye(wanted)
         if isinstance(wanted, str) and wanted in _DRAWS:
             self._check_suits(wanted, [*_DRAWS] if self._drops else [])
-            cost = self._multiply_adds(self.whole) / self.pass_cost
+            cost = self.whole / self.pass_cost
             # Draws of one layer are seeded by what follows a seed.
             seeds = range(self.seed, self.seed + 1000 * _DRAWS[wanted], 1000)
             draws = [Look("with dropout", cost, dropout_seed=seed) for seed in seeds]
@@ -276,12 +323,11 @@ class _Maker:
             self.changes[name] = self._changed(look.title, layer)
         return self.changes[name]
 
-    def _changed(self, title: str, layer: keras.layers.Layer) -> Look:
-        """The classifier's answer to the changed input."""
+    def _changed(self, title: str, layer: keras.layers.Layer, products: float = 0.0) -> Look:
+        """The classifier's answer to an input that is changed with so many multiply-adds."""
         if hasattr(layer, "adapt"):
             layer.adapt(self.x)
-        passes = self._multiply_adds(self.whole) + self._multiply_adds(layer)
-        return Look(title, passes / self.pass_cost, change=layer)
+        return Look(title, (self.whole + products) / self.pass_cost, change=layer)
 
     def _function(self, function: Callable[[np.ndarray], Any]) -> tuple[str, Look]:
         """That of a function on arrays, called like it; "lambda" is in angle brackets."""
@@ -293,7 +339,7 @@ class _Maker:
         """That of a change that somebody else wrote, which is tried."""
         x, expected = self.x[:_TRIED], "looks: expected a layer or function that"
         try:
-            look = self._changed(layer.name, layer)
+            look = self._changed(layer.name, layer, self._multiply_adds(layer))
             changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))
         except Exception as error:  # Anything can be wrong with it.
             raise ValueError(
@@ -330,7 +376,7 @@ class _Maker:
             )
         with errors_name("reference"):
             inputs, labels = self.reference
-            x, y = inference.random_rows(inputs, labels, _REFERENCE)
+            x, y = inference.random_rows(inputs, labels, _REFERENCE, _REFERENCE_SIZE)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
             own = {}

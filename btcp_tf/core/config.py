@@ -232,7 +232,8 @@ class Config:
     )
     ensemble_members: int = setting(
         3,
-        "Classifiers of the method ensemble and of --residual_distilled, the run's own among them.",
+        "Classifiers of the method ensemble and of --residual_distilled, and at most of "
+        "ensemble_few, the run's own among them.",
         low=2,
         high=1000,
     )
@@ -458,7 +459,7 @@ def _method_faults(config: Config) -> Iterator[str]:
     for name in config.finetuned:
         if name not in config.method:
             yield f"finetune_method: expected names among method={methods}, received {name}"
-    if config.classifier and "ensemble" in config.method:
+    if config.classifier and not {"ensemble", "ensemble_few"}.isdisjoint(config.method):
         yield (
             "method: expected no ensemble, whose members are trained, beside classifier, "
             f"received {methods}"

@@ -176,7 +176,8 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
 
 
 def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
-    has_ensemble = "ensemble" in config.method or config.residual_distilled
+    with_members = {"ensemble", "ensemble_few"}
+    has_ensemble = config.residual_distilled or not with_members.isdisjoint(config.method)
     return trainer.train(
         train.recipes(config.method, config.ohem_fraction),
         members=config.ensemble_members if has_ensemble else 0,

@@ -17,6 +17,7 @@ from btcp_tf.experiment import looks
 from btcp_tf.experiment.looks import LookSettings, Odds
 from btcp_tf.experiment.train import Fold, Trained, Weights
 from btcp_tf.experiment.values import AllPredictions, check_finite
+from btcp_tf.methods import rivals
 from btcp_tf.methods.outputs import Outputs, Reference, Score
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.methods.residual_scores import ResidualScore
@@ -211,18 +212,22 @@ class Scorer:
         from btcp_tf.training import inference
 
         means, settings = {}, self.settings
+        few = rivals.passes_of(self.reference)
         for name in settings.method:
-            if METHODS[name].samples == "ensemble":
-                means[name] = ensemble_mean(images, probs, self.members)
-            elif METHODS[name].samples == "dropout":
+            samples = METHODS[name].samples
+            if samples in ("ensemble", "few_members"):
+                members = self.members if samples == "ensemble" else self.members[: few - 1]
+                means[name] = ensemble_mean(images, probs, members)
+            elif samples:
+                passes = settings.mc_passes if samples == "dropout" else few
                 with self.classifier.model() as model:
                     means[name] = inference.sample_dropout(
                         model,
                         images,
-                        passes=settings.mc_passes,
+                        passes=passes,
                         seed=settings.seed,
                         batch_size=min(_DROPOUT_BATCH, settings.test_batch_size),
-                        title=title and f"{title}: {settings.mc_passes} passes with dropout",
+                        title=title and f"{title}: {passes} passes with dropout",
                     )
         return means
 
@@ -249,11 +254,17 @@ class Scorer:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Method → mean cost of an image in passes of the classifier, if its fit limited it."""
-        return {
+        """Method → mean cost of an image in passes of the classifier, if its fit limited it, and of
+        the rivals of such a method."""
+        fitted = {
             name: score.fit.cost
             for name, score in self.scores.items()
             if isinstance(score, ResidualScore) and score.fit.cost is not None
+        }
+        return fitted | {
+            name: rival_cost(name, self.reference)
+            for name in self.settings.method
+            if METHODS[name].rival_of
         }
 
     @property
@@ -391,15 +402,61 @@ def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> 
     reference = fit_reference(
         classifier, dataset, settings, folds=trained.folds, members=members, offer=offer
     )
+    # Rivals last: what they read is known once the others are fitted.
+    methods = sorted(settings.method, key=lambda name: METHODS[name].rival_of)
     scores = {
         name: prepare(reference)
-        for name in settings.method
+        for name in methods
         if (prepare := METHODS[name].prepare) is not None
     }
+    settings = without_idle_rivals(settings, reference, len(members))
     odds = None
     if offer is not None and isinstance(score := scores["residual_looks"], ResidualScore):
         odds = looks.odds_of(offer, batch_size, score.fit.looks)
     return Scorer(settings, networks, members, scores, reference, odds)
+
+
+def rival_cost(name: str, reference: Reference) -> float:
+    """Passes of the classifier for an image, of a rival of `residual_looks`."""
+    return float((rivals.passes_of if METHODS[name].samples else rivals.cost_of)(reference))
+
+
+def without_idle_rivals(
+    settings: ScoreSettings, reference: Reference, further: int
+) -> ScoreSettings:
+    """Settings without the rivals of `residual_looks` that cannot have rows; `reference.facts` then
+    say why, and of the others what they cost.
+
+    Args:
+      settings: Settings of the methods.
+      reference: After `residual_looks` was fitted.
+      further: Classifiers of the ensemble beside the run's own.
+    """
+    methods = []
+    for name in settings.method:
+        why = _why_idle(name, reference, further)
+        if not why:
+            methods.append(name)
+        elif settings.verbose:
+            print(f"{name}: {why}", flush=True)
+        if METHODS[name].rival_of:
+            cost = f"{rival_cost(name, reference):.4g} passes of the classifier for every image"
+            reference.facts[name] = why or f"{cost}, nothing fitted"
+    return dataclasses.replace(settings, method=tuple(methods))
+
+
+def _why_idle(name: str, reference: Reference, further: int) -> str:
+    """Why a method has no rows; "": it has."""
+    method = METHODS[name]
+    if method.rival_of and not reference.chosen:
+        return f"no rows, as {method.rival_of} uses no look"
+    passes = rivals.passes_of(reference)
+    if method.samples == "few_members" and passes > 1 + further:
+        return (
+            f"no rows, as the looks cost as much as {passes} classifiers, and the ensemble has "
+            f"{1 + further} (ensemble_members)"
+        )
+    return ""
 
 
 def ensemble_mean(

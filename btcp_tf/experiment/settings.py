@@ -166,7 +166,7 @@ def _check_methods(values: Mapping[str, Any]) -> None:
     methods, export_method = values["method"], values["export_method"]
     for name in methods:
         _check_name("method", name, METHODS)
-        base = METHODS[name].column_of
+        base = METHODS[name].column_of or METHODS[name].rival_of
         if base and base not in methods:
             raise UsageError(f"method: expected {base} beside {name}, received {name} without it")
     exported = [name for name in methods if METHODS[name].exported]

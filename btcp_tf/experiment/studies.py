@@ -45,9 +45,11 @@ ABLATION: tuple[tuple[str, Any], ...] = (
 
 _ON_REQUEST = {
     "ensemble": ("ensemble_members",),
+    "ensemble_few": ("ensemble_members",),
     "residual_looks": ("residual_looks", "residual_cost"),
 }
-"""Methods that take long: a study has them where one of these settings is given."""
+"""Methods that take long: a study has them where one of these settings is given; rivals of such a
+method where it has that one, too."""
 
 _OF_A_RUN = {"settings", "data", "environment", "notes"}
 """What a run saves beside its rows, as far as a study needs it."""
@@ -99,11 +101,12 @@ def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
     short = {name: short_name(name, values["data_dir"]) for name in datasets}
     parts = filter(None, ["study", *short.values(), values["preset"]])
     folder = Path(values["output_dir"] or Path("runs") / "-".join(parts)).expanduser()
-    methods = [
+    asked = [
         name
         for name in METHODS
         if name not in _ON_REQUEST or not {*_ON_REQUEST[name]}.isdisjoint(present)
     ]
+    methods = [name for name in asked if METHODS[name].rival_of in ("", *asked)]
     # A study does all that it can, unless the command line says otherwise.
     wishes = [f"--method={','.join(methods)}", "--shift", *arguments]
     ood = values["ood"] if "ood" in present else ["pair"]

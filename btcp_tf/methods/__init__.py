@@ -11,7 +11,8 @@ __getattr__, __dir__ = lazy.names(
         "outputs": "Outputs Reference Score",
         "registry": "Method METHODS",
         "residual_scores": "residual residual_no_index residual_looks ResidualScore",
-        "sampled": "mc_dropout ensemble",
+        "rivals": "looks_mean looks_move",
+        "sampled": "mc_dropout ensemble mc_dropout_few ensemble_few",
         # Further answers of a classifier, which a method may read.
         "btcp_tf.networks.looks": "LOOKS",
     },

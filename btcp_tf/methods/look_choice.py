@@ -28,6 +28,9 @@ _STRENGTH = 1.0
 _TRIED = 4
 """Sources that are tried by cross-validation at each step, of those that promise most."""
 
+_ROUNDING = 1e-9
+"""By so much a cost may be above what it may be."""
+
 _LEAST_COST = 0.01
 """A source that costs less than this counts as this: nothing is worth infinitely much."""
 
@@ -170,7 +173,7 @@ def fit(
         return few, MCP, Design(), samples.mcp
     design, u = choose(samples, costs, budget, seed, verbose)
     apart = {
-        name: _columns(samples, _alone(design, name, name in costs))[:, 1:]
+        name: _columns(samples, _alone(samples, design, name, costs, budget))[:, 1:]
         for name in (*samples.evidence, *samples.looks)
     }
     read, used = blocks(samples, design), _sentence(design, costs)
@@ -192,11 +195,64 @@ def fit(
     return how, weights, design, u
 
 
-def _alone(design: Design, name: str, is_paid: bool) -> Design:
-    """A source by itself; a paid one behind the same gate."""
-    if not is_paid:
+def _alone(
+    samples: Samples, design: Design, name: str, costs: Mapping[str, float], budget: float
+) -> Design:
+    """A source by itself; a paid one behind the same gate, or for as many inputs as can be paid
+    for where these are fewer."""
+    if name not in costs:
         return Design(free=(name,))
-    return Design(paid=(name,), gate=design.gate, share=design.share)
+    share = widest_share(costs[name], budget) or _SHARES[-1]
+    if design.paid and design.share <= share:
+        return Design(paid=(name,), gate=design.gate, share=design.share)
+    return Design(paid=(name,), gate=_gate(samples, share), share=share)
+
+
+def widest_share(cost: float, budget: float) -> float:
+    """The largest share of the inputs for which sources can be paid for.
+
+    Args:
+      cost: Of the sources together, in passes of the classifier.
+      budget: See `choose`.
+
+    Returns:
+      0: they cannot be paid for at the smallest share that is tried.
+
+    >>> widest_share(0.1, 1.3), widest_share(1.0, 1.3), widest_share(4.0, 1.3), widest_share(7, 1.3)
+    (1.0, 0.3, 0.075, 0.0)
+    """
+    if 1.0 + _SHARES[-1] * cost > budget + _ROUNDING:
+        return 0.0
+    return min(1.0, round((budget - 1.0) / cost, 9)) if cost else 1.0
+
+
+def _gate(samples: Samples, share: float) -> float | None:
+    """MCP's logit that a share of the samples is above; None: all are."""
+    return None if share == 1.0 else float(np.quantile(samples.z[: samples.n, 0], 1.0 - share))
+
+
+def lowest_gates(
+    samples: Samples, costs: Mapping[str, float], budget: float, seed: int
+) -> dict[str, float]:
+    """Above which MCP logit `fit` reads a source, whatever it chooses; below it counts for nothing.
+
+    Arguments are those of `choose`; of the samples only classes of answers and MCP's logits count.
+
+    Returns:
+      By name. −inf: all samples are read; inf: none is, as there are too few errors, or the source
+      cannot be paid for.
+    """
+    if residual_choice.too_few(samples, 2 * FOLDS) is not None:
+        return dict.fromkeys(costs, np.inf)
+    folds = stacking.splits(samples, seed, FOLDS)
+    parts = [samples, *(samples.take(train[train < samples.n]) for train, _ in folds)]
+
+    def lowest(share: float) -> float:
+        gates = [_gate(part, share) for part in parts]
+        return min(-np.inf if gate is None else gate for gate in gates)
+
+    shares = {name: widest_share(cost, budget) for name, cost in costs.items()}
+    return {name: lowest(share) if share else np.inf for name, share in shares.items()}
 
 
 def _sentence(design: Design, costs: Mapping[str, float]) -> str:
@@ -279,23 +335,19 @@ def _starts(
 ) -> Iterator[_Trial]:
     """The base with each gate that leaves something to be paid for."""
     for share in _SHARES:
-        if costs and 1.0 + share * min(costs.values()) <= budget:
+        if costs and 1.0 + share * min(costs.values()) <= budget + _ROUNDING:
             yield base._replace(design=_for_share(samples, base.design, share))
 
 
 def _for_share(samples: Samples, design: Design, share: float) -> Design:
-    """The design with the gate that leaves this share of the inputs above it."""
-    own = samples.z[: samples.n, 0]
-    gate = None if share == 1.0 else float(np.quantile(own, 1.0 - share))
-    return design._replace(gate=gate, share=share)
+    """The design for those of the inputs that MCP is least sure of."""
+    return design._replace(gate=_gate(samples, share), share=share)
 
 
 def _widened(samples: Samples, design: Design, costs: Mapping[str, float], budget: float) -> Design:
     """The design for as many inputs as can be paid for."""
-    paid = sum(costs[name] for name in design.paid)
-    if not paid:
-        return design
-    return _for_share(samples, design, max(design.share, min(1.0, (budget - 1.0) / paid)))
+    share = widest_share(sum(costs[name] for name in design.paid), budget) if design.paid else 0
+    return _for_share(samples, design, share) if share > design.share else design
 
 
 def _forward(
@@ -321,7 +373,7 @@ def _forward(
         added = [
             design._replace(paid=(*design.paid, name)) for name in costs if name not in design.paid
         ]
-        added = [one for one in added if one.cost(costs) <= budget + 1e-9]
+        added = [one for one in added if one.cost(costs) <= budget + _ROUNDING]
         better = [
             one
             for one in map(tried, _promising(samples, design, added))

@@ -41,6 +41,8 @@ class Look:
     """Of one draw of the dropout in the classifier's encoder; None: it drops nothing."""
     parts: tuple["Look", ...] = ()
     """Looks of which this one is the mean; empty: it is none."""
+    optional: bool = False
+    """Whether it is left out where it cannot be computed; nobody asked for it by name."""
 
     def logits(self, inputs: Any, encoder: keras.Model, ends: keras.Model) -> Any:
         """What it answers, logits or log-probabilities `[n, k]`, of Keras tensors; it has no parts.

@@ -40,7 +40,7 @@ class Outputs:
     """True classes, [n], integers in [0, k); None where no class is right or it is unknown."""
     sampled: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Mean probabilities [n, k] of the passes with dropout ("dropout") or of the ensemble's members
-    ("ensemble")."""
+    ("ensemble"); "few_passes" and "few_members": of as many as the looks of the run cost."""
     view: np.ndarray | None = None
     """[n, v + 1], from `networks.evidence_layers.View`; None: `residual` does without."""
     odds: np.ndarray | None = None
@@ -160,6 +160,9 @@ class Reference:
     offer: "Offer | None" = None
     """What `residual_looks` may use, and what it may cost; validation, its copies and what was kept
     from `folds` then have `odds` of its looks. None: no looks."""
+    chosen: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Filled by `residual_looks`: of each look that it uses the column of `odds` → its cost in
+    passes of the classifier."""
 
     def __post_init__(self) -> None:
         labels_of("train", self.train)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from btcp_tf.methods import answers, controls, features, residual_scores, sampled
+from btcp_tf.methods import answers, controls, features, residual_scores, rivals, sampled
 from btcp_tf.methods.outputs import Reference, Score
 
 
@@ -38,6 +38,9 @@ class Method:
     """Whether the score needs the labels of what it scores: no method, but a bound for methods."""
     column_of: str = ""
     """Another method whose u this one has; its decision threshold is its own."""
+    rival_of: str = ""
+    """Another method, whose looks decide what this one reads and costs; it has no row where that
+    one chose none."""
     samples: str = ""
     """What it needs of `Outputs.sampled`."""
     passes: str = ""
@@ -92,6 +95,22 @@ METHODS: dict[str, Method] = {
     "residual_looks": Method(
         "Residual, looks", "later", residual_scores.residual_looks, fits_graph=True
     ),
+    "looks_mean": Method("Looks, mean", "later", rivals.looks_mean, rival_of="residual_looks"),
+    "looks_move": Method("Looks, movement", "later", rivals.looks_move, rival_of="residual_looks"),
+    "mc_dropout_few": Method(
+        "MC dropout, few passes",
+        "later",
+        sampled.mc_dropout_few,
+        rival_of="residual_looks",
+        samples="few_passes",
+    ),
+    "ensemble_few": Method(
+        "Ensemble, few members",
+        "later",
+        sampled.ensemble_few,
+        rival_of="residual_looks",
+        samples="few_members",
+    ),
     "constant": Method("Constant", "control", controls.constant),
     "random": Method("Random", "control", controls.random),
     "mcp_cubed": Method("MCP cubed", "control", controls.mcp_cubed),
@@ -106,10 +125,11 @@ def answer_costs(settings: Mapping[str, Any], fitted: Mapping[str, float]) -> di
 
     Args:
       settings: Of a run, by name.
-      fitted: By method what a fit says, see `residual_choice.Fit.cost`.
+      fitted: By method what a fit says, see `residual_choice.Fit.cost`, and what its rivals take,
+        see `rivals.cost_of`.
 
-    >>> answer_costs({"mc_passes": "50"}, {"residual_looks": 1.3})
-    {'mcp': 1.0, 'residual': 1.0, 'mc_dropout': 50.0, 'residual_looks': 1.3}
+    >>> answer_costs({"mc_passes": "50"}, {"residual_looks": 1.3, "looks_mean": 2.0})
+    {'mcp': 1.0, 'residual': 1.0, 'mc_dropout': 50.0, 'residual_looks': 1.3, 'looks_mean': 2.0}
     """
     if not fitted:
         return {}

@@ -41,7 +41,14 @@ def residual_looks(reference: Reference) -> Score:
     Which of them, and for how many images, is chosen by nested cross-validation under a limit of
     the cost, see `look_choice.fit`; what is on offer is `Reference.offer`. Range [0, 1].
     """
-    return _residual("residual_looks", reference, EVIDENCE, reference.offer)
+    offer = reference.offer
+    score = _residual("residual_looks", reference, EVIDENCE, offer)
+    if offer is not None:
+        looks = enumerate(offer.looks.items())
+        reference.chosen.update(
+            {place: look.cost for place, (name, look) in looks if name in score.fit.looks}
+        )
+    return score
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,10 +81,35 @@ def odds_against(logits: ArrayLike, look: ArrayLike) -> np.ndarray:
     >>> odds_against([[2.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [40.0, 0.0]]).tolist()
     [-1.0, 15.0]
     """
+    return np.clip(all_odds_against(logits, look), -CLIPPED, CLIPPED)
+
+
+def all_odds_against(logits: ArrayLike, look: ArrayLike) -> np.ndarray:
+    """As `odds_against`, but not clipped."""
     look = np.asarray(look, np.float32)
     predicted = np.arange(len(look)), np.argmax(logits, axis=1)
     others = look.copy()
     others[predicted] = -np.inf
     second = others.max(axis=1)
-    against = np.log(np.exp(others - second[:, None]).sum(axis=1)) + second
-    return np.clip(against - look[predicted], -CLIPPED, CLIPPED)
+    with np.errstate(invalid="ignore"):  # Infinite ones.
+        against = np.log(np.exp(others - second[:, None]).sum(axis=1)) + second
+        return against - look[predicted]
+
+
+def mean_odds(odds: ArrayLike) -> np.ndarray:
+    """The log odds of the mean probability over several looks.
+
+    Args:
+      odds: Those of each, `[p, n]`, not clipped.
+
+    Returns:
+      float32 `[n]`, clipped to ± `CLIPPED`.
+
+    >>> mean_odds([[0.0, 1.0], [0.0, -1.0]]).tolist()
+    [0.0, 0.0]
+    """
+    odds = np.asarray(odds, np.float64)
+    against, for_it = (
+        special.logsumexp(special.log_expit(sign * odds), axis=0) for sign in (1.0, -1.0)
+    )
+    return np.clip(against - for_it, -CLIPPED, CLIPPED).astype(np.float32)

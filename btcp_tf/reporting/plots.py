@@ -394,7 +394,10 @@ def plot_costs(
       title: Title of the panel.
     """
     names = [row["method"] for row in rows]
-    x, styles = np.array([costs[name] for name in names], np.float64), drawing.styles(names)
+    x = np.array([costs[name] for name in names], np.float64)
+    # Lines beyond the styles would have no marker, and be no points.
+    plain = dict(color=GRAY, marker="o")
+    styles = dict.fromkeys(names, plain) | drawing.styles(names[: len(STYLES)])
     low, y, high = (
         cells.scale("aurc") * np.array([cells.number(row.get(column)) for row in rows])
         for column in ("aurc_low", "aurc", "aurc_high")

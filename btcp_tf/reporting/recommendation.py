@@ -156,7 +156,8 @@ def _gain(row: Row) -> list[Words]:
 
 def _needs_more(row: Row) -> bool:
     """Whether a method needs many passes or classifiers."""
-    return row["method"] in METHODS and bool(METHODS[row["method"]].samples)
+    method = METHODS.get(row["method"])
+    return method is not None and bool(method.samples or method.rival_of)
 
 
 def _cheaper(rows: Iterable[Row]) -> list[Words]:

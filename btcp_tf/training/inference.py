@@ -27,15 +27,25 @@ class Inference:
     """
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
-        spec = tf.TensorSpec((None, *model.inputs[0].shape[1:]), model.inputs[0].dtype)
         self._batch_size = batch_size
-        self._call = tf.function(
-            lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
-        ).get_concrete_function()
+        self._call = traced(model, model.inputs[0])
 
     def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
         """Outputs for all `inputs`, as NumPy arrays; `title` shows a progress bar."""
         return _in_batches(self._call, inputs, self._batch_size, title)
+
+
+def traced(model: Callable[..., Any], like: Any) -> Callable[[Any], Any]:
+    """A model in inference mode as one graph.
+
+    Args:
+      model: Called with inputs and `training=False`.
+      like: Its symbolic input.
+    """
+    spec = tf.TensorSpec((None, *like.shape[1:]), like.dtype)
+    return tf.function(
+        lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
+    ).get_concrete_function()
 
 
 def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:

@@ -118,6 +118,7 @@ LOOKS = ("mcp", "btcp", "residual_looks")
         ("finetune_method", dict(method=("mcp", "tcp"))),
         ("finetune_method", dict(finetune_method=("btcp", "btcp"))),
         ("method", dict(classifier="my.keras", method=("mcp", "btcp", "ensemble"))),
+        ("method", dict(classifier="my.keras", method=("mcp", "btcp", "ensemble_few"))),
         ("threshold", dict(threshold="best")),
         ("threshold", dict(threshold="nan")),
         ("residual_folds", dict(method=RESIDUAL, residual_folds=1)),

@@ -19,6 +19,8 @@ PREDICTORS = [
     CLASSIFIER,
     Predictor("mc_dropout"),
     Predictor("ensemble"),
+    Predictor("mc_dropout_few"),
+    Predictor("ensemble_few"),
     *(Predictor(name, "finetuned") for name in ("tcp", "ohem", "btcp")),
 ]
 

@@ -78,7 +78,7 @@ def words(data, folder, *more):
         f"--data_dir={data}/images.npz",
         f"--classifier={data}/net.keras",
         "--classifier_pixels=0_255",
-        "--method=mcp,residual_looks",
+        "--method=mcp,looks_mean,residual_looks,looks_move,mc_dropout_few",
         "--finetune_epochs=0",
         "--bootstrap_draws=20",
         "--verbose=0",
@@ -88,7 +88,7 @@ def words(data, folder, *more):
     ]
 
 
-# A pass counts as a million multiply-adds: this pays for one look at 30 % of the images, and for no
+# A pass counts as a million multiply-adds: this pays for one look at 37 % of the images, and for no
 # other evidence.
 CHEAP = (
     "--residual_looks=mirror,shift_up",
@@ -111,17 +111,51 @@ def whole(data, tmp_path_factory):
 
 def test_a_look_finds_errors_that_mcp_does_not(whole):
     rows, extra = results.load_rows(whole / "run" / "results.json")
-    mcp, looks = rows[:2]
+    mcp, _, looks = rows[:3]
     assert (mcp["method"], looks["method"]) == ("mcp", "residual_looks")
     assert looks["aurc"] < 0.95 * mcp["aurc"] and looks["aupr_error"] > mcp["aupr_error"]
     assert 1.0 < extra["costs"]["residual_looks"] <= 1.00011
     page = (whole / "run" / "report.html").read_text(encoding="utf-8")
     assert "What a better ranking costs" in page
     [note] = [note for note in extra["notes"] if note.startswith("residual_looks: ")]
-    assert "with mirror for the 30% with the largest MCP (1.00 passes of the classifier" in note
+    assert "with mirror for the 37% with the largest MCP (1.00 passes of the classifier" in note
     test = load_predictions(whole / "run" / "predictions.npz")
     u = test.uncertainty["residual_looks"]
     assert looks["aurc"] == pytest.approx(metrics.aurc(test.is_error, u))
+
+
+def test_the_chosen_look_says_something_without_a_fit_too(whole, data):
+    with np.load(data / "images.npz") as arrays:
+        x = arrays["x_test"]
+    classifier = keras.models.load_model(data / "net.keras")
+    own, mirrored = (np.asarray(classifier(part.astype(np.float32))) for part in (x, x[:, :, ::-1]))
+    test = load_predictions(whole / "run" / "predictions.npz")
+    rows = np.arange(len(x)), own.argmax(axis=1)
+    own, mirrored = own[rows], mirrored[rows]
+    mean, move = 1 - (own + mirrored) / 2, np.abs(mirrored - own)
+    np.testing.assert_allclose(test.uncertainty["looks_mean"], mean, atol=1e-5)
+    np.testing.assert_allclose(test.uncertainty["looks_move"], move, atol=1e-5)
+    # Under noise, too, but for dropout: many passes are left out there.
+    noisy = keys.predictions_file(ImageSet("shift", "noise", 2), CLASSIFIER)
+    columns = load_predictions(whole / "run" / noisy).uncertainty
+    assert set(columns) == {"mcp", "looks_mean", "residual_looks", "looks_move"}
+
+
+def test_rivals_stand_beside_residual_looks_at_their_cost(whole):
+    rows, extra = results.load_rows(whole / "run" / "results.json")
+    frozen = [row["method"] for row in rows if row["split"] == "test"]
+    assert set(frozen) == {"mcp", "looks_mean", "residual_looks", "looks_move", "mc_dropout_few"}
+    costs = extra["costs"]
+    # Every image is looked at, and not only those that MCP is unsure of: 300 of a million.
+    assert costs["looks_mean"] == costs["looks_move"] == pytest.approx(1.0003, abs=1e-9)
+    assert costs["mc_dropout_few"] == 2.0
+    notes = dict(note.split(": ", 1) for note in extra["notes"] if note[:5] in ("looks", "mc_dr"))
+    assert notes["mc_dropout_few"].startswith("2 passes of the classifier for every image")
+    assert set(notes) == {"looks_mean", "looks_move", "mc_dropout_few"}
+    page = (whole / "run" / "report.html").read_text(encoding="utf-8")
+    for title, cost in (("mean", "1"), ("movement", "1")):
+        assert re.search(rf"Looks, {title} [\d.]+ \S+ [^;]*at {cost}\b", page), title
+    assert re.search(r"MC dropout, few passes [\d.]+ \S+ [^;]*at 2\b", page)
 
 
 def test_the_saved_model_answers_what_the_run_scored(whole, data):

@@ -11,6 +11,7 @@ from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
 from btcp_tf.experiment import score
 from btcp_tf.experiment.score import ScoreSettings
 from btcp_tf.experiment.train import Fold, Trained
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.networks import models
 from btcp_tf.serving import signatures
 from btcp_tf.training import checkpoints
@@ -127,12 +128,13 @@ def test_an_exported_model_keeps_its_weights_whatever_else_is_scored(scorer, dig
                 np.testing.assert_array_equal(new, old, name)
 
 
-def test_each_classifier_of_the_folds_is_asked_for_its_own_looks(digits, weights):
+def test_each_classifier_of_the_folds_is_asked_for_its_own_looks(digits, weights, capsys):
     unseen = np.arange(len(digits.train)) % 2 == 0
     settings = dataclasses.replace(
         SETTINGS,
-        method=("mcp", "residual_looks"),
+        method=("mcp", "looks_move", "mc_dropout_few", "residual_looks"),
         finetuned=(),
+        verbose=2,
         residual_looks=("mirror", "dropout", "shift_up"),
         residual_copies=("noise",),
     )
@@ -164,5 +166,38 @@ def test_each_classifier_of_the_folds_is_asked_for_its_own_looks(digits, weights
         (len(train), 3),
     ]
     assert reference.train.odds is None
-    # Few errors are too few: u is MCP, and nothing is looked at again.
+    # Few errors are too few: u is MCP, and nothing is looked at again, by nobody.
     assert "u is MCP" in reference.facts["residual_looks"] and scorer.odds is None
+    for name in ("looks_move", "mc_dropout_few"):
+        assert reference.facts[name] == "no rows, as residual_looks uses no look"
+    assert f"looks_move: {reference.facts['looks_move']}" in capsys.readouterr().out
+    found = scorer(validation[:3], None)
+    assert set(found[CLASSIFIER].uncertainty) == {"mcp", "residual_looks"}
+    assert set(found) == {CLASSIFIER} and scorer.costs == {}
+
+
+def test_few_passes_and_members_are_as_many_as_the_looks_cost(scorer, digits):
+    images = digits.test.images
+    chosen = dataclasses.replace(scorer.reference, chosen={0: 1.0}, facts={})
+    wanted = dataclasses.replace(SETTINGS, method=("mc_dropout_few", "ensemble_few"), mc_passes=9)
+    settings = score.without_idle_rivals(wanted, chosen, 2)
+    assert settings == wanted
+    further = [*scorer.members, scorer.network(TUNED, "btcp")]
+    few = dataclasses.replace(
+        scorer,
+        settings=settings,
+        reference=chosen,
+        members=further,
+        scores={name: METHODS[name].prepare(chosen) for name in wanted.method},
+    )
+    found, whole = few(images, digits.test.labels), scorer(images, digits.test.labels)
+    # Two passes, as many as `mc_dropout` has here; two of three members.
+    for name in ("mc_dropout", "ensemble"):
+        own, other = found[Predictor(f"{name}_few")], whole[Predictor(name)]
+        np.testing.assert_array_equal(own.probs, other.probs)
+        np.testing.assert_array_equal(own.uncertainty[f"{name}_few"], other.uncertainty[name])
+    assert few.costs == {"mc_dropout_few": 2.0, "ensemble_few": 2.0}
+    dear = dataclasses.replace(chosen, chosen={0: 2.5}, facts={})
+    assert score.without_idle_rivals(wanted, dear, 2).method == ("mc_dropout_few",)
+    assert dear.facts["mc_dropout_few"].startswith("4 passes")
+    assert "cost as much as 4 classifiers, and the ensemble has 3" in dear.facts["ensemble_few"]

@@ -39,6 +39,9 @@ def short():
         yield
 
 
+RIVALS = {name for name, method in METHODS.items() if method.rival_of}
+
+
 def plan(*words):
     return studies.plan(words, study.define_flags())
 
@@ -83,7 +86,7 @@ def test_plans_a_run_for_each_data_set_and_seed():
         if not cell.ablation:
             assert cell.config.shift
             assert cell.config.ood == (PAIRS[cell.config.dataset],)
-            assert set(cell.config.method) == set(METHODS) - {"ensemble", "residual_looks"}
+            assert set(cell.config.method) == set(METHODS) - {"ensemble", *RIVALS, "residual_looks"}
     assert found.arguments == (
         "--dataset=mnist,fashion_mnist",
         "--seed=4",
@@ -122,7 +125,10 @@ def test_plan_takes_words_over_its_own_wishes():
     assert by_data["mnist"].method == ("mcp", "btcp") and not by_data["mnist"].shift
     assert "ensemble" in plan("--dataset=mnist", "--ensemble_members=4").cells[0].config.method
     with_looks = plan("--dataset=mnist", "--residual_cost=2").cells
-    assert "residual_looks" in with_looks[0].config.method
+    methods = set(with_looks[0].config.method)
+    assert methods == set(METHODS) - {"ensemble", "ensemble_few"}
+    both = plan("--dataset=mnist", "--residual_cost=2", "--ensemble_members=4").cells[0]
+    assert both.config.method == tuple(METHODS)
     assert with_looks[-1].ablation and with_looks[-1].config.method == ("mcp", "btcp")
 
 
@@ -134,6 +140,10 @@ def test_plan_takes_words_over_its_own_wishes():
         (["--dataset=mnist,svnh"], "expected one of mnist, .* received 'svnh'"),
         (["--dataset=mnist", "--seeds=0"], "seeds"),
         (["--dataset=mnist", "--method=mcp,thresholding"], "expected tcp beside thresholding"),
+        (
+            ["--dataset=mnist", "--method=mcp,looks_mean"],
+            "expected residual_looks beside looks_mean",
+        ),
         (["--dataset=mnist", "--method=mcp,mcq"], "received 'mcq'"),
     ],
 )
@@ -150,6 +160,10 @@ def test_every_method_has_rows_of_every_task(finished):
     folder, _ = finished
     rows, extra = load_rows(folder / "results.json")
     assert extra["failed"] == {}
+    # So few errors choose no look, and a note says what that means for its rivals.
+    idle = {note.split(": ")[0] for note in extra["notes"] if "no rows, as residual_looks" in note}
+    assert idle == RIVALS
+    ran = set(METHODS) - RIVALS
     plain = [row for row in rows if not row["ablation"]]
     for seed in (0, 1):
         of_seed = [row for row in plain if row["seed"] == seed]
@@ -158,10 +172,10 @@ def test_every_method_has_rows_of_every_task(finished):
             for row in of_seed
             if (row["task"], row["stage"], row["split"]) == ("failure", "frozen", "test")
         }
-        assert frozen == set(METHODS)
+        assert frozen == ran
         for task in ("ood", "joint"):
             found = {row["method"] for row in of_seed if row["task"] == task}
-            assert found == set(METHODS) - {"tcp_oracle"}
+            assert found == ran - {"tcp_oracle"}
             assert {row["ood"] for row in of_seed if row["task"] == task} == {"noise"}
         shifted = {row["split"] for row in of_seed if row["split"] != "test"}
         assert len(shifted) == 9 and all(name.startswith("test:") for name in shifted)
@@ -182,7 +196,7 @@ def test_methods_share_one_classifier_a_seed(finished):
             and row["task"] == "failure"
             and "-" not in row["classifier_id"]
         }
-        assert set(ids) == set(METHODS) and len(set(ids.values())) == 1
+        assert set(ids) == set(METHODS) - RIVALS and len(set(ids.values())) == 1
     # The ablations take the classifier of the first seed.
     first = {row["classifier_id"] for row in rows if row["ablation"]}
     assert first == {

@@ -6,11 +6,12 @@ import pytest
 from scipy import special
 
 from btcp_tf import metrics
-from btcp_tf.methods import controls, residual_scores
+from btcp_tf.methods import controls, residual_scores, rivals
 from btcp_tf.methods import features as features_
 from btcp_tf.methods.features import _dense, _nearest
 from btcp_tf.methods.outputs import Outputs, Reference
 from btcp_tf.methods.registry import METHODS
+from btcp_tf.networks.evidence_arrays import odds_against
 from btcp_tf.networks.mcp import mcp_logit, mcp_of
 
 pytestmark = pytest.mark.usefixtures("quick_heads")
@@ -21,15 +22,19 @@ BIAS = np.array([0.1, -0.2, 0.3])
 
 
 def outputs_of(features, labels=None):
-    """A classifier whose logits are distances to the centers, as those of two Gaussians are."""
+    """A classifier whose logits are distances to the centers, as those of two Gaussians are, and a
+    look at the features without the first of them."""
     logits = (features @ CENTERS.T / 4 + BIAS).astype(np.float32)
     probs = special.softmax(logits, axis=1)
+    look = features[:, 1:] @ CENTERS[:, 1:].T / 4
     return Outputs(
         features.astype(np.float32),
         logits,
         probs,
         labels,
-        {"dropout": probs, "ensemble": 0.5 * probs + 0.5 / CLASSES},
+        dict.fromkeys(("dropout", "few_passes"), probs)
+        | dict.fromkeys(("ensemble", "few_members"), 0.5 * probs + 0.5 / CLASSES),
+        odds=odds_against(logits, look)[:, None],
     )
 
 
@@ -45,7 +50,7 @@ def reference_of(train, validation=None, **settings):
         validation or draw(200, seed=1),
         settings.pop("kernel", CENTERS.T / 4),
         settings.pop("bias", BIAS),
-        **settings,
+        **{"chosen": {0: 1.0}, **settings},
     )
 
 
@@ -82,7 +87,7 @@ def test_the_table_of_methods():
     assert " ".join(METHODS) == (
         "mcp mc_dropout trust_score tcp ohem thresholding btcp entropy margin max_logit energy "
         "temperature doctor relu knn mahalanobis relative_mahalanobis vim ensemble residual "
-        "residual_no_index residual_looks "
+        "residual_no_index residual_looks looks_mean looks_move mc_dropout_few ensemble_few "
         "constant random mcp_cubed tcp_oracle"
     )
     trained = {name: method for name, method in METHODS.items() if method.trained}
@@ -94,6 +99,11 @@ def test_the_table_of_methods():
     assert [name for name, method in METHODS.items() if method.hard_examples] == ["ohem"]
     assert METHODS["thresholding"].column_of == "tcp"
     assert [name for name, method in METHODS.items() if method.uses_labels] == ["tcp_oracle"]
+    rivals = {name: method.rival_of for name, method in METHODS.items() if method.rival_of}
+    names = ("looks_mean", "looks_move", "mc_dropout_few", "ensemble_few")
+    assert rivals == dict.fromkeys(names, "residual_looks")
+    assert {METHODS[name].group for name in names} == {"later"}
+    assert not any(METHODS[name].exported for name in names)
     assert {method.group for method in METHODS.values()} == {"paper", "later", "control"}
     assert {name for name in PREPARED if not METHODS[name].bounded} == {
         *("max_logit", "energy", "relu", "knn", "mahalanobis", "relative_mahalanobis", "vim")
@@ -114,14 +124,7 @@ def test_a_score_is_finite_in_range_and_a_matter_of_the_sample_alone(name):
     np.testing.assert_array_equal(prepared(test), u)
     if name == "random":
         return  # It is a matter of the set.
-    first = Outputs(
-        test.features[:7],
-        test.logits[:7],
-        test.probs[:7],
-        test.labels[:7],
-        {kind: mean[:7] for kind, mean in test.sampled.items()},
-    )
-    np.testing.assert_allclose(prepared(first), u[:7], rtol=1e-5)
+    np.testing.assert_allclose(prepared(test[np.arange(7)]), u[:7], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(set(PREPARED) - {"constant", "random"}))
@@ -181,12 +184,60 @@ def test_energy_by_hand_and_without_overflow():
 
 def test_sampled_methods_read_the_mean_of_the_passes():
     own, mean = HAND[1:2], [[0.5, 0.5, 0.0]]
-    for name, kind in (("mc_dropout", "dropout"), ("ensemble", "ensemble")):
+    for name, kind in (
+        ("mc_dropout", "dropout"),
+        ("ensemble", "ensemble"),
+        ("mc_dropout_few", "few_passes"),
+        ("ensemble_few", "few_members"),
+    ):
         u = score(name, from_probs(own, **{kind: np.float32(mean)}))
         np.testing.assert_allclose(u, [np.log(2) / np.log(3)])
         other = {"elsewhere": np.float32(mean)}
         with pytest.raises(ValueError, match=rf"expected sampled\['{kind}'\].*received elsewhere"):
             score(name, from_probs(own, **other))
+
+
+def test_looks_without_a_fit_are_a_mean_and_a_distance_of_probabilities():
+    random = np.random.default_rng(0)
+    own, *looks = (3 * random.normal(size=(50, 4)).astype(np.float32) for _ in range(4))
+    odds = np.stack([odds_against(own, look) for look in looks], axis=1)
+    outputs = Outputs(np.ones((50, 1)), own, special.softmax(own, axis=1), odds=odds)
+    # The first and the last look are those that `residual_looks` chose.
+    reference = reference_of(draw(20, seed=0), chosen={0: 1.0, 2: 4.0})
+    mean, move = [], []
+    for row in range(50):
+        place = own[row].argmax()
+        of_class = []
+        for answer in (own, looks[0], looks[2]):
+            raised = [float(np.exp(np.float64(value))) for value in answer[row]]
+            of_class.append(raised[place] / sum(raised))
+        mean.append(1 - sum(of_class) / 3)
+        move.append((abs(of_class[1] - of_class[0]) + abs(of_class[2] - of_class[0])) / 2)
+    np.testing.assert_allclose(score("looks_mean", outputs, reference), mean, atol=1e-6)
+    np.testing.assert_allclose(score("looks_move", outputs, reference), move, atol=1e-6)
+    none = reference_of(draw(20, seed=0), chosen={})
+    np.testing.assert_array_equal(score("looks_mean", outputs, none), mcp_of(own))
+    assert not score("looks_move", outputs, none).any()
+    unseen = dataclasses.replace(outputs, odds=None)
+    for name in ("looks_mean", "looks_move"):
+        with pytest.raises(ValueError, match=f"{name}: expected .* odds of looks, received none"):
+            score(name, unseen, reference)
+
+
+@pytest.mark.parametrize(
+    ("looks", "cost", "passes"),
+    [
+        ({}, 1.0, 2),
+        ({0: 0.002}, 1.002, 2),
+        ({0: 0.1, 1: 0.7, 2: 0.2}, 2.0, 2),
+        ({3: 1.004}, 2.004, 3),
+        ({0: 1.0, 4: 4.0}, 6.0, 6),
+    ],
+)
+def test_rivals_take_as_many_passes_as_the_looks_cost(looks, cost, passes):
+    reference = reference_of(draw(20, seed=0), chosen=looks)
+    assert rivals.cost_of(reference) == pytest.approx(cost)
+    assert rivals.passes_of(reference) == passes
 
 
 def test_rounding_does_not_leave_the_scale():

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from btcp_tf import thresholds
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import cells, figures, gallery, monitor_plots, plots
 from btcp_tf.reporting.drawing import Drawing, _render, panels, percent, save_figures
 
@@ -318,6 +319,17 @@ def test_costs_are_points_with_names_and_intervals(most, scale):
     if scale == "log":
         assert [tick.get_text() for tick in ax.get_xticklabels()] == "1 2 5 10 20 50".split()
         assert ax.texts[2].get_ha() == "right" and ax.texts[0].get_ha() == "left"
+
+
+def test_points_of_all_methods_that_cost_is_known_of_are_seen():
+    names = ["mcp", "mc_dropout", "ensemble", "residual"]
+    names += [name for name in METHODS if "looks" in (name + METHODS[name].rival_of)]
+    rows = cost_rows(**{name: 0.01 + 0.001 * place for place, name in enumerate(names)})
+    ax = make_ax()
+    plots.plot_costs(ax, rows, {name: 1.0 + place for place, name in enumerate(names)})
+    points = {(line.get_marker(), line.get_color()) for line in ax.get_lines()}
+    assert len(points) == len(names) == 9 and all(mark not in ("", "None") for mark, _ in points)
+    assert [text.get_text() for text in ax.texts] == [cells.label(name) for name in names]
 
 
 def test_costs_are_drawn_where_they_differ():
