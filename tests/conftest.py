@@ -8,8 +8,10 @@ that folder. A test that lacks its data is not collected.
 
 import contextlib
 import importlib.util
+import json
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +26,10 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 
-_LONGEST = ("test_runs", "test_training", "test_judge", "test_main", "test_study")
+_LONGEST = (
+    *("test_runs", "test_run_exports", "test_run_images", "test_study", "test_main"),
+    *("test_training", "test_judge", "test_judge_looks", "test_saved_model"),
+)
 
 # Each needs an environment of its own.
 _OTHERS = {
@@ -92,6 +97,22 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(export_check, "check", lambda *arguments: None)
     monkeypatch.setattr(export_check, "early_process", contextlib.nullcontext)
+
+
+@pytest.fixture(scope="module")
+def quick_checks() -> Iterator[None]:
+    """Exports that are checked in a fresh process which need not load TensorFlow; see `fresh`."""
+    import fresh
+
+    from btcp_tf.serving import export_check, fresh_answers
+
+    def start() -> fresh.Popen:
+        words = [fresh_answers.__file__, json.dumps(sys.path)]
+        return fresh.Popen(words, {"CUDA_VISIBLE_DEVICES": "-1"})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_check, "_start", start)
+        yield
 
 
 @pytest.fixture(scope="module")

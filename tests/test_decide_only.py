@@ -22,6 +22,8 @@ from btcp_tf.networks.evidence_layers import AnswerEvidence
 from btcp_tf.serving import signatures
 from btcp_tf.serving.saved_model import with_threshold
 
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
 SIDE, CLASSES = 8, 3
 
 

@@ -19,6 +19,8 @@ from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.serving import saved_model
 
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
 RNG = np.random.default_rng(0)
 U = RNG.random(400).astype(np.float32)
 # Wrong as often as u says, a tenth of the time at most.

@@ -2,10 +2,9 @@ import concurrent.futures
 import dataclasses
 import random
 import re
-import subprocess
-import sys
 import warnings
 
+import fresh
 import keras
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
 
-pytestmark = pytest.mark.usefixtures("quick_heads")
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
 
 CLASSES = 3
 
@@ -542,7 +541,7 @@ def test_threshold_is_kept_and_survives_a_file(fitted, tmp_path):
     )
     np.save(tmp_path / "x.npy", x)
     files = [tmp_path / name for name in ("judge.keras", "x.npy", "found.npz")]
-    subprocess.run([sys.executable, "-c", code, *map(str, files)], check=True)
+    assert fresh.run("-c", code, *files).returncode == 0
     with np.load(tmp_path / "found.npz") as again:
         assert again["tau"] == chosen.tau and list(again["names"]) == ["a", "b", "c"]
         for name, value in found.items():
@@ -740,8 +739,7 @@ def test_a_judge_that_could_not_be_loaded_is_not_saved(tmp_path):
     np.testing.assert_array_equal(again, judge.predict(X)["uncertainty"])
     # Elsewhere it is not known before the module that registers it is imported.
     script = "import sys, btcp_tf\nbtcp_tf.load(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", script, file], capture_output=True, text=True)
-    last = done.stderr.strip().splitlines()[-1]
+    last = fresh.run("-c", script, file).stderr.strip().splitlines()[-1]
     assert re.search("ValueError: path: .*it holds Doubled, .* import the module", last)
 
 

@@ -14,7 +14,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.networks import plausibility
 from btcp_tf.serving.scorer import Scorer
 
-pytestmark = pytest.mark.usefixtures("quick_heads")
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
 
 CLASSES = 3
 

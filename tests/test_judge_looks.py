@@ -22,6 +22,8 @@ from btcp_tf.networks import GROUPS, fixed_dropout
 from btcp_tf.networks.looks import AUTO
 from btcp_tf.predict import score
 
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
 SIDE, CLASSES = 10, 3
 
 

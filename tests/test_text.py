@@ -12,6 +12,8 @@ from btcp_tf.judge import Judge
 from btcp_tf.serving import answers
 from btcp_tf.serving.transport import Spec
 
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
 GOOD, BAD = ["fine", "great", "lovely", "schön"], ["dull", "poor", "weak", "flat"]
 
 

@@ -18,6 +18,8 @@ _STEPS = 2400
 
 _MOST_PASSES = 100
 
+_STEPS_PER_CALL = 50
+
 
 def train_head(
     vectors: np.ndarray,
@@ -52,17 +54,42 @@ def train_head(
             layers.Dense(classes, kernel_initializer=second, dtype="float32"),
         ]
     )
-    batches = _batches((points - mean) * scale, labels, seed)
-    steps = int(batches.cardinality())
-    model.compile(
-        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, steps)),
-        _smoothed_cross_entropy,
-        jit_compile=False,
-        steps_per_execution=min(50, steps),
-    )
-    model.fit(batches, verbose=0, shuffle=False)
+    _train(model, (points - mean) * scale, labels, _order(len(points), seed))
     head.set_weights([mean, scale, *model.get_weights()])
     return head
+
+
+def _train(model: keras.Model, points: np.ndarray, labels: np.ndarray, order: np.ndarray) -> None:
+    """Trains a model on batches of rows `order` `[steps, batch]`.
+
+    Without `fit`, which on few samples takes longer to build its graph than for these steps.
+    """
+    optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, len(order)))
+    optimizer.build(model.trainable_variables)
+    x, y = tf.constant(points, tf.float32), tf.constant(labels, tf.int64)
+
+    def step(rows: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            logits = model(tf.gather(x, rows), training=True)
+            loss = tf.reduce_mean(_smoothed_cross_entropy(tf.gather(y, rows), logits))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec((None, order.shape[1]), tf.int64)],
+        autograph=False,
+        jit_compile=False,
+    )
+    def steps(part: tf.Tensor) -> None:
+        def body(number: tf.Tensor) -> list[tf.Tensor]:
+            step(part[number])
+            return [number + 1]
+
+        tf.while_loop(lambda number: number < tf.shape(part)[0], body, [tf.constant(0)])
+
+    # In parts: the interpreter hears Ctrl-C between them.
+    for start in range(0, len(order), _STEPS_PER_CALL):
+        steps(tf.constant(order[start : start + _STEPS_PER_CALL], tf.int64))
 
 
 def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,20 +100,13 @@ def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
 
 
-def _batches(points: np.ndarray, labels: np.ndarray, seed: int) -> tf.data.Dataset:
-    """Many passes over the samples, as one epoch: with few samples the pauses between epochs would
-    take longest."""
-    n = len(points)
+def _order(n: int, seed: int) -> np.ndarray:
+    """Rows of n samples, each pass in an order of its own: `[steps, batch]`."""
     batch = min(_BATCH, n)
     passes = min(_MOST_PASSES, -(-_STEPS * batch // n))
     random = np.random.default_rng(seed)
     order = np.concatenate([random.permutation(n) for _ in range(passes)])
-    x, y = tf.constant(points, tf.float32), tf.constant(labels, tf.int64)
-    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch, drop_remainder=True)
-    batches = batches.map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
-    options = tf.data.Options()
-    options.autotune.enabled = False  # It can stall `fit` for seconds.
-    return batches.with_options(options)
+    return order[: len(order) // batch * batch].reshape(-1, batch)
 
 
 def _smoothed_cross_entropy(labels: Any, logits: Any) -> Any:

@@ -21,7 +21,7 @@ from btcp_tf.evaluation.predictions import load_predictions
 from btcp_tf.experiment import train
 from btcp_tf.main import main
 
-pytestmark = pytest.mark.usefixtures("quick_heads")
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
 
 SIDE, CLASSES = 10, 3
 PROTOTYPES = np.random.default_rng(0).normal(size=(CLASSES, SIDE, SIDE))

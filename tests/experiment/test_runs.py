@@ -2,22 +2,19 @@ import contextlib
 import csv
 import dataclasses
 import hashlib
-import html
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
-import types
 
+import fresh
 import keras
 import numpy as np
 import pytest
-from scipy import special
+from short_run import words
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -26,49 +23,27 @@ from btcp_tf.core import files
 from btcp_tf.core.config import Config
 from btcp_tf.data import datasets
 from btcp_tf.decisions import decision_file, exported
-from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import keys, results
 from btcp_tf.evaluation.keys import (
-    CALIBRATION,
     CLASSIFIER,
     TEST,
     VALIDATION,
-    ImageSet,
     Predictor,
 )
-from btcp_tf.evaluation.predictions import Predictions, load_predictions
-from btcp_tf.experiment import decide, notes, prepare, publish
-from btcp_tf.experiment import run as run_
-from btcp_tf.experiment.decide import EvaluationSettings
-from btcp_tf.experiment.score import Scorer, ScoreSettings
-from btcp_tf.experiment.settings import parse, save_flagfile
-from btcp_tf.experiment.train import Trainer
-from btcp_tf.experiment.values import Choice
+from btcp_tf.evaluation.predictions import load_predictions
+from btcp_tf.experiment import notes, prepare
+from btcp_tf.experiment.settings import save_flagfile
 from btcp_tf.main import main
 from btcp_tf.methods import residual_choice
 from btcp_tf.reporting import drawing, pages
-from btcp_tf.serving import export_check, publishing
-from btcp_tf.serving.publishing import Comparison
-from btcp_tf.training import diagnosis, distribution
+from btcp_tf.serving import export_check
+from btcp_tf.training import distribution
 from btcp_tf.training.inference import Inference
-from btcp_tf.training.settings import TrainingSettings
 
-pytestmark = pytest.mark.usefixtures("quick_heads")
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
+
 
 TUNED = Predictor("btcp", "finetuned")
-
-WORDS = [
-    "--dataset=digits",
-    "--max_train_images=500",
-    "--classifier_epochs=6",
-    "--estimator_epochs=6",
-    "--finetune_epochs=6",
-    "--bootstrap_draws=50",
-]
-
-
-def words(folder, *more):
-    return [*WORDS, f"--output_dir={folder}/run", f"--export_dir={folder}/models", *more]
 
 
 def hashes(folder):
@@ -419,15 +394,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_training(
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_a_classifier_that_learned_nothing_is_not_exported(undrawn, tmp_path, capsys):
-    diverged = words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=1")
-    assert main([*diverged, "--learning_rate=1e3", "--batch_size=1000"]) == 1
-    printed = capsys.readouterr()
-    assert "not exported: the classifier answers class" in printed.out
-    assert "--export_collapsed" in printed.err
-    assert not (tmp_path / "models").exists()
-
-
 def test_a_classifier_without_finite_answers_is_one_clear_error(tmp_path, monkeypatch, capsys):
     answer = Inference.__call__
 
@@ -452,117 +418,26 @@ def test_missing_data_is_one_clear_error(tmp_path, monkeypatch, capsys):
     assert message.count("\n") == 1
 
 
-def test_a_killed_run_ends_like_one_that_was_not(whole, tmp_path):
-    command = [sys.executable, "-m", "btcp_tf.main", *words(tmp_path, "--verbose=2")]
+def test_a_killed_run_ends_like_one_that_was_not(undrawn, whole, tmp_path, capsys):
     checkpoints = tmp_path / "run" / "checkpoints"
     # Each kill costs a process; tests/training/test_training.py has one in every phase without.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = fresh.Popen(["-m", "btcp_tf.main", *words(tmp_path)]).start()
     while not (checkpoints / "btcp.npz").exists():
-        assert process.poll() is None, process.stderr.read().decode()[-2000:]
+        assert process.poll() is None, process.communicate()[1][-2000:]
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     with np.load(checkpoints / "btcp.npz") as saved:
         rows = json.loads(str(saved["about"]))["rows"]
     assert len(rows) < 6, "killed too late to show anything"
     assert not (tmp_path / "run" / "results.json").exists()
-    last = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert last.returncode == 0, last.stderr[-2000:]
-    assert "resumed after epoch" in last.stdout
+    assert main(words(tmp_path, "--verbose=2")) == 0
+    assert "resumed after epoch" in capsys.readouterr().out
     first, second = (folder / "run" / "results.json" for folder in (whole, tmp_path))
     assert first.read_bytes() == second.read_bytes()
     for name in ("predictions.npz", "predictions_btcp_finetuned.npz"):
         assert (whole / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
-
-
-def test_a_collapsed_estimator_is_not_exported_unless_asked_for(
-    undrawn, unchecked, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(diagnosis, "collapse", lambda *_: "the estimator collapsed to a constant")
-    short = words(tmp_path, "--classifier_epochs=1", "--estimator_epochs=1", "--finetune_epochs=0")
-    short += ["--method=mcp,btcp", "--export_method=btcp"]
-    for _ in range(2):  # And again where it is finished.
-        assert main(short) == 1
-        printed = capsys.readouterr()
-        assert "not exported: the estimator collapsed" in printed.out
-        [line] = printed.err.strip().splitlines()
-        assert line.startswith("error: not exported: the estimator collapsed")
-        assert "--export_collapsed" in line
-        assert not (tmp_path / "models").exists()
-    _, extra = results.load_rows(tmp_path / "run" / "results.json")
-    assert "btcp: the estimator collapsed to a constant" in extra["notes"]
-
-    assert main([*short, "--export_collapsed"]) == 0
-    assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
-
-
-def unfinished(whole, tmp_path):
-    """A copy of the finished run, trained to its end, of which the export is still to do."""
-    shutil.copytree(whole / "run", tmp_path / "run")
-    for name in ("finished.json", "publication.json", "report.html", "results.json"):
-        (tmp_path / "run" / name).unlink()
-    return tmp_path / "run"
-
-
-@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), TypeError("a fault")])
-def test_a_run_is_reported_whatever_the_export_does(
-    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys, fault
-):
-    folder = unfinished(whole, tmp_path)
-
-    def failing(*arguments, **settings):
-        # As if the machine were switched off now: all of the report is there.
-        assert "SavedModel" in (folder / "report.html").read_text()
-        raise fault
-
-    with monkeypatch.context() as patch:
-        patch.setattr("btcp_tf.serving.saved_model.export", failing)
-        for _ in range(2):
-            if isinstance(fault, OSError):
-                assert main(words(tmp_path)) == 1
-                [line] = capsys.readouterr().err.strip().splitlines()
-                assert line.startswith("error: not exported: ") and "the same command" in line
-            else:
-                with pytest.raises(TypeError, match="a fault"):
-                    main(words(tmp_path))
-            reason = json.loads((folder / "finished.json").read_text())["saved_model"]
-            assert fault.args[-1] in reason and "Errno" not in reason
-            assert html.escape(reason) in (folder / "report.html").read_text()
-    before = (folder / "results.json").read_bytes()
-    assert before == (whole / "run" / "results.json").read_bytes()
-    capsys.readouterr()
-    assert main(words(tmp_path)) == 0
-    printed = capsys.readouterr().out
-    path = str(tmp_path / "models" / "digits-trial" / "1")
-    assert f"SavedModel  {path}" in printed and "Epoch" not in printed
-    assert json.loads((folder / "finished.json").read_text())["saved_model"] == path
-    page = (folder / "report.html").read_text()
-    assert path in page and "not exported" not in page
-    assert (folder / "results.json").read_bytes() == before
-    # Once for the copied run, once in this one: a further export scores no test image.
-    assert (folder / "run.log").read_text().count("scored the test set") == 2
-
-
-def test_a_kill_behind_the_export_adds_no_version(undrawn, unchecked, whole, tmp_path, monkeypatch):
-    folder = unfinished(whole, tmp_path)
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-
-            def killed(*arguments):
-                raise KeyboardInterrupt
-
-            patch.setattr(publish, "finish_run", killed)
-            assert main(words(tmp_path)) == 130
-        assert not (folder / "finished.json").exists()
-        assert (folder / "report.html").exists()
-        assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
-    assert main(words(tmp_path)) == 0
-    assert os.listdir(tmp_path / "models" / "digits-trial") == ["1"]
-    # Another threshold of it is not the run's own.
-    path = tmp_path / "models" / "digits-trial" / "1"
-    assert set_threshold.main([str(path), "--threshold=0.25"]) == 0
-    assert "publication" in exported.read_about(path)
-    assert "publication" not in exported.read_about(path.with_name("2"))
 
 
 def test_another_threshold_of_a_model_is_in_the_report_of_its_run(undrawn, whole, tmp_path, capsys):
@@ -624,402 +499,16 @@ def test_a_classifier_that_is_not_there_is_said_before_other_settings(whole, tmp
     assert "choose another --output_dir" in capsys.readouterr().err
 
 
-def test_what_is_worse_than_the_version_it_replaces_is_published_when_asked_for(
-    undrawn, unchecked, whole, tmp_path, monkeypatch, capsys
-):
-    folder = unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
-    first = tmp_path / "models" / "digits-trial" / "1"
-    found = Comparison(50, new_errors=20, old_errors=5, only_new=16, only_old=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(publishing, "compare_with", lambda *arguments, **named: found)
-        for _ in range(2):
-            assert main(words(tmp_path, "--verbose=0")) == 1
-            [line] = capsys.readouterr().err.strip().splitlines()
-            assert f"{first} about 5 of them" in line and "--publish publishes it" in line
-            assert exported.versions(first.parent) == [1]
-            assert "--publish" in (folder / "report.html").read_text()
-        assert main(words(tmp_path, "--publish")) == 0
-    assert exported.versions(first.parent) == [1, 2]
-    assert "about 5 of them" in exported.read_about(first.with_name("2"))["replaces"]
-
-
-def test_a_version_that_cannot_be_compared_is_told(undrawn, unchecked, whole, tmp_path, capsys):
-    unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
-    about = tmp_path / "models" / "digits-trial" / "1" / ABOUT_FILE
-    content = json.loads(about.read_text())
-    about.write_text(json.dumps({**content, "data": {"fingerprint": "other"}}))
-    assert main(words(tmp_path)) == 0
-    assert "cannot be compared: it was trained on other data" in capsys.readouterr().out
-    assert exported.versions(about.parents[2]) == [1, 2]
-
-
 def test_the_same_model_again_is_compared_and_published(undrawn, unchecked, whole, tmp_path):
-    unfinished(whole, tmp_path)
-    shutil.copytree(whole / "models", tmp_path / "models")
+    for name in ("run", "models"):
+        shutil.copytree(whole / name, tmp_path / name)
+    # With all of its estimators, and nothing left to do but an export that failed.
+    (tmp_path / "run" / "publication.json").unlink()
+    end = {"saved_model": "not exported: no room", "retry": True}
+    (tmp_path / "run" / "finished.json").write_text(json.dumps(end))
     assert main(words(tmp_path)) == 0
+    for name in ("results.json", "predictions.npz"):
+        assert (tmp_path / "run" / name).read_bytes() == (whole / "run" / name).read_bytes()
     about = exported.read_about(tmp_path / "models" / "digits-trial" / "2")
     assert "+0.00 points [+0.00, +0.00]" in about["replaces"]
     assert "of 50 validation images" in about["replaces"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        (["--dataset=digits"], "digits"),
-        (["--dataset=digits", "--preset=fast"], "digits"),
-        (["--dataset=digits", "--preset=smoke"], "digits-smoke"),
-        (["--dataset=digits", "--preset=quick"], "digits-quick"),
-        (["--dataset=digits", "--max_train_images=500"], "digits-trial"),
-        (["--dataset=digits", "--preset=smoke", "--export_name=mine"], "mine"),
-    ],
-)
-def test_trials_are_exported_beside_what_is_served(settings, name):
-    config = parse([*settings, "--export_dir=models"])
-    assert run_._export_folder(config, "digits") == pathlib.Path("models") / name
-
-
-def test_half_of_the_answers_of_a_sure_classifier_are_accepted_where_half_are_to_be(
-    undrawn, tmp_path
-):
-    import tensorflow as tf
-
-    digits = datasets.load("digits")
-    flat = digits.train.images.reshape(len(digits.train), -1) / 255
-    regression = LogisticRegression(max_iter=300).fit(flat, digits.train.labels)
-    last = keras.layers.Dense(10)
-    pixels = keras.layers.Rescaling(1 / 255)
-    model = keras.Sequential([keras.Input((8, 8, 1)), pixels, keras.layers.Flatten(), last])
-    # So sure that 1 - max(probs) is 0 in single precision for most.
-    last.set_weights([8 * regression.coef_.T, 8 * regression.intercept_])
-    model.save(tmp_path / "sure.keras")
-    same = ["--dataset=digits", f"--classifier={tmp_path}/sure.keras", "--classifier_pixels=0_255"]
-    same += ["--method=mcp", "--threshold=target_coverage", "--coverage=0.5", "--verbose=0"]
-    same += ["--bootstrap_draws=20", f"--output_dir={tmp_path}/run", f"--export_dir={tmp_path}/m"]
-    assert main(same) == 0
-    found = load_predictions(tmp_path / "run" / "predictions.npz")
-    assert (found.probs.max(axis=1) == 1).mean() > 0.5
-    tau = decision_file.load_decision(tmp_path / "run").threshold.tau
-    accept = found.uncertainty["mcp"] < tau
-    served = tf.saved_model.load(str(tmp_path / "m" / "digits" / "1")).signatures
-    answers = served["serving_default"](images=tf.constant(digits.test.images))
-    np.testing.assert_array_equal(answers["accept"], accept)
-    assert 0.4 < accept.mean() < 0.6
-    # Its calibration rows travel along with all of their digits.
-    calibration = exported.read_held_out(tmp_path / "m" / "digits" / "1")["calibration"]
-    u = calibration.uncertainty["uncertainty"]
-    answers = served["serving_default"](images=tf.constant(digits.calibration.images))
-    np.testing.assert_array_equal(answers["accept"], u < tau)
-    assert set_threshold.main([str(tmp_path / "m" / "digits"), "--threshold=target_coverage"]) == 0
-    path = tmp_path / "m" / "digits" / "2"
-    answers = tf.saved_model.load(str(path)).signatures["serving_default"](
-        images=tf.constant(digits.calibration.images)
-    )
-    chosen = thresholds.target_coverage(u, coverage=0.9)
-    np.testing.assert_array_equal(answers["accept"], u < chosen.tau)
-
-
-def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):
-    trained = []
-
-    def train(trainer, dataset, number, folder):
-        trained.append((dataset, number, folder))
-        return [number]
-
-    monkeypatch.setattr(Trainer, "_further", train)
-    dataset = datasets.load("digits")
-    settings = TrainingSettings.of(Config(dataset="digits", verbose=0))
-    trainer = Trainer(None, dataset, settings, tmp_path, None)
-    folds = trainer.train_folds(3)
-    assert (sum(unseen.astype(int) for _, unseen in folds) == 1).all()
-    for (weights, unseen), (part, number, name) in zip(folds, trained, strict=True):
-        assert weights == [number] and name == f"fold{-number}"
-        np.testing.assert_array_equal(part.train.images, dataset.train.images[~unseen])
-        np.testing.assert_array_equal(part.train.labels, dataset.train.labels[~unseen])
-        np.testing.assert_array_equal(part.test.images, dataset.test.images)
-    assert len({part.fingerprint for part, *_ in trained}) == 3
-    assert [part.former_fingerprints for part, *_ in trained] == [
-        (f"{dataset.former_fingerprints[0]} without {number} of 3",) for number in (1, 2, 3)
-    ]
-    assert trainer.train_folds(0) == trainer.train_members(0) == []
-
-
-def test_whose_u_is_exported():
-    is_error = np.arange(20) < 5
-    good, fair, bad = is_error - 0.5, np.r_[0.9, 0.8, 0.7, np.full(17, 0.5)], -1.0 * is_error
-
-    def rows(**columns):
-        columns = {name: (u + 1) / 3 for name, u in columns.items()}
-        return Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
-
-    def chosen(tuned=None, held_out_u=None, **columns):
-        predictions = {(VALIDATION, CLASSIFIER): rows(**columns)}
-        if tuned:
-            predictions[VALIDATION, TUNED] = rows(**tuned)
-        pairs = decide.candidates(tuple(columns), ("btcp",) if tuned else ())
-        return decide.choose_export(predictions, pairs, held_out_u or {})
-
-    assert chosen(mcp=fair, tcp=good, btcp=bad)[:2] == (CLASSIFIER, "tcp")
-    # Of equal ones the one that costs nothing, wherever it stands.
-    assert chosen(tcp=fair, mcp=fair)[:2] == (CLASSIFIER, "mcp")
-    # `residual` was fitted on these images: what counts is u by a fit that has not seen them.
-    assert chosen(mcp=fair, residual=good)[:2] == (CLASSIFIER, "residual")
-    seen = {"residual": (bad + 1) / 3}
-    assert chosen(None, seen, mcp=fair, residual=good)[:2] == (CLASSIFIER, "mcp")
-    # A fine-tuned classifier comes with MCP and with its own estimator.
-    both = dict(mcp=bad, btcp=fair)
-    assert chosen(tuned=dict(mcp=fair, btcp=good), **both)[:2] == (TUNED, "btcp")
-    assert chosen(tuned=dict(mcp=good, btcp=bad), **both)[:2] == (TUNED, "mcp")
-    assert chosen(tuned=dict(mcp=bad, btcp=bad), **both)[:2] == (CLASSIFIER, "btcp")
-    # What a SavedModel cannot answer is no candidate.
-    assert chosen(mcp=fair, knn=good)[:2] == (CLASSIFIER, "mcp")
-    found = chosen(mcp=bad, btcp=fair)
-    assert found[:2] == (CLASSIFIER, "btcp")
-    assert "20 validation images, 5 of them wrong" in found.reason
-    for name, u in (("btcp", fair), ("mcp", bad)):
-        assert f"{1000 * metrics.aurc(is_error, u):.3g}" in found.reason, name
-
-
-def test_what_collapsed_is_no_candidate_unless_asked_for():
-    is_error = np.arange(20) < 5
-    columns = {"mcp": np.full(20, 0.5), "btcp": 0.4 + 0.2 * is_error, "tcp": 1.0 * is_error}
-    columns["btcp"][0] = 0.0
-    rows = Predictions(is_error.astype(int), None, np.zeros(20, int), columns)
-    networks = {
-        name: types.SimpleNamespace(collapse="it collapsed" * (name == "tcp"))
-        for name in ("classifier", "tcp", "btcp")
-    }
-    predictions = {(VALIDATION, CLASSIFIER): rows}
-    config = Config(dataset="digits", method=("mcp", "tcp", "btcp"), finetune_method=())
-
-    def chosen(**changes):
-        changed = dataclasses.replace(config, **changes)
-        scorer = Scorer(changed.take(ScoreSettings), networks, [], {}, None)
-        return run_._choose_export(changed, scorer, predictions)
-
-    assert chosen().method == "btcp"
-    assert chosen(export_collapsed=True).method == "tcp"
-    # All of them hang on the classifier: then there is nothing better to take.
-    networks["classifier"].collapse = "it answers one class"
-    assert chosen().method == "tcp"
-
-
-@pytest.mark.parametrize("name", ["mcp", "btcp", "residual"])
-def test_a_method_that_is_asked_for_is_exported(name):
-    config = Config(dataset="digits", method=("mcp", "btcp", "residual"), export_method=name)
-    predictor = TUNED if name == "btcp" else CLASSIFIER
-    found = run_._choose_export(config, None, {})
-    assert found == (predictor, name, f"--export_method={name}")
-    trial = dataclasses.replace(config, max_train_images=500)
-    reason = run_._choose_export(trial, None, {}).reason
-    assert reason.startswith(f"--export_method={name}; a trial with 500 training images")
-
-
-def test_an_export_that_ranks_worse_than_mcp_is_told():
-    random = np.random.default_rng(0)
-    is_error = random.random(400) < 0.3
-    probs = np.where(is_error, 0.6, 0.9) + random.normal(0, 0.02, 400)
-    columns = {
-        "mcp": 1 - probs,
-        "btcp": np.where(is_error, 0.4, 0.5) + random.normal(0, 0.2, 400),
-    }
-    probs = np.stack([probs, 1 - probs], axis=1)
-    rows = Predictions(is_error.astype(int), probs, np.zeros(400, int), columns)
-
-    def notes(method, mcp=True):
-        column = {name: u for name, u in columns.items() if mcp or name != "mcp"}
-        part = dataclasses.replace(rows, uncertainty=column)
-        found = {(images, CLASSIFIER): part for images in (VALIDATION, CALIBRATION)}
-        choice = Choice(CLASSIFIER, method, "asked for")
-        decision, warnings = decide.decide(found, choice, "best_bacc", {"tau": 0.5})
-        assert (decision.method, decision.predictor, warnings) == (method, CLASSIFIER, [])
-        beside = None if mcp else columns["mcp"]
-        return decide.worse_than_mcp(decision, beside, EvaluationSettings(0, 0.5, 1000))
-
-    assert notes("mcp") == []
-    for mcp in (True, False):
-        [note] = notes("btcp", mcp)
-        assert "the SavedModel answers btcp, which ranks the errors" in note
-        assert f"mcp {1000 * metrics.aurc(is_error, columns['mcp']):.4g}, btcp" in note
-    columns["btcp"] = columns["mcp"] ** 2
-    assert notes("btcp") == []
-
-
-def test_residual_alone_is_exported(undrawn, tmp_path):
-    short = words(tmp_path, "--method=residual", "--export_collapsed", "--threshold=0.25")
-    assert main([*short, "--classifier_epochs=2", "--finetune_epochs=0"]) == 0
-    folder = tmp_path / "run"
-    rows, _ = results.load_rows(folder / "results.json")
-    assert [row["method"] for row in rows] == ["residual"]
-    decision = decision_file.load_decision(folder)
-    assert (decision.method, decision.threshold.tau) == ("residual", 0.25)
-    about = tmp_path / "models" / "digits-trial" / "1" / "assets.extra" / "btcp_tf.json"
-    assert json.loads(about.read_text())["uncertainty"]["method"] == "residual"
-
-
-def test_residual_learns_from_folds_and_copies(undrawn, unchecked, tmp_path, capsys, learned):
-    short = words(tmp_path, "--method=mcp,residual", "--residual_folds=2", "--verbose=2")
-    short.append("--residual_copies=noise,rotation")
-    assert main([*short, "--classifier_epochs=1"]) == 0
-    checkpoints = tmp_path / "run" / "checkpoints"
-    assert {"classifier.npz", "fold1", "fold2"} <= {path.name for path in checkpoints.iterdir()}
-    printed = capsys.readouterr().out
-    assert "residual: fold 2 of 2" in printed
-    steps = ["loading TensorFlow and the images of digits", "classifier: training encoder"]
-    steps += ["fitting the methods: mcp, residual"]
-    steps += ["computing u of 2 methods for 3 sets of images", "computing metrics"]
-    steps += ["drawing the report", "writing a SavedModel to", "SavedModel  "]
-    places = [printed.find(step) for step in steps]
-    assert -1 not in places and places == sorted(places), printed
-    # And no word that only those know who wrote it.
-    assert "second head" not in printed and "trials" not in printed
-    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
-    assert [row["method"] for row in rows] == ["mcp", "residual"]
-    starts = ("residual: ", "The estimator of residual ")
-    [note] = [note for note in extra["notes"] if note.startswith(starts)]
-    assert "held-out samples of 3 classifiers, and 2 copies of each" in note
-    assert "the estimator is used" in note or "u is MCP" in note
-    # The classifier itself comes last, whatever weights the network had for the folds.
-    saved = load_predictions(tmp_path / "run" / "predictions.npz")
-    np.testing.assert_allclose(saved.uncertainty["mcp"], 1 - saved.probs.max(axis=1), atol=1e-6)
-    assert len(learned) == 3
-    for held_out in learned:
-        noisy, turned = (copy.logits - held_out.seen.logits for copy in held_out.copies)
-        # Of the same images in the same order, hence not far off, but others.
-        spread = held_out.seen.logits.std(axis=0).mean()
-        assert 0 < np.abs(noisy).mean() < spread / 2
-        assert np.abs(noisy).mean() < np.abs(turned).mean() < spread
-        # What the images themselves show, of the copies what these show.
-        around, labels = held_out.reference
-        assert around.view.shape == (len(labels), 589)
-        assert held_out.seen.view.shape == (len(held_out.labels), 589)
-        for copy in held_out.copies:
-            # Without the last column, the contrast, which is in gray levels.
-            assert 0.01 < np.abs(copy.view - held_out.seen.view)[:, :-1].mean() < 1
-
-
-def test_residual_learns_from_an_ensemble(undrawn, unchecked, tmp_path, capsys, learned):
-    short = words(tmp_path, "--method=mcp,residual", "--residual_distilled", "--verbose=2")
-    short += ["--residual_copies=noise", "--ensemble_members=2", "--classifier_epochs=1"]
-    assert main(short) == 0
-    checkpoints = tmp_path / "run" / "checkpoints"
-    assert {"classifier.npz", "member2"} == {path.name for path in checkpoints.iterdir()}
-    assert "ensemble: member 2 of 2" in capsys.readouterr().out
-    (held_out,) = learned
-    answers = [held_out.seen.logits, held_out.copies[0].logits]
-    for mean, logits in zip(held_out.ensemble, answers, strict=True):
-        other = 2 * mean - special.softmax(logits, axis=1)
-        # Probabilities of another classifier of the same images.
-        np.testing.assert_allclose(other.sum(axis=1), 1, atol=1e-5)
-        assert other.min() > -1e-5 and np.abs(other - mean).mean() > 1e-3
-        assert (other.argmax(axis=1) == logits.argmax(axis=1)).mean() > 0.5
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["a/x.npz", "b/x.npz"], "ood: expected each name once, received x twice"),
-        ([f"a/{'x' * 200}.npz"], "ood: expected a name of 1 to 180 bytes"),
-    ],
-)
-def test_ood_sets_whose_predictions_would_share_a_file_are_refused(
-    tmp_path, capsys, names, message
-):
-    for name in names:
-        (tmp_path / name).parent.mkdir()
-        np.savez(tmp_path / name, x=np.zeros((2, 8, 8, 1), np.uint8))
-    ood = ",".join(str(tmp_path / name) for name in names)
-    assert main(words(tmp_path, f"--ood={ood}", "--verbose=0")) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_an_ood_set_may_be_called_like_a_predictor(undrawn, unchecked, tmp_path):
-    random = np.random.default_rng(0)
-    sets = {"x": 5, "x_ensemble": 7, "x_btcp_finetuned": 9, "ood_x": 11, "frozen": 13}
-    for name, count in sets.items():
-        np.savez(tmp_path / f"{name}.npz", x=random.integers(0, 256, (count, 8, 8, 1), np.uint8))
-    short = words(tmp_path, "--method=mcp,btcp,ensemble", "--ensemble_members=2", "--verbose=0")
-    short += ["--classifier_epochs=2", "--estimator_epochs=1", "--finetune_epochs=1"]
-    short += ["--ood=" + ",".join(f"{tmp_path}/{name}.npz" for name in sets)]
-    assert main(short) == 0
-    rows, _ = results.load_rows(tmp_path / "run" / "results.json")
-    sizes = {row["ood"]: row["n_ood"] for row in rows if row["task"] == "ood"}
-    assert sizes == sets
-    for name, count in sets.items():
-        for predictor in (CLASSIFIER, Predictor("ensemble"), TUNED):
-            file = keys.predictions_file(ImageSet("ood", name), predictor)
-            assert len(load_predictions(tmp_path / "run" / file).predicted) == count
-    # The usual names are those of before.
-    files = {path.name for path in (tmp_path / "run").glob("*.npz")}
-    assert {f"predictions_ood_x{end}.npz" for end in ("", "_ensemble", "_btcp_finetuned")} <= files
-
-
-def test_a_run_without_an_estimator_exports_mcp(undrawn, unchecked, tmp_path):
-    import tensorflow as tf
-
-    assert main(words(tmp_path, "--method=mcp", "--classifier_epochs=1", "--verbose=0")) == 0
-    rows, _ = results.load_rows(tmp_path / "run" / "results.json")
-    assert [row["method"] for row in rows] == ["mcp"]
-    model = tf.saved_model.load(str(tmp_path / "models" / "digits-trial" / "1"))
-    answers = model.signatures["serving_default"](images=np.zeros((2, 8, 8, 1), np.uint8))
-    np.testing.assert_allclose(
-        answers["uncertainty"], 1 - answers["probs"].numpy().max(axis=1), atol=1e-6
-    )
-
-
-def test_known_images_are_left_out_and_said(undrawn, unchecked, tmp_path, capsys):
-    digits = datasets.load("digits")
-    x_val = np.concatenate([digits.validation.images, digits.calibration.images])
-    y_val = np.concatenate([digits.validation.labels, digits.calibration.labels])
-    x_val[:4], y_val[:4] = digits.train.images[:4], digits.train.labels[:4]
-    x_test = np.concatenate([digits.test.images, digits.train.images[:100]])
-    y_test = np.concatenate([digits.test.labels, digits.train.labels[:100]])
-    arrays = {"x_train": digits.train.images, "y_train": digits.train.labels}
-    arrays |= {"x_val": x_val, "y_val": y_val, "x_test": x_test, "y_test": y_test}
-    np.savez(tmp_path / "mine.npz", **arrays)
-    short = [word for word in words(tmp_path) if "dataset" not in word and "max_train" not in word]
-    short += ["--dataset=npz", f"--data_dir={tmp_path}/mine.npz", "--method=mcp,residual"]
-    short += ["--finetune_epochs=0", "--classifier_epochs=2", "--shift", "--verbose=0"]
-    assert main([*short, f"--ood={tmp_path}/mine.npz"]) == 0
-    rows, extra = results.load_rows(tmp_path / "run" / "results.json")
-    about = extra["data"]["overlaps"]
-    assert about["shared"]["test"]["train"] == 100
-    assert about["left_out"]["test"] == list(range(355, 455))
-    # Of the four some are among the validation images and some among the calibration images.
-    held_out = [len(about["left_out"].get(part, [])) for part in ("validation", "calibration")]
-    assert sum(held_out) == 4 and extra["data"]["validation"] == 144 - held_out[0]
-    found = load_predictions(tmp_path / "run" / "predictions.npz")
-    np.testing.assert_array_equal(found.labels, digits.test.labels)
-    assert {row["n"] for row in rows if row["task"] == "failure"} == {355}
-    for part, count in zip(("validation", "calibration"), held_out, strict=True):
-        found = load_predictions(tmp_path / "run" / f"predictions_{part}.npz")
-        assert len(found.labels) == 144 - count
-    notes = "\n".join(extra["notes"])
-    assert "100 of 455 test images, such as number 355, also stand in other parts" in notes
-    assert "ood_mine: 455 of 455 images are images of mine itself" in notes
-    assert "100 of 455 test images" in (tmp_path / "run" / "report.html").read_text()
-
-
-def test_a_promise_on_known_images_is_refused_before_training(tmp_path, capsys):
-    digits = datasets.load("digits")
-    arrays = {"x_train": digits.train.images, "y_train": digits.train.labels}
-    # Every fifth validation image is a training image.
-    x_val, y_val = digits.validation.images.copy(), digits.validation.labels.copy()
-    x_val[::5], y_val[::5] = digits.train.images[:29], digits.train.labels[:29]
-    arrays |= {"x_val": x_val, "y_val": y_val}
-    np.savez(tmp_path / "a.npz", **arrays, x_test=digits.test.images, y_test=digits.test.labels)
-    short = ["--dataset=npz", f"--data_dir={tmp_path}/a.npz", f"--output_dir={tmp_path}/run"]
-    short += [f"--export_dir={tmp_path}/models", "--verbose=0"]
-    assert main([*short, "--threshold=target_risk"]) == 1
-    message = capsys.readouterr().err
-    assert "threshold: expected another one than target_risk" in message
-    assert "of the calibration images stand in the training or validation images" in message
-    np.savez(
-        tmp_path / "a.npz", **arrays, x_test=digits.train.images[:90], y_test=np.arange(90) % 10
-    )
-    assert main(short) == 1
-    assert "test: expected images that stand in no other part of a, received 90 of 90 that do" in (
-        capsys.readouterr().err
-    )
-    assert not list((tmp_path / "run").rglob("*.npz"))

@@ -22,6 +22,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 from btcp_tf import thresholds
 from btcp_tf.serving import saved_model
 
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
 SHAPE = (8, 8, 1)
 CLASSES = ("cat", "dog", "été")
 IMAGES = np.random.default_rng(0).integers(256, size=(5, *SHAPE), dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import io
 import json
 import os
@@ -40,6 +41,11 @@ from btcp_tf.networks.evidence_layers import McpLogit
 from btcp_tf.serving import export_check, saved_model
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.signatures import _decoded, served
+
+pytestmark = pytest.mark.usefixtures("quick_checks")
+
+START = export_check._start
+"""Starts a new interpreter."""
 
 CLASSES = ("circle", "square", "Dreieck äöü")
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 8, 6, 3), dtype=np.uint8)
@@ -87,8 +93,14 @@ def write(model, root, threshold=TAU, **more):
     return saved_model.export(model, root, "shapes", CLASSES, IMAGES, threshold=threshold, **more)
 
 
+@functools.lru_cache(maxsize=4)
+def loaded(path):
+    """A version directory does not change once it has its number."""
+    return tf.saved_model.load(str(path))
+
+
 def answers(path, signature="serving_default", **inputs):
-    found = tf.saved_model.load(str(path)).signatures[signature](**inputs)
+    found = loaded(path).signatures[signature](**inputs)
     return {name: value.numpy() for name, value in found.items()}
 
 
@@ -148,7 +160,7 @@ def test_signatures_share_small_weights_as_constants_and_large_ones_stay_variabl
 
 
 def test_float_images_are_refused_by_the_default_and_have_a_signature(written):
-    signatures = tf.saved_model.load(str(written[1])).signatures
+    signatures = loaded(written[1]).signatures
     with pytest.raises(Exception, match="uint8"):
         signatures["serving_default"](images=tf.constant(IMAGES / 255))
     wanted = signatures["serving_default"](images=tf.constant(IMAGES))
@@ -288,7 +300,7 @@ def test_files_are_read_as_pillow_does(tmp_path):
 )
 def test_files_that_pillow_reads_otherwise_are_refused_by_their_place(written, content):
     good = LIKE_PILLOW["jpeg"]
-    serve = tf.saved_model.load(str(written[1])).signatures["serving_bytes"]
+    serve = loaded(written[1]).signatures["serving_bytes"]
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         serve(image_bytes=tf.constant([good, good, content, good]))
     told = "expected PNG or JPEG files of 8 bits a channel, received another in place"
@@ -565,8 +577,8 @@ def test_failed_check_is_an_error_and_leaves_nothing(tmp_path, layer, message):
 
 
 def test_the_process_of_the_check_can_be_there_before_the_export(tmp_path, monkeypatch):
-    started, start = [], export_check._start
-    monkeypatch.setattr(export_check, "_start", lambda: started.append(start()) or started[-1])
+    started = []
+    monkeypatch.setattr(export_check, "_start", lambda: started.append(START()) or started[-1])
     with export_check.early_process():
         [early] = started
         write(small_model(), tmp_path)
@@ -577,7 +589,9 @@ def test_the_process_of_the_check_can_be_there_before_the_export(tmp_path, monke
     assert unused.returncode is not None and not export_check._waiting
 
 
-def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path):
+def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path, monkeypatch):
+    starts = iter([START, export_check._start])
+    monkeypatch.setattr(export_check, "_start", lambda: next(starts)())
     with export_check.early_process():
         [early] = export_check._waiting
         early.kill()
@@ -651,7 +665,9 @@ def saturated(logits):
 
 
 @pytest.mark.parametrize("size", [30, 300])
-def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, size):
+def test_logits_that_float32_cannot_hold_apart_are_decided_apart(tmp_path, monkeypatch, size):
+    # Every version is compared with the first: once loaded is enough.
+    monkeypatch.setattr(tf.saved_model, "load", functools.cache(tf.saved_model.load))
     random = np.random.default_rng(size)
     logits = np.round(random.uniform(-size, size, (400, 3)), 3).astype(np.float32)
     logits[:40] = logits[40:80]  # Ties.
