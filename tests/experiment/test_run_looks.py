@@ -114,7 +114,7 @@ def test_a_look_finds_errors_that_mcp_does_not(whole):
     mcp, _, looks = rows[:3]
     assert (mcp["method"], looks["method"]) == ("mcp", "residual_looks")
     assert looks["aurc"] < 0.95 * mcp["aurc"] and looks["aupr_error"] > mcp["aupr_error"]
-    assert 1.0 < extra["costs"]["residual_looks"] <= 1.00011
+    assert 1.0 < extra["costs"]["residual_looks"] <= 1.00011 + 1e-9
     page = (whole / "run" / "report.html").read_text(encoding="utf-8")
     assert "What a better ranking costs" in page
     [note] = [note for note in extra["notes"] if note.startswith("residual_looks: ")]
