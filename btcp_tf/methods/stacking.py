@@ -285,7 +285,7 @@ def _newton(x: np.ndarray, wanted: np.ndarray, strength: float) -> np.ndarray:
         size = 1.0
         while (after := loss(weights - size * step)) > before and size > 1e-6:
             size /= 2.0
-        if before - after <= 1e-9 * abs(before):
+        weights, gain, before = weights - size * step, before - after, after
+        if gain <= 1e-9 * abs(after):
             break
-        weights, before = weights - size * step, after
     return weights
