@@ -60,9 +60,8 @@ class Threshold:
 
 
 _STRICT = 0.8
-"""Share of delta for the thresholds of `target_risk` that accept less than half of the rows. With
-0.5 hard promises lost 5 to 9 points of coverage; with 0.9 less is left after a first walk that
-failed."""
+"""Share of delta for the thresholds of `target_risk` that accept less than half of the rows. The
+less it is, the less these accept; the more, the less is left where the first walk failed."""
 
 DEFAULT = Threshold(tau=0.5, coverage=None, rule="default", n=0, accepted=0)
 """Where none was chosen."""

@@ -1,5 +1,9 @@
 """A short run on digits, for tests of runs."""
 
+from btcp_tf.evaluation.keys import Predictor
+
+TUNED = Predictor("btcp", "finetuned")
+
 WORDS = [
     "--dataset=digits",
     "--max_train_images=500",

@@ -27,8 +27,8 @@ def at_held_out(
     """Looks at the samples of all classifiers, and at their copies, unless that is done already.
 
     Args:
-      learned: Of each classifier where its samples are.
-      held_out: Of each its answers.
+      learned: Where the samples are, an entry for each classifier.
+      held_out: The classifiers' answers to them, in the same order.
       offer: The looks, and what they may cost.
       seed: That of `fit_residual`.
 

@@ -45,7 +45,7 @@ class LookInference:
         Args:
           x: Inputs `[n, ...]`.
           logits: The classifier's, `[n, k]`.
-          rows: Of each look whether an input is looked at, bool `[n]`; the others' odds are 0.
+          rows: Whether an input is looked at, bool `[n]` for each look; the others' odds are 0.
             None: all are.
         """
         if rows is None:

@@ -31,6 +31,9 @@ IMAGE_LOOKS = (
 """Names for `residual_looks`: changes of an image and groups of them, of `networks.looks`, and the
 classifier's own dropout."""
 
+ENSEMBLES = frozenset({"ensemble", "ensemble_few"})
+"""Words for `method`: those that train further classifiers."""
+
 MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
 
@@ -459,7 +462,7 @@ def _method_faults(config: Config) -> Iterator[str]:
     for name in config.finetuned:
         if name not in config.method:
             yield f"finetune_method: expected names among method={methods}, received {name}"
-    if config.classifier and not {"ensemble", "ensemble_few"}.isdisjoint(config.method):
+    if config.classifier and not ENSEMBLES.isdisjoint(config.method):
         yield (
             "method: expected no ensemble, whose members are trained, beside classifier, "
             f"received {methods}"

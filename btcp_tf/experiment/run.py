@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from btcp_tf.core import command
-from btcp_tf.core.config import Config
+from btcp_tf.core.config import ENSEMBLES, Config
 from btcp_tf.core.files import check_folder, check_place, folder_lock
 from btcp_tf.data import datasets, overlaps
 from btcp_tf.decisions import decision_file
@@ -176,8 +176,7 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
 
 
 def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
-    with_members = {"ensemble", "ensemble_few"}
-    has_ensemble = config.residual_distilled or not with_members.isdisjoint(config.method)
+    has_ensemble = config.residual_distilled or not ENSEMBLES.isdisjoint(config.method)
     return trainer.train(
         train.recipes(config.method, config.ohem_fraction),
         members=config.ensemble_members if has_ensemble else 0,

@@ -212,7 +212,7 @@ def widest_share(cost: float, budget: float) -> float:
     """The largest share of the inputs for which sources can be paid for.
 
     Args:
-      cost: Of the sources together, in passes of the classifier.
+      cost: What the sources cost together, in passes of the classifier.
       budget: See `choose`.
 
     Returns:
@@ -373,7 +373,9 @@ def _forward(
         design = trial.design
         left = [name for name in costs if name not in design.paid]
         evidence = [name for name in left if name in samples.evidence]
-        more = [(name,) for name in left] + [tuple(evidence)] * (len(evidence) > 1)
+        more: list[tuple[str, ...]] = [(name,) for name in left]
+        if len(evidence) > 1:
+            more.append(tuple(evidence))
         added = [design._replace(paid=design.paid + names) for names in more]
         added = [one for one in added if one.cost(costs) <= budget + _ROUNDING]
         better = [

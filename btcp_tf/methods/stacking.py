@@ -17,7 +17,7 @@ _NARROW = 100
 """Up to so many columns Newton's method is the faster one: a step of it takes their square."""
 
 _MOST_STEPS = 100
-"""Of Newton's method, which needs about eight."""
+"""Steps of Newton's method at most; it needs about eight."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class Logistic(NamedTuple):
     intercept: float
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Of columns `[n, e]`: `[n]`.
+        """Log odds of a wrong answer, `[n]`, from columns `[n, e]`.
 
         >>> Logistic(np.array([2.0]), 1.0).logits(np.array([[3.0]])).tolist()
         [7.0]
@@ -249,8 +249,8 @@ def regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Logistic:
 def quick_regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Logistic:
     """As `regression`, up to rounding; for choices, of which each takes hundreds.
 
-    Of few columns it takes a tenth of the time: most of scikit-learn's goes into checks of what it
-    is given. In float64, as columns that are sums of others leave no digits in float32.
+    With few columns it is much faster: most of scikit-learn's time goes into checks of what it is
+    given. In float64, as columns that are sums of others leave no digits in float32.
     """
     x = x.astype(np.float64)
     if x.shape[1] > _NARROW:

@@ -11,7 +11,7 @@ import types
 import keras
 import numpy as np
 import pytest
-from short_run import words
+from short_run import TUNED, words
 from sklearn.linear_model import LogisticRegression
 
 from btcp_tf import metrics, set_threshold, thresholds
@@ -24,7 +24,6 @@ from btcp_tf.evaluation.keys import (
     CALIBRATION,
     CLASSIFIER,
     VALIDATION,
-    Predictor,
 )
 from btcp_tf.evaluation.predictions import Predictions, load_predictions
 from btcp_tf.experiment import decide, publish
@@ -40,8 +39,6 @@ from btcp_tf.serving.publishing import Comparison
 from btcp_tf.training import diagnosis
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
-
-TUNED = Predictor("btcp", "finetuned")
 
 
 PLAIN = ("--method=mcp", "--finetune_epochs=0", "--classifier_epochs=2")

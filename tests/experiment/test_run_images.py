@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import special
-from short_run import words
+from short_run import TUNED, words
 
 from btcp_tf.core.config import Config
 from btcp_tf.data import datasets
@@ -19,8 +19,6 @@ from btcp_tf.main import main
 from btcp_tf.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
-
-TUNED = Predictor("btcp", "finetuned")
 
 
 def test_folds_are_parts_of_the_training_images(tmp_path, monkeypatch):

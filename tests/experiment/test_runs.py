@@ -14,7 +14,7 @@ import fresh
 import keras
 import numpy as np
 import pytest
-from short_run import words
+from short_run import TUNED, words
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -28,7 +28,6 @@ from btcp_tf.evaluation.keys import (
     CLASSIFIER,
     TEST,
     VALIDATION,
-    Predictor,
 )
 from btcp_tf.evaluation.predictions import load_predictions
 from btcp_tf.experiment import notes, prepare
@@ -41,9 +40,6 @@ from btcp_tf.training import distribution
 from btcp_tf.training.inference import Inference
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
-
-
-TUNED = Predictor("btcp", "finetuned")
 
 
 def hashes(folder):
