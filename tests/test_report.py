@@ -566,6 +566,15 @@ def test_study_says_first_which_method_to_use_and_how_sure_it_is(study):
     assert f"BTCP fine-tuned {beats} MCP of the fine-tuned BTCP classifier" in said
 
 
+def test_the_next_command_of_a_study_has_the_data_of_its_runs(undrawn, tmp_path):
+    make_study(tmp_path)
+    rows, extra = results.load_rows(tmp_path / "results.json")
+    own = {"dataset": "npz", "data_dir": "/data/my x-rays.npz"}
+    extra["cells"] = {row.get("cell", f"{row['dataset']}-seed{row['seed']}"): own for row in rows}
+    said = body(parse(study_page.write_study_report(tmp_path, rows, extra).read_text("utf-8")))
+    assert "--dataset=npz --data_dir='/data/my x-rays.npz' --method=mcp,doctor" in said
+
+
 def test_study_recommends_mcp_where_nothing_is_better(undrawn, tmp_path):
     make_study(tmp_path, best="")
     rows, extra = results.load_rows(tmp_path / "results.json")

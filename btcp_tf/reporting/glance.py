@@ -6,7 +6,8 @@ Pure functions of counts and saved rows, the same for the page and for the termi
 import dataclasses
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -369,6 +370,24 @@ def hardly_wrong(
 
 def _wrong(risk: float, delta: float) -> str:
     return f"at most {100 * risk:.4g} % of the accepted answers are wrong (delta {delta:g})"
+
+
+def train(settings: Mapping[str, Any], *more: str) -> str:
+    """The command that trains on the data of a run.
+
+    Args:
+      settings: The run's, by name.
+      more: Further words of the command.
+
+    >>> train({"dataset": "npz", "data_dir": "my data.npz", "classifier": ""}, "--seed=1")
+    "python -m btcp_tf.main --dataset=npz --data_dir='my data.npz' --seed=1"
+    """
+    data = [
+        f"--{name}={shlex.quote(str(value))}"
+        for name in ("dataset", "data_dir", "classifier")
+        if (value := settings.get(name))
+    ]
+    return " ".join(["python -m btcp_tf.main", *data, *more])
 
 
 def serve(saved_model: str, shown: str = "") -> Step | None:

@@ -1,13 +1,14 @@
 """Which method to use after a study, and how sure that is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from btcp_tf.evaluation.keys import FINETUNED
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import cells, tables
 from btcp_tf.reporting.cells import Cell, Row, Words, count_of, difference_cell, label, number
-from btcp_tf.reporting.glance import Figure, Glance, State, Step
+from btcp_tf.reporting.glance import Figure, Glance, State, Step, train
 from btcp_tf.reporting.headline import metric_in_percent, risk_chart
 from btcp_tf.reporting.pages import Block, Heading, Text
 from btcp_tf.reporting.study_data import StudyDataset, best_of, candidates
@@ -16,8 +17,15 @@ from btcp_tf.reporting.texts import pieces, text
 MCP = label(REFERENCE)
 
 
-def study_glance(datasets: Sequence[StudyDataset]) -> Glance:
-    """The first screen: which method to use on each data set, and the figures behind it."""
+def study_glance(
+    datasets: Sequence[StudyDataset], settings: Mapping[str, Mapping[str, Any]]
+) -> Glance:
+    """The first screen: which method to use on each data set, and the figures behind it.
+
+    Args:
+      datasets: What the study holds, at least one data set.
+      settings: Name of a run -> its settings.
+    """
     first = datasets[0]
     seeds = max(len(cells.by(dataset.plain, "seed")) for dataset in datasets)
     methods = {row["method"] for dataset in datasets for row in dataset.test}
@@ -40,7 +48,7 @@ def study_glance(datasets: Sequence[StudyDataset]) -> Glance:
         f"{len(methods)} methods on the same classifiers",
         sentence,
         figures,
-        _steps(first, seeds),
+        _steps(first, seeds, settings.get(first.cells[0].name, {"dataset": first.name})),
         f"Wrong among the accepted: {first.name}, first seed",
         risk_chart(answers, first.method, None) if answers is not None and drawn else None,
     )
@@ -95,15 +103,14 @@ def _risk_at_90(row: Row) -> str:
     return f"{cells.printed(number(row.get(name)), name)} %"
 
 
-def _steps(first: StudyDataset, seeds: int) -> list[Step]:
+def _steps(first: StudyDataset, seeds: int, settings: Mapping[str, Any]) -> list[Step]:
     steps = [Step("Look at the errors that are trusted most.", link="#check-these-first")]
     if seeds < 5:
         more = text("study.more_seeds", seeds=count_of(seeds, "seed"))
         steps.append(Step(more, "--seeds=5"))
     if first.best is not None:
         methods = ",".join(dict.fromkeys((REFERENCE, first.best["method"])))
-        command = f"python -m btcp_tf.main --dataset={first.name} --method={methods}"
-        steps.append(Step("Train it by itself:", command))
+        steps.append(Step("Train it by itself:", train(settings, f"--method={methods}")))
     return steps
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -233,15 +232,11 @@ def is_trial(settings: Mapping[str, Any]) -> bool:
 
 def _train_step(settings: Mapping[str, Any]) -> Step:
     """What follows a trial."""
-    command = "python -m btcp_tf.main"
-    for name in ("dataset", "data_dir", "classifier"):
-        if value := settings.get(name):
-            command += f" --{name}={shlex.quote(str(value))}"
     return Step(
         "This was a trial on a part of the training images "
         f"(max_train_images={settings['max_train_images']}), to see that everything runs. Its "
         "figures and its model are not for use: train in full.",
-        command if settings.get("dataset") else "",
+        glance.train(settings) if settings.get("dataset") else "",
     )
 
 

@@ -72,7 +72,7 @@ def write_study_report(
             ("Settings", _settings(study)),
             ("Environment", folded_table(study.environment, "environment", "Where it ran")),
         ],
-        study_glance(datasets),
+        study_glance(datasets, study.settings),
     )
     return pages.write_report(Path(output_dir or folder), report, files=True)
 
