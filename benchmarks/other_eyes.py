@@ -1,6 +1,7 @@
 """What a model of another kind, trained by `fit` on the reference, gains on a table and on text.
 
     python -m benchmarks.other_eyes bank --csv=bank_marketing.csv.gz
+    python -m benchmarks.other_eyes bank --csv=bank_marketing.csv.gz --dropout=0 --epochs=20
     python -m benchmarks.other_eyes sst2 --csv=sst2.csv.gz
 
 For each seed the rows are split at random; a small network is trained on the first part, the
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _PARTS = {"bank": (20_000, 6_000, "trees"), "sst2": (12_000, 5_000, "tokens")}
 """Rows to train on, rows to fit on, the look on offer."""
 
+_TRAINING = {"bank": (0.3, 10), "sst2": (0.5, 4)}
+"""Dropout and epochs of the network."""
+
 
 def main() -> None:
     parser = common.parser("other_eyes", __doc__)
@@ -32,6 +36,8 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True, help="the gzipped file")
     parser.add_argument("--cost", type=float, default=2.0, help="passes per row")
     parser.add_argument("--seeds", type=common.count, default=5)
+    parser.add_argument("--dropout", type=float, help="of the network")
+    parser.add_argument("--epochs", type=common.count, help="of the network")
     parser.add_argument("--draws", type=common.count, default=1000, help="of the bootstrap")
     parser.add_argument("--threads", type=common.count, default=common.cores())
     arguments = parser.parse_args()
@@ -41,9 +47,16 @@ def main() -> None:
         x, y = _table(arguments.csv) if arguments.data == "bank" else _text(arguments.csv)
     except (OSError, KeyError, ValueError) as error:
         sys.exit(f"error: {error}")
-    tested = [
-        _test_seed(arguments.data, x, y, arguments.cost, seed) for seed in range(arguments.seeds)
-    ]
+    dropout, epochs = _TRAINING[arguments.data]
+    dropout = dropout if arguments.dropout is None else arguments.dropout
+    tested = []
+    for seed in range(arguments.seeds):
+        parts = _parts(arguments.data, len(x), seed)
+        train = parts[0]
+        network = _trained(
+            arguments.data, x[train], y[train], dropout, arguments.epochs or epochs, seed
+        )
+        tested.append(_test(network, arguments.data, x, y, parts, arguments.cost, seed))
     common.print_table(common.DIFFERENCES, list(differences(tested, len(x), arguments.draws)))
 
 
@@ -72,7 +85,7 @@ def _text(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row["text"] for row in rows]), labels
 
 
-def _network(data: str, x: np.ndarray) -> "keras.Model":
+def _network(data: str, x: np.ndarray, dropout: float) -> "keras.Model":
     import keras
     from keras import layers
 
@@ -81,9 +94,9 @@ def _network(data: str, x: np.ndarray) -> "keras.Model":
             [
                 keras.Input(x.shape[1:]),
                 layers.Dense(64, "relu"),
-                layers.Dropout(0.3),
+                layers.Dropout(dropout),
                 layers.Dense(64, "relu"),
-                layers.Dropout(0.3),
+                layers.Dropout(dropout),
                 layers.Dense(2),
             ]
         )
@@ -96,28 +109,47 @@ def _network(data: str, x: np.ndarray) -> "keras.Model":
             layers.Embedding(10_000, 64),
             layers.Conv1D(128, 3, activation="relu"),
             layers.GlobalMaxPooling1D(),
-            layers.Dropout(0.5),
+            layers.Dropout(dropout),
             layers.Dense(2),
         ]
     )
 
 
-def _test_seed(data: str, x: np.ndarray, y: np.ndarray, cost: float, seed: int) -> Tested:
+def _parts(data: str, n: int, seed: int) -> list[np.ndarray]:
+    """Rows to train on, to fit on and to test on."""
+    trained, fitted, _ = _PARTS[data]
+    order = np.random.default_rng(seed).permutation(n)
+    return np.split(order, [trained, trained + fitted])
+
+
+def _trained(
+    data: str, x: np.ndarray, y: np.ndarray, dropout: float, epochs: int, seed: int
+) -> "keras.Model":
     import keras
     import tensorflow as tf
 
-    import btcp_tf
-
-    trained, fitted, look = _PARTS[data]
-    order = np.random.default_rng(seed).permutation(len(x))
-    train, fit, test = np.split(order, [trained, trained + fitted])
     keras.utils.set_random_seed(seed)
-    network = _network(data, x[train])
+    network = _network(data, x, dropout)
     network.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     # A dataset, as Keras takes no arrays of text.
-    rows = tf.data.Dataset.from_tensor_slices((x[train], y[train]))
-    batches = rows.shuffle(trained, seed=seed).batch(64)
-    network.fit(batches, epochs=10 if data == "bank" else 4, verbose=0)
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    network.fit(rows.shuffle(len(x), seed=seed).batch(64), epochs=epochs, verbose=0)
+    return network
+
+
+def _test(
+    network: "keras.Model",
+    data: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    parts: list[np.ndarray],
+    cost: float,
+    seed: int,
+) -> Tested:
+    import btcp_tf
+
+    train, fit, test = parts
+    look = _PARTS[data][2]
     u = {}
     for name, looks in (("residual", ()), (f"residual with {look}", [look])):
         judge = btcp_tf.attach(network, example=x[train[:4]])

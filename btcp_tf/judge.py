@@ -124,6 +124,7 @@ class Judge:
         evidence: Sequence[str] = EVIDENCE,
         looks: str | Sequence[Any] = "auto",
         cost: float = 1.3,
+        groups: Any = None,
         seed: int = 0,
         batch_size: int = 256,
         verbose: int = 1,
@@ -170,6 +171,9 @@ class Judge:
           cost: What an input may cost on the mean, unless `looks` is empty: multiply-adds of all
             evidence, in passes of the classifier, its own included; at least 1. A classifier of
             less than a million multiply-adds counts as that many.
+          groups: Whole numbers or strings `[n]`: samples of x with equal ones belong together,
+            such as the images of a patient. They stay in one fold of the cross-validation, and
+            intervals come from drawing whole groups. Not with a dataset or `folds`.
           seed: Seed of the cross-validation, of the bootstrap and of the second head; from 0 to
             2147483647.
           batch_size: Inputs at once.
@@ -199,6 +203,7 @@ class Judge:
             evidence=evidence,
             looks=looks,
             cost=cost,
+            groups=held_out.groups_of(groups, x, folds),
             seed=seed,
         )
         return self._use(estimate, verbose)
@@ -267,7 +272,9 @@ class Judge:
             answers["accept"] = scored.uncertainty < tau
         return answers
 
-    def predictions(self, x: Any, y: Any = None, *, batch_size: int = 256) -> Predictions:
+    def predictions(
+        self, x: Any, y: Any = None, *, groups: Any = None, batch_size: int = 256
+    ) -> Predictions:
         """Answers to labeled inputs with u of `method` and, beside it, of "mcp".
 
         `evaluation.save_predictions` makes a file of them that `python -m btcp_tf.report` reads.
@@ -277,13 +284,15 @@ class Judge:
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
+          groups: As in `fit`; they are kept beside the answers, for intervals and promises.
           batch_size: Inputs at once.
         """
+        held_out.groups_of(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         if overlap.text:
             kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
             warn(f"x: {overlap.text}{kept}")
-        return scored.predictions(self.method)
+        return scored.predictions(self.method, groups=groups)
 
     def _scored(self, x: Any, y: Any, batch_size: int, *also: str) -> tuple[Scored, Overlap]:
         """Answers, and which of the samples are known; see `held_out.overlap`."""
@@ -293,7 +302,14 @@ class Judge:
         return scored, held_out.overlap(scored.hashes, known_parts, also)
 
     def evaluate(
-        self, x: Any, y: Any = None, *, batch_size: int = 256, draws: int = _DRAWS, seed: int = 0
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        groups: Any = None,
+        batch_size: int = 256,
+        draws: int = _DRAWS,
+        seed: int = 0,
     ) -> list[dict[str, Any]]:
         """How well u finds the errors, beside MCP on the same answers.
 
@@ -305,6 +321,7 @@ class Judge:
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
+          groups: As in `fit`; intervals come from drawing whole groups.
           batch_size: Inputs at once.
           draws: Number of bootstrap draws for the intervals.
           seed: Seed of the draws.
@@ -319,9 +336,10 @@ class Judge:
           ValueError: As `predict`; and if all samples are known.
         """
         self._warn_if_unfitted()
+        held_out.groups_of(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
-        answers = scored.predictions(self.method, rest)
+        answers = scored.predictions(self.method, rest, groups)
         held_out.warn_of_one_class(scored.true_classes()[rest], self.class_names, "measured on")
         # Without a tau nothing is accepted.
         tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
@@ -361,13 +379,16 @@ class Judge:
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`; `target_coverage` needs none.
           rule: One of `thresholds.RULES`.
           batch_size: Inputs at once.
-          **settings: Settings of the rule, see `btcp_tf.thresholds`.
+          **settings: Settings of the rule, see `btcp_tf.thresholds`; for a promise about samples
+            that belong together also `groups`, as in `fit`.
 
         Raises:
           ValueError: As the rule; for settings that it does not have, or lacks; and if all
             samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
+        if "groups" in settings:
+            settings["groups"] = held_out.groups_of(settings["groups"], x)
         self._warn_if_unfitted()
         scored, overlap = self._scored(x, y, batch_size)
         chosen, rows, about = decision.choose(scored, overlap, rule, settings)

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from btcp_tf.core.checks import LEAVE_OUT, array, check_rows, whole_number
 from btcp_tf.core.checks import RowError as RowError
 from btcp_tf.core.checks import number as number
+from btcp_tf.core.groups import Members, numbers
 
 _BLOCK_CELLS = 2**18
 """Counts that the bootstrap holds per array: few enough to stay in the processor's cache."""
@@ -832,12 +833,13 @@ def bootstrap(
     seed: int,
     table: Mapping[str, Metric] = METRICS,
     parts: Sequence[int] | None = None,
+    groups: ArrayLike | None = None,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Metrics of resampled rows: `interval` of them is a confidence interval.
 
     Draw d consists of the rows `numpy.random.default_rng(seed).integers(n, size=(draws, n))[d]`, in
-    all columns: the values of two columns may be subtracted draw by draw, for the interval of a
-    paired difference.
+    all columns (without `groups`): the values of two columns may be subtracted draw by draw, for
+    the interval of a paired difference.
 
     Args:
       is_error: [n], see `tie_groups`; for `OOD_METRICS` whether each sample is out of distribution.
@@ -848,6 +850,9 @@ def bootstrap(
       table: `METRICS`, `OOD_METRICS` or a part of one; at least one metric.
       parts: Numbers of rows that follow each other and are drawn each from its own part, where the
         sizes were chosen and not drawn, as those of test images and OOD images. None: one part.
+      groups: [n], whole numbers or strings: rows with equal ones belong together, such as the
+        images of a patient. Then a draw consists of whole groups, as many as there are (Field and
+        Welsh, Bootstrapping clustered data, 2007), with `parts` in each of these.
 
     Returns:
       By column and metric, the metric's value in each draw, [draws] float64; NaN where the draw
@@ -875,16 +880,30 @@ def bootstrap(
         ends = np.cumsum(parts)
         first, end = np.repeat(ends - parts, parts), np.repeat(ends, parts)
     generator = np.random.default_rng(seed)
-    at_once = max(1, _BLOCK_CELLS // n)
+    # Draws of whole groups differ in their numbers of rows.
+    at_once = max(1, _BLOCK_CELLS // n) if groups is None else 1
+    members = None if groups is None else _members(numbers(groups, n), parts or [n])
     for start in range(0, draws, at_once):
         block = slice(start, min(start + at_once, draws))
-        rows = generator.integers(first, end, size=(block.stop - start, n))
+        if members is None:
+            rows = generator.integers(first, end, size=(block.stop - start, n))
+        else:
+            rows = np.concatenate([first + own.draw(generator) for first, own in members])[None]
         for column, (u, key) in keys.items():
-            groups = _count(u, key[rows])
-            measured = evaluate_groups(groups, tau=taus[column], table=table)
+            tied = _count(u, key[rows])
+            measured = evaluate_groups(tied, tau=taus[column], table=table)
             for name, x in measured.items():
                 values[column][name][block] = x
     return values
+
+
+def _members(groups: np.ndarray, parts: Sequence[int]) -> list[tuple[int, Members]]:
+    """Where each part begins, and the members of its groups."""
+    firsts = np.cumsum(parts) - parts
+    return [
+        (int(first), Members(np.unique(groups[first : first + size], return_inverse=True)[1]))
+        for first, size in zip(firsts, parts, strict=True)
+    ]
 
 
 def interval(values: np.ndarray, *, level: float = 0.95) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf.core import checks, files, json_files, wording
+from btcp_tf.core.groups import numbers
 from btcp_tf.core.warning import warn
 from btcp_tf.data import folders, input_checks
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
@@ -208,6 +209,7 @@ def fit_scores(
     costs: Mapping[str, float] = _NONE,
     cost: float = 1.3,
     are_probs: bool = False,
+    groups: ArrayLike | None = None,
     seed: int = 0,
     verbose: int = 1,
 ) -> ScoresFit:
@@ -232,6 +234,9 @@ def fit_scores(
       cost: With looks or costs, what a sample may cost on the mean, the classifier's own pass
         included; at least 1.
       are_probs: Whether logits and looks, here and in `predict`, are probabilities.
+      groups: Whole numbers or strings `[n]`: samples with equal ones belong together, such as the
+        images of a patient. They stay in one fold of the cross-validation, and intervals come from
+        drawing whole groups.
       seed: Seed of the cross-validation and of the bootstrap; from 0 to 2147483647.
       verbose: 1 shows a progress bar and a sentence about the result, 0 is silent.
 
@@ -276,7 +281,8 @@ def fit_scores(
     for name, values in features.items():
         evidence[name] = _feature(_item("features", name), values, every)
     z = mcp.mcp_logit(answers)[:, None]
-    samples = Samples(is_error, z, evidence, np.zeros(n, int), None, odds)
+    together = None if groups is None else numbers(groups, n)
+    samples = Samples(is_error, z, evidence, np.zeros(n, int), None, odds, together)
     fit, weights, design = _fit(samples, priced, budget, seed, verbose)
     residual_choice.warn_of_few_errors(
         fit.errors, fit.samples, "held-out", "give more held-out samples"
@@ -300,6 +306,7 @@ def _fit(
         dict(samples.evidence),
         seed,
         samples.classifier,
+        groups=samples.groups,
         verbose=verbose,
     )
     return fit, weights, Design(free=fit.evidence, strength=fit.strength)

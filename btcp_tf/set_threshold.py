@@ -200,7 +200,7 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictio
     columns = {COLUMN: rows.uncertainty}
     if rows.mcp_logit is not None:
         columns[REFERENCE] = special.expit(rows.mcp_logit)
-    return Predictions(rows.labels, None, rows.predicted, columns)
+    return Predictions(rows.labels, None, rows.predicted, columns, rows.groups)
 
 
 def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> Threshold:
@@ -208,6 +208,7 @@ def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> 
     u = rows.uncertainty[COLUMN]
     if validation is not None:
         values = values | {"grid": thresholds.quantile_grid(validation.uncertainty[COLUMN])}
+    values = values | {"groups": rows.groups}
     chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
     if chosen.tau is None:
         # A server would take the highest version, which accepted nothing.

@@ -21,6 +21,7 @@ from scipy import special
 from btcp_tf import metrics
 from btcp_tf.core import binomial, checks, wording
 from btcp_tf.core.config import MIN_COVERAGE, check_threshold
+from btcp_tf.core.groups import numbers, one_of_each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +227,7 @@ def target_risk(
     delta: float,
     grid: ArrayLike | None = None,
     min_coverage: float = MIN_COVERAGE,
+    groups: ArrayLike | None = None,
 ) -> Threshold:
     """A threshold that keeps the error rate of accepted answers at or under `risk`.
 
@@ -256,6 +258,10 @@ def target_risk(
         it, which does no harm only where risk rises with tau.
       min_coverage: Share of the rows, in [0, 1], that a threshold has to accept to be considered.
         Chosen without the labels. 0 considers all thresholds, also those that accept a handful.
+      groups: `[n]`, whole numbers or strings: rows with equal ones belong together, such as the
+        images of a patient, and are no independent draws. One row of each is drawn at random, and
+        the threshold is chosen on these: g groups support what g rows do. The promise is then about
+        a random row of a new group, so that each group counts once, however many rows it has.
 
     Returns:
       The threshold. `tau` is None where the target is not achievable with this data; `least_risk`
@@ -277,8 +283,13 @@ def target_risk(
     """
     risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
-    groups = metrics.tie_groups(is_error, uncertainty)
-    return _walk(groups, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
+    errors, u = np.asarray(is_error), np.asarray(uncertainty)
+    tied = metrics.tie_groups(errors, u)
+    if groups is not None:
+        rows = one_of_each(numbers(groups, len(u)))
+        tied = metrics.tie_groups(errors[rows], u[rows])
+        rule += f", of a row of each of {len(rows)} groups"
+    return _walk(tied, _candidates(grid, uncertainty), risk, delta, min_coverage, rule)
 
 
 def given(is_error: ArrayLike, uncertainty: ArrayLike, *, tau: float) -> Threshold:
@@ -317,7 +328,7 @@ def settings_of(rule: str) -> dict[str, bool]:
 
     Example:
       >>> settings_of("target_risk")
-      {'risk': True, 'delta': True, 'grid': False, 'min_coverage': False}
+      {'risk': True, 'delta': True, 'grid': False, 'min_coverage': False, 'groups': False}
     """
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(wording.expected_one_of("rule", RULES, rule))

@@ -58,6 +58,10 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
         labels = scored.true_classes()[rows]
         held_out.warn_of_one_class(labels, scored.class_names, "chosen on")
     is_error = None if labels is None else predicted != labels
+    groups = settings.get("groups")
+    if groups is not None:
+        groups = groups[rows]
+        settings = {**settings, "groups": groups}
     threshold = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
     if threshold.tau is None:
         least = threshold.least_risk
@@ -73,6 +77,8 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
         "predicted": predicted.tolist(),
         "uncertainty": u.tolist(),
     }
+    if groups is not None:
+        calibration["groups"] = groups.tolist()
     if scored.looked_at is not None:
         # `monitor` watches how many inputs MCP is unsure of, which are looked at again.
         calibration[REFERENCE] = scored.mcp[rows].tolist()

@@ -30,10 +30,11 @@ def fit_residual(
     evidence: Sequence[str],
     looks: Any,
     cost: float,
+    groups: np.ndarray | None,
     seed: int,
 ) -> Estimate:
-    """Fits the residual estimator to held-out samples (inputs, labels); the other arguments and
-    errors are those of `Judge.fit`."""
+    """Fits the residual estimator to held-out samples (inputs, labels) and their groups, from
+    `held_out.groups_of`; the other arguments and errors are those of `Judge.fit`."""
     known = None if reference is None else held_out.pair(reference)
     offered, budget = None, offer.check_budget(cost)
     wanted = budget, held_out.pair(samples), known, seed, bool(folds)
@@ -46,6 +47,8 @@ def fit_residual(
     seen, labels = own.held_out.seen, own.held_out.labels
     held_out.warn_if_poor(classifier, seen, labels, held_out.pair(samples))
     learned, hashes = own.held_out, dict(own.hashes)
+    if groups is not None:
+        learned = dataclasses.replace(learned, groups=groups[own.kept])
     if ensemble:
         versions = [samples[0], *copies]
         mean = held_out.ensemble_probs(classifier, ensemble, own, versions)

@@ -11,6 +11,7 @@ from scipy import special
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier, Samples
 from btcp_tf.attached.inference import errors_name, is_dataset
+from btcp_tf.core.groups import numbers
 from btcp_tf.core.warning import warn
 from btcp_tf.data import known
 from btcp_tf.data.input_checks import InputRange
@@ -295,6 +296,20 @@ def check_folds(folds: Any, reference: Any, copies: Any) -> None:
             raise ValueError(
                 f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(own)}"
             )
+
+
+def groups_of(groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
+    """The argument `groups` of `Judge`'s methods as numbers `[n]`; None: there are none.
+
+    Raises:
+      ValueError: Unless it goes with the others; see `core.groups.numbers`.
+    """
+    if groups is None:
+        return None
+    if is_dataset(x) or folds:
+        other = "folds" if folds else "a dataset"
+        raise ValueError(f"groups: expected none beside {other}, received some")
+    return numbers(groups, len(inference.rows_of(x)))
 
 
 def check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:

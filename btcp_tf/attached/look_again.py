@@ -12,7 +12,7 @@ from btcp_tf.core import progress
 from btcp_tf.data import overlaps
 from btcp_tf.methods import look_choice
 from btcp_tf.methods.looks import Offer
-from btcp_tf.methods.residual_fit import HeldOut, Seen
+from btcp_tf.methods.residual_fit import HeldOut, Seen, groups_of
 from btcp_tf.methods.seen import in_batches
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks.evidence_layers import McpLogit
@@ -63,6 +63,7 @@ def _unsure(held_out: Sequence[HeldOut], offer: Offer, seed: int) -> list[np.nda
         {},
         np.repeat(np.arange(len(held_out)), [len(one) for one in wrong]),
         None,
+        groups=groups_of(held_out),
     )
     costs = {name: look.cost for name, look in offer.looks.items()}
     gates = look_choice.lowest_gates(samples, costs, offer.budget, seed)

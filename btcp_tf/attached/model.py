@@ -225,7 +225,8 @@ def calibration(about: Mapping[str, Any]) -> dict[str, Predictions]:
     columns = {COLUMN: np.array(rows["uncertainty"], np.float64)}
     if REFERENCE in rows:
         columns[REFERENCE] = np.array(rows[REFERENCE], np.float64)
-    return {"calibration": Predictions(labels, None, np.array(rows["predicted"]), columns)}
+    groups = None if rows.get("groups") is None else np.array(rows["groups"])
+    return {"calibration": Predictions(labels, None, np.array(rows["predicted"]), columns, groups)}
 
 
 def class_names(names: Any, classes: int) -> list[str]:

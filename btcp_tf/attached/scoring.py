@@ -46,11 +46,13 @@ class Scored(NamedTuple):
         """The labels, checked, int64 `[n]`."""
         return check_labels(self.labels, len(self.probs), self.class_names)
 
-    def predictions(self, method: str, rows: Any = slice(None)) -> Predictions:
-        """Some of the answers, with u of a method and, beside it, of "mcp"."""
+    def predictions(self, method: str, rows: Any = slice(None), groups: Any = None) -> Predictions:
+        """Some of the answers, with u of a method and, beside it, of "mcp"; and their groups, of
+        which those of all answers are given."""
         columns = {"mcp": self.mcp[rows], method: self.uncertainty[rows]}
         labels = self.true_classes()[rows]
-        return Predictions(labels, self.probs[rows], self.predicted[rows], columns)
+        of_rows = None if groups is None else np.asarray(groups)[rows]
+        return Predictions(labels, self.probs[rows], self.predicted[rows], columns, of_rows)
 
     def about_second_opinion(self, rows: Any = slice(None)) -> dict[str, Any]:
         """How often classifier and second opinion are right on those of some inputs that were

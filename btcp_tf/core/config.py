@@ -125,6 +125,12 @@ class Config:
         "What becomes of files in a class folder that are no whole image.",
         choices=("fail", "skip"),
     )
+    groups: str = setting(
+        "",
+        "With --dataset=folder a regular expression: images in whose file names it finds the same "
+        "(its first part in parentheses) belong together, such as those of a patient, and stay in "
+        "one part of the data. An npz file says so in groups_train, groups_test and groups_val.",
+    )
     output_dir: str = setting(
         "",
         "The run's folder. Default: runs/<dataset>[-<preset>]-seed<seed>.",
@@ -436,6 +442,13 @@ def check_threshold(word: str) -> None:
 def _text_faults(config: Config) -> Iterator[str]:
     if not config.dataset:
         yield "dataset: expected the name of a data set, received none"
+    if config.groups:
+        if config.dataset and config.dataset != "folder":
+            yield "groups: expected none but with --dataset=folder, received one"
+        try:
+            re.compile(config.groups)
+        except re.error as error:
+            yield f"groups: expected a regular expression, received {config.groups!r}: {error}"
     if not config.export_dir:
         yield "export_dir: expected a folder, received none"
     if config.export_name and not re.fullmatch(r"\w[\w.-]*", config.export_name):

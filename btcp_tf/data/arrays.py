@@ -8,12 +8,14 @@ import numpy as np
 
 from btcp_tf.core import wording
 from btcp_tf.core.arrays import read_npz
+from btcp_tf.core.groups import numbers as check_groups
 from btcp_tf.data import folders
 from btcp_tf.data.images import are_images
 from btcp_tf.data.input_checks import class_numbers
 from btcp_tf.data.splits import Source, Split
 
 _KINDS = {"x": "x", "image": "x", "images": "x", "y": "y", "label": "y", "labels": "y"}
+_KINDS |= {"group": "groups", "groups": "groups"}
 
 _PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -24,7 +26,7 @@ def npz_names(path: pathlib.Path, names: Sequence[str]) -> dict[str, str]:
     Args:
       path: The file, for errors.
       names: Of its arrays: those, or as MedMNIST has them (`train_images`, `train_labels`), in
-        small letters or not.
+        small letters or not; `groups_train` and so on likewise.
 
     Returns:
       Its names by ours. Other arrays are left out.
@@ -70,9 +72,13 @@ def read_source(path: pathlib.Path) -> Source:
     if len(set(shapes.values())) > 1:
         raise ValueError(f"{path}: expected images of one shape, received {shapes}")
     class_names, numbers, notes = _classes(path, labels, arrays.get("class_names"))
-    supplied = {
-        part: Split(images[part], number) for part, number in zip(parts, numbers, strict=True)
-    }
+    supplied = {}
+    for (part, key), number in zip(parts.items(), numbers, strict=True):
+        name = names.get(f"groups_{key}")
+        together = None if name is None else arrays[name]
+        if together is not None:
+            check_groups(together, len(number), f"{path}: {name}")
+        supplied[part] = Split(images[part], number, groups=together)
     return Source(class_names, supplied, notes)
 
 

@@ -18,7 +18,15 @@ from btcp_tf.core.config import OWN_DATA
 from btcp_tf.data import arrays, folders, prepared
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.images import convert
-from btcp_tf.data.splits import Dataset, Source, Split, draw_test, fingerprint_of, split_train
+from btcp_tf.data.splits import (
+    Dataset,
+    Source,
+    Split,
+    check_groups,
+    draw_test,
+    fingerprint_of,
+    split_train,
+)
 
 
 def check_name(name: str, data_dir: str) -> None:
@@ -93,6 +101,7 @@ def load(
     *,
     size: tuple[int, int] | None = None,
     bad_files: str = "fail",
+    groups: str = "",
     verbose: int = 0,
 ) -> Dataset:
     """Loads a data set into memory and splits its training images by seed.
@@ -123,7 +132,9 @@ def load(
           `[classes]` as `class_names`; or with the names of MedMNIST, such as
           `train_images` and `train_labels`. Labels are whole numbers from 0, or
           else from 1, on, of any type, or words, `[n]` or `[n, 1]`; or one-hot
-          rows `[n, classes]`.
+          rows `[n, classes]`. Which images belong together, such as those of a
+          patient, may stand in `groups_train`, `groups_test` and `groups_val`,
+          numbers or words `[n]`: they then stay on one side of every split.
       data_dir: That folder or file; otherwise the folder of prepared
         tensorflow-datasets data. Default: the environment's TFDS_DATA_DIR, else
         ~/tensorflow_datasets. Without a prepared copy there, a data set in
@@ -136,6 +147,8 @@ def load(
         None: images that are not all of one size are refused.
       bad_files: "fail", or "skip" to go on, with a warning and a note, without
         files in a class folder that are no whole image.
+      groups: For "folder", a regular expression: images belong together in whose file names it
+        finds the same, its first group in parentheses if it has any. "": none do.
       verbose: 1 shows a progress bar while files are decoded.
 
     Raises:
@@ -149,7 +162,8 @@ def load(
     check_name(name, data_dir)
     check_place(name, data_dir)
     if name == "folder":
-        source = folders.read_folder(pathlib.Path(data_dir).expanduser(), size, bad_files, verbose)
+        root = pathlib.Path(data_dir).expanduser()
+        source = folders.read_folder(root, size, bad_files, verbose, groups)
     elif name == "npz":
         source = arrays.read_source(pathlib.Path(data_dir).expanduser())
     elif name == "digits":
@@ -159,6 +173,7 @@ def load(
 
     class_names, cleaned = wording.class_names(source.class_names, f"{name}: class names")
     supplied = {part: _resized(split, size) for part, split in source.parts.items()}
+    check_groups(supplied)
     notes = [*source.notes, *filter(None, [cleaned])]
     if "test" in supplied:
         train, test = supplied["train"], supplied["test"]

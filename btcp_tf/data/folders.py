@@ -24,14 +24,19 @@ def check_bad_files(word: str) -> None:
 
 
 def read_folder(
-    root: pathlib.Path, size: tuple[int, int] | None, bad_files: str, verbose: int
+    root: pathlib.Path,
+    size: tuple[int, int] | None,
+    bad_files: str,
+    verbose: int,
+    groups: str = "",
 ) -> Source:
     splits = split_folders(root)
     folders = {part: class_folders(path) for part, path in splits.items()}
     # Before any image is decoded: as long as a folder is wrong, so may be the list of files.
     refuse(root, [*_class_faults(splits, folders), *_nested_faults(root, folders)])
-    groups = [list(map(visible_entries, paths)) for paths in folders.values()]
-    files = [file for entries in groups for file in in_turn(entries)]
+    listed = [list(map(visible_entries, paths)) for paths in folders.values()]
+    files = [file for entries in listed for file in in_turn(entries)]
+    refuse(root, list(_group_faults(groups, files)))
     images, used, notes, faults = decode_all(root, files, size, None, bad_files, verbose)
     refuse(root, [*_empty_faults(folders, used if bad_files == "skip" else files), *faults])
     names = tuple(folder.name for folder in folders["train"])
@@ -41,8 +46,33 @@ def read_folder(
     # The files of a split are next to each other.
     counts = [sum(file.parent.parent == path for file in used) for path in splits.values()]
     ends = np.cumsum(counts)[:-1]
-    columns = zip(splits, *(np.split(rows, ends) for rows in (images, labels, paths)), strict=True)
+    by_row = [images, labels, paths]
+    if groups:
+        by_row.append(np.array([group_of(groups, file.name) for file in used]))
+    columns = zip(splits, *(np.split(rows, ends) for rows in by_row), strict=True)
     return Source(names, {part: Split(*rows) for part, *rows in columns}, notes)
+
+
+def group_of(pattern: str, name: str) -> str | None:
+    r"""What a regular expression finds in a file's name: its first group in parentheses, or all of
+    it; None: nothing.
+
+    >>> group_of(r"person(\d+)_", "person12_virus_3.png")
+    '12'
+    """
+    found = re.search(pattern, name)
+    if found is None:
+        return None
+    return found[1] if found.re.groups else found[0]
+
+
+def _group_faults(pattern: str, files: Sequence[pathlib.Path]) -> Iterator[str]:
+    missing = [file.name for file in files if pattern and group_of(pattern, file.name) is None]
+    if missing:
+        yield (
+            f"groups: expected {pattern!r} to find something in the name of every file, received "
+            f"nothing in {some(missing)}"
+        )
 
 
 def refuse(root: pathlib.Path, faults: Sequence[str]) -> None:

@@ -82,6 +82,8 @@ class Scores:
     """When each row came, `[m]` float64; only its order counts. None: unknown."""
     mcp_logit: np.ndarray | None = None
     """`[m]` float64; None: nobody asked for it, or it is not known."""
+    groups: np.ndarray | None = None
+    """Which rows belong together, `[m]`, see `core.groups`; None: they are independent."""
 
     def row_name(self, row: int) -> str:
         """What a row is called in messages: its input, if that is known, and its number from 0."""
@@ -235,7 +237,7 @@ def load_scores(
     path = files.as_path("scores", path)
     table = None
     if tabular.is_table(path):
-        own = ("input", "labels", "predicted", "class_name", "accept", "problem")
+        own = ("input", "labels", "predicted", "class_name", "accept", "problem", "groups")
         wanted = (*own, *columns, *filter(None, [time_column]))
         table = tabular.read(path, None if with_mcp else wanted)
         if "predicted" in table.names:
@@ -276,6 +278,7 @@ def _scores_of_table(
     u = table.numbers(column)
     predictions.check_size(f"{name}: {column}", u)
     names = zip(predicted.tolist(), table.values.get("class_name", ()), strict=False)
+    groups = [str(one) for one in table.values.get("groups", ())]
     return Scores(
         name,
         u,
@@ -288,6 +291,7 @@ def _scores_of_table(
         class_names={k: wording.clean(str(name)) for k, name in names if name is not None},
         problems=failed,
         times=times,
+        groups=np.array(groups) if groups else None,
     )
 
 
@@ -316,6 +320,7 @@ def _scores_of_predictions(path: Path, columns: Sequence[str], with_mcp: bool) -
         labels=answers.labels,
         classes=classes,
         mcp_logit=predictions.mcp_logit(answers) if with_mcp else None,
+        groups=answers.groups,
     )
 
 

@@ -23,6 +23,7 @@ from scipy import special
 from btcp_tf import metrics
 from btcp_tf.core import checks, files, wording
 from btcp_tf.core.arrays import read_npz
+from btcp_tf.core.groups import numbers
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
 from btcp_tf.networks import mcp
@@ -38,7 +39,10 @@ _LARGEST = 1e100  # Of an uncertainty.
 _ACCEPT = "accept"
 """What a file itself decides about each answer."""
 
-_RESERVED = ("labels", "probs", "predicted", _ACCEPT)
+_GROUPS = "groups"
+"""Which rows belong together."""
+
+_RESERVED = ("labels", "probs", "predicted", _ACCEPT, _GROUPS)
 """Names that are no uncertainty."""
 
 _ABOUT_ROWS = ("input", "class_name", "second_opinion", "second_probability", "problem")
@@ -65,6 +69,9 @@ class Predictions:
     """Predicted classes, [n], integers; each a most probable class of `probs` if given."""
     uncertainty: Mapping[str, np.ndarray]
     """By name of the method, [n] floats, finite; higher = less to be trusted. At least one."""
+    groups: np.ndarray | None = None
+    """The group of each sample, [n], whole numbers or strings: those with equal ones belong
+    together, see `core.groups`. None: samples are independent."""
 
     def __post_init__(self) -> None:
         known = self.predicted if self.labels is None else self.labels
@@ -83,9 +90,13 @@ class Predictions:
         if not self.uncertainty:
             raise ValueError("expected at least one uncertainty column [n], received none")
         columns = {name: _column(name, u, n) for name, u in self.uncertainty.items()}
+        groups = None
+        if self.groups is not None:
+            numbers(self.groups, n)
+            groups = np.asarray(self.groups)
         for field, value in zip(
-            ("labels", "probs", "predicted", "uncertainty"),
-            (labels, probs, predicted, columns),
+            ("labels", "probs", "predicted", "uncertainty", "groups"),
+            (labels, probs, predicted, columns, groups),
             strict=True,
         ):
             object.__setattr__(self, field, value)
@@ -174,11 +185,14 @@ def _check_shape(name: str, values: np.ndarray, rows: int | None) -> None:
 
 
 def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
-    """Writes `path`, an npz of `labels`, `predicted`, `probs` if known, and one array a method."""
+    """Writes `path`, an npz of `labels`, `predicted`, `probs` and `groups` if known, and one array
+    a method."""
     arrays = {} if predictions.labels is None else {"labels": predictions.labels}
     arrays["predicted"] = predictions.predicted
     if predictions.probs is not None:
         arrays["probs"] = predictions.probs
+    if predictions.groups is not None:
+        arrays[_GROUPS] = predictions.groups
     arrays |= predictions.uncertainty
     with files.atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         # As numpy.savez, whose own arguments would forbid some names of columns.
@@ -190,12 +204,13 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
 def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Predictions:
     """Reads what `save_predictions` or `btcp_tf.predict` wrote, or anyone's file of that form.
 
-    npz: every array besides `labels`, `probs`, `predicted` and `accept` is an uncertainty, named by
-    its key.
+    npz: every array besides `labels`, `probs`, `predicted`, `accept` and `groups` (which samples
+    belong together: numbers or text) is an uncertainty, named by its key.
 
     CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
-    integers; `probs_0`, `probs_1`, … are class probabilities; every other column of numbers but
-    `accept` is an uncertainty. Columns without any number, such as names of files, are left out.
+    integers; `probs_0`, `probs_1`, … are class probabilities; `groups` is numbers or text; every
+    other column of numbers but `accept` is an uncertainty. Columns without any number, such as
+    names of files, are left out.
     With a column `problem` it is a file of scores: rows with a problem have no answer and are left
     out, and so are the columns `input`, `class_name`, `second_opinion` and `second_probability`.
 
@@ -334,7 +349,9 @@ def _of_arrays(
         if predicted is None:
             predicted = np.argmax(arrays["probs"], axis=-1)
         uncertainty = {name: u for name, u in arrays.items() if name not in _RESERVED}
-        result = Predictions(arrays.get("labels"), arrays.get("probs"), predicted, uncertainty)
+        result = Predictions(
+            arrays.get("labels"), arrays.get("probs"), predicted, uncertainty, arrays.get(_GROUPS)
+        )
     except metrics.RowError as error:
         raise ValueError(f"{file}: {error.reason} {place(error.row)}{error.remedy}") from error
     except ValueError as error:
@@ -364,7 +381,9 @@ def _arrays_of(table: Columns) -> dict[str, np.ndarray]:
             continue
         if "problem" in table.names and name in _ABOUT_ROWS:
             continue
-        if name in ("labels", "predicted"):
+        if name == _GROUPS:
+            arrays[name] = np.array([str(one) for one in table.values[name]])
+        elif name in ("labels", "predicted"):
             arrays[name] = table.class_numbers(name)
         elif table.has_numbers(name):
             arrays[name] = table.numbers(name)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
 from btcp_tf.core import json_files
+from btcp_tf.core.groups import numbers
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 
 DIFFERENCES = ("auroc", "aupr_error", "aurc")
@@ -70,7 +71,8 @@ def rows(
         dataset=dataset, seed=seed, stage=stage, classifier_id=classifier_id
     )
     about |= dict(task="failure", split=split, ood="") | _counts(is_error)
-    scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed)
+    groups = predictions.groups
+    scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed, groups=groups)
     return scoring.rows(is_error, predictions.uncertainty, about, metrics.METRICS, DIFFERENCES)
 
 
@@ -127,12 +129,26 @@ def ood_rows(
     about |= dict(split="test", ood=ood_name, n_ood=sizes[1]) | _counts(test.is_error)
     is_ood = np.repeat([False, True], sizes)
     is_failure = np.concatenate([test.is_error, np.ones(sizes[1], bool)])
-    scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed, parts=sizes)
+    scoring = _Scoring(
+        tau, taus or {}, raw, bootstrap_draws, bootstrap_seed, sizes, _joined_groups(test, ood)
+    )
     ood_task, joint = about | {"task": "ood"}, about | {"task": "joint"}
     return [
         *scoring.rows(is_ood, columns, ood_task, metrics.OOD_METRICS, OOD_DIFFERENCES),
         *scoring.rows(is_failure, columns, joint, metrics.METRICS, DIFFERENCES),
     ]
+
+
+def _joined_groups(first: Predictions, second: Predictions) -> np.ndarray | None:
+    """Numbers of the groups of both sets, which share none; None: all samples are independent."""
+    if first.groups is None and second.groups is None:
+        return None
+    sizes = [len(one.predicted) for one in (first, second)]
+    own, other = (
+        np.arange(size) if one.groups is None else numbers(one.groups, size)
+        for one, size in zip((first, second), sizes, strict=True)
+    )
+    return np.concatenate([own, sizes[0] + other])
 
 
 def _counts(is_error: np.ndarray) -> dict[str, Any]:
@@ -150,6 +166,7 @@ class _Scoring:
     draws: int
     seed: int
     parts: Sequence[int] | None = None
+    groups: np.ndarray | None = None
 
     def rows(
         self,
@@ -165,8 +182,16 @@ class _Scoring:
             method: metrics.evaluate_all(target, u, tau=tau_of[method], table=table)
             for method, u in columns.items()
         }
-        sampling: dict[str, Any] = dict(draws=self.draws, seed=self.seed, parts=self.parts)
-        drawn = metrics.bootstrap(target, columns, tau=tau_of, table=table, **sampling)
+        drawn = metrics.bootstrap(
+            target,
+            columns,
+            tau=tau_of,
+            draws=self.draws,
+            seed=self.seed,
+            table=table,
+            parts=self.parts,
+            groups=self.groups,
+        )
         result = []
         for method in columns:
             row = dict(about) | {"method": method, "tau": tau_of[method]}

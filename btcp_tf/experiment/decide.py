@@ -178,7 +178,8 @@ def decide(
         )
         rule = str(settings["tau"])
     grid = thresholds.quantile_grid(predictions[VALIDATION, predictor].uncertainty[method])
-    threshold = thresholds.from_word(rule, rows.is_error, u, {**settings, "grid": grid})
+    settings = {**settings, "grid": grid, "groups": rows.groups}
+    threshold = thresholds.from_word(rule, rows.is_error, u, settings)
     threshold = thresholds.clear_of(threshold, u)
     if threshold.tau is None:
         least = threshold.least_risk
@@ -212,6 +213,7 @@ def worse_than_mcp(
         draws=min(settings.bootstrap_draws, SIDE_DRAWS),
         seed=settings.seed,
         table={"aurc": metrics.METRICS["aurc"]},
+        groups=rows.groups,
     )
     low, high = metrics.interval(drawn[method]["aurc"] - drawn["mcp"]["aurc"])
     if not low > 0:
@@ -258,6 +260,7 @@ def make_promises(predictions: AllPredictions, *, delta: float, min_coverage: fl
                     delta=delta,
                     grid=grid,
                     min_coverage=min_coverage,
+                    groups=calibration.groups,
                 )
                 outcome = thresholds.outcome(chosen, test.is_error, test.uncertainty[method])
                 about = {name: getattr(chosen, name) for name in _PROMISE_FIELDS}

@@ -36,6 +36,7 @@ class ImageSettings:
     data_dir: str
     size: tuple[int, int] | None
     bad_files: str
+    groups: str
     seed: int
     max_train_images: int
     max_test_images: int
@@ -99,6 +100,7 @@ def load_images(settings: ImageSettings) -> Images:
         settings.max_test_images,
         size=settings.size,
         bad_files=settings.bad_files,
+        groups=settings.groups,
         verbose=settings.verbose,
     )
     repeated = overlaps.between({part: getattr(whole, part) for part in PARTS})

@@ -247,7 +247,12 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
     worse = decide.worse_than_mcp(decision, mcp, config.take(EvaluationSettings))
     predicted = export.held_out["validation"].predicted
     load = functools.partial(
-        datasets.load, config.dataset, config.data_dir, size=config.size, bad_files=config.bad_files
+        datasets.load,
+        config.dataset,
+        config.data_dir,
+        size=config.size,
+        bad_files=config.bad_files,
+        groups=config.groups,
     )
     replaced = publish.find_replaced(
         folder,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from btcp_tf.data.corruptions import CORRUPTIONS
-from btcp_tf.data.splits import Dataset
+from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor
 from btcp_tf.evaluation.predictions import Predictions
@@ -309,6 +309,13 @@ class Scorer:
                 yield model
 
 
+def _groups(validation: Split, train: Split, folds: Sequence[Fold]) -> tuple[np.ndarray, ...]:
+    """See `Reference.groups`."""
+    if validation.groups is None or train.groups is None:
+        return ()
+    return validation.groups, *(train.groups[unseen] for _, unseen in folds)
+
+
 def fit_reference(
     classifier: TrainedNetwork,
     dataset: Dataset,
@@ -372,6 +379,7 @@ def fit_reference(
         neighbors=settings.trust_neighbors,
         folds=tuple(apart),
         copies=tuple(copied),
+        groups=_groups(validation, train, folds),
         distilled=settings.residual_distilled,
         offer=offer,
         verbose=int(settings.verbose == 1),
@@ -504,7 +512,10 @@ def predict_all(
     for name in ("validation", "calibration", "test"):
         part = getattr(dataset, name)
         answers = scorer(part.images, part.labels, title=name if show_progress else "")
-        predictions |= {(ImageSet(name), who): one for who, one in answers.items()}
+        predictions |= {
+            (ImageSet(name), who): dataclasses.replace(one, groups=part.groups)
+            for who, one in answers.items()
+        }
     for image_set, images in others.items():
         shifted = image_set.kind == "shift"
         answers = scorer(
@@ -514,5 +525,9 @@ def predict_all(
             sampled=not shifted,
             title=str(image_set) if show_progress else "",
         )
-        predictions |= {(image_set, who): one for who, one in answers.items()}
+        groups = dataset.test.groups if shifted else None
+        predictions |= {
+            (image_set, who): dataclasses.replace(one, groups=groups)
+            for who, one in answers.items()
+        }
     return predictions

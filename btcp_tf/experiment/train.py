@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from btcp_tf.core.groups import numbers
 from btcp_tf.data.splits import Dataset
 from btcp_tf.methods.registry import METHODS
 
@@ -121,7 +122,11 @@ class Trainer:
             raise ValueError(
                 f"residual_folds: expected at most the {images} training images, received {count}"
             )
-        part = np.random.default_rng(self.settings.seed).permutation(images) % max(count, 1)
+        groups = self.dataset.train.groups
+        # Images that belong together are in one part.
+        group = np.arange(images) if groups is None else numbers(groups, images)
+        number_of = np.random.default_rng(self.settings.seed).permutation(group.max() + 1)
+        part = number_of[group] % max(count, 1)
         folds = []
         for number in range(1, count + 1):
             if self.settings.verbose:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
+from btcp_tf.core.groups import mean_error
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
 from btcp_tf.methods.stacking import FOLDS, Samples
@@ -313,7 +314,7 @@ def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: i
 
     free = tuple(name for name in samples.evidence if name not in costs)
     base = tried(Design())
-    if free and _improves(with_free := tried(Design(free)), base, 1):
+    if free and _improves(with_free := tried(Design(free)), base, samples.groups, 1):
         base = with_free
     best = base
     for start in _starts(samples, base, costs, budget):
@@ -381,7 +382,9 @@ def _forward(
         better = [
             one
             for one in map(tried, _promising(samples, design, added))
-            if _improves(one, trial, len(more), _LEVEL if design.paid else _FIRST_LEVEL)
+            if _improves(
+                one, trial, samples.groups, len(more), _LEVEL if design.paid else _FIRST_LEVEL
+            )
         ]
         if not better:
             return trial
@@ -420,7 +423,9 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
     return sorted(added, key=unexplained)[:_TRIED]
 
 
-def _improves(new: _Trial, old: _Trial, trials: int, level: float = _LEVEL) -> bool:
+def _improves(
+    new: _Trial, old: _Trial, of: np.ndarray | None, trials: int, level: float = _LEVEL
+) -> bool:
     """Whether the loss is smaller, and a paired interval says that this is no chance.
 
     The interval is that of the cross-validated log-likelihood: it sees with far fewer errors than
@@ -430,4 +435,4 @@ def _improves(new: _Trial, old: _Trial, trials: int, level: float = _LEVEL) -> b
     if new.loss >= old.loss:
         return False
     gain = new.log_likelihood - old.log_likelihood
-    return gain.mean() > stats.norm.isf(level / trials) * gain.std() / np.sqrt(len(gain))
+    return gain.mean() > stats.norm.isf(level / trials) * mean_error(gain, of)

@@ -150,6 +150,9 @@ class Reference:
     copies: tuple[tuple[Outputs, ...], ...] = ()
     """Answers to other versions of the samples that `residual` learns from, such as noisy ones: a
     tuple for validation, and one of as many for each of `folds`; empty: none."""
+    groups: tuple[np.ndarray, ...] = ()
+    """Which samples belong together, `[n]`: of validation, then of the samples kept from each of
+    `folds`; empty: all are independent."""
     distilled: bool = False
     """Whether `residual` learns 1 − the true class probability of `sampled["ensemble"]`, which
     validation and its copies then have, instead of right or wrong; without folds."""
@@ -189,6 +192,7 @@ class Reference:
 
         pairs = [(self.train, self.validation), *self.folds]
         copies = self.copies or ((),) * len(pairs)
+        groups = self.groups or (None,) * len(pairs)
         with_index = all(len(train.features) > 1 for train, _ in pairs)
 
         def seen(outputs: Outputs) -> Seen:
@@ -204,8 +208,9 @@ class Reference:
                     samples_of("residual", outputs, "ensemble")
                     for outputs in ((held_out, *others) if self.distilled else ())
                 ),
+                together,
             )
-            for (train, held_out), others in zip(pairs, copies, strict=True)
+            for (train, held_out), others, together in zip(pairs, copies, groups, strict=True)
         ]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.core.groups import mean_error
 from btcp_tf.core.warning import warn
 from btcp_tf.methods import stacking
 from btcp_tf.methods.stacking import FOLDS, Samples
@@ -149,7 +150,7 @@ def tried_alone(
     for name, own in columns.items():
         one = stacking.cross_validated(samples, np.hstack([samples.z, own]), strength, folds)
         gain = one.log_likelihood - mcp.log_likelihood
-        value, error = float(gain.mean()), float(gain.std() / np.sqrt(len(gain)))
+        value, error = float(gain.mean()), mean_error(gain, samples.groups)
         interval = (value, value - 1.96 * error, value + 1.96 * error)
         every.append(Tried(name, costs.get(name), one.aurc - mcp.aurc, interval, name in used))
     return tuple(every)
@@ -179,6 +180,7 @@ def choose(
     seed: int,
     classifier: np.ndarray,
     target: np.ndarray | None = None,
+    groups: np.ndarray | None = None,
     verbose: int = 0,
 ) -> tuple[Fit, Weights, np.ndarray]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
@@ -202,13 +204,14 @@ def choose(
         several, each is a fold of the cross-validation where it can be: what is learned from others
         is tried on it.
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
+      groups: `[n]`, from `core.groups.numbers`; None: samples are independent.
       verbose: 1 shows how many of the trials are done.
 
     Returns:
       How it went; the weights; and u `[n]`, each by a choice and weights that have not seen the
       sample. Where the result is not better than MCP, all are MCP's.
     """
-    samples = Samples(is_error, z, evidence, classifier, target)
+    samples = Samples(is_error, z, evidence, classifier, target, groups=groups)
     if (few := too_few(samples)) is not None:
         return few, MCP, samples.mcp
 
@@ -332,7 +335,13 @@ def _difference(
     is_error, mcp = samples.is_error, samples.z[: samples.n, 0]
     table = {name: metrics.METRICS[name] for name in ("aupr_error", "aurc")}
     draws = metrics.bootstrap(
-        is_error, {"mcp": mcp, "u": u}, tau=0.5, draws=_DRAWS, seed=seed, table=table
+        is_error,
+        {"mcp": mcp, "u": u},
+        tau=0.5,
+        draws=_DRAWS,
+        seed=seed,
+        table=table,
+        groups=samples.groups,
     )
     difference = {}
     for name in table:
@@ -376,13 +385,19 @@ def too_few(samples: Samples, least: int = FOLDS) -> Fit | None:
       samples: All held-out answers.
       least: Wrong, and right, answers that are needed.
     """
-    errors, n = samples.errors, samples.n
-    if min(errors, n - errors) >= least:
+    wrong, right = samples.independent()
+    if min(wrong, right) >= least:
         return None
-    rare = f"{errors} wrong" if errors <= n - errors else f"{n - errors} right"
-    sentence = f"{rare} answers among {n} are too few to learn from: u is MCP"
+    count, kind = min((wrong, "wrong"), (right, "right"))
+    if samples.groups is None:
+        rare = f"{count} {kind} answers among {samples.n}"
+    else:
+        rare = f"{count} groups with {kind} answers"
+    sentence = f"{rare} are too few to learn from: u is MCP"
     baseline = _baseline(samples, MCP, {})
-    return Fit(n, errors, (), 0.0, {}, words=sentence, summary=sentence, baseline=baseline)
+    return Fit(
+        samples.n, samples.errors, (), 0.0, {}, words=sentence, summary=sentence, baseline=baseline
+    )
 
 
 def _sentence(

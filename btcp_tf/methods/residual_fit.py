@@ -19,6 +19,7 @@ import keras
 import numpy as np
 from scipy import special
 
+from btcp_tf.core.groups import numbers
 from btcp_tf.methods import look_choice, residual_choice, second_head
 from btcp_tf.methods.looks import Behind, Layers, Offer
 from btcp_tf.methods.residual_choice import ENOUGH_ERRORS, EVIDENCE, Fit, Weights
@@ -109,6 +110,8 @@ class HeldOut:
     ensemble: tuple[np.ndarray, ...] = ()
     """An ensemble's mean probabilities `[n, k]` for the samples, then for each of the copies;
     empty: there is none."""
+    groups: np.ndarray | None = None
+    """The group of each sample, `[n]`, see `core.groups`; None: they are independent."""
     _heads: dict[tuple[str, int], HeadEvidence] = dataclasses.field(
         default_factory=dict, repr=False
     )
@@ -214,17 +217,17 @@ def fit_residual(
     columns = {
         name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
     }
-    target, n = _ensemble_target(held_out), len(held_out.labels)
+    target, n, groups = _ensemble_target(held_out), len(held_out.labels), groups_of(all_held_out)
     if offer is None:
         fit, weights, u = residual_choice.choose(
-            is_error, z, columns, seed, classifier, target, verbose
+            is_error, z, columns, seed, classifier, target, groups, verbose
         )
         return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
     looks = {}
     if offer.looks:
         odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
         looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
-    samples = Samples(is_error, z, columns, classifier, target, looks)
+    samples = Samples(is_error, z, columns, classifier, target, looks, groups)
     fit, weights, design, u = look_choice.fit(
         samples, offer.costs(layers[0]), offer.budget, seed, verbose
     )
@@ -234,12 +237,23 @@ def fit_residual(
     return Fitted(fit, used, weights, u[:n])
 
 
+def groups_of(all_held_out: Sequence[HeldOut]) -> np.ndarray | None:
+    """Numbers of the groups of the samples of all classifiers; None: they are independent."""
+    every = [one.groups for one in all_held_out if one.groups is not None]
+    if not every:
+        return None
+    names = np.concatenate(every)
+    return numbers(names, len(names))
+
+
 def _check_held_out(all_held_out: Sequence[HeldOut]) -> None:
     if len({len(one.copies) for one in all_held_out}) > 1:
         raise ValueError(
             "copies: expected as many of all held-out samples, received "
             + ", ".join(str(len(one.copies)) for one in all_held_out)
         )
+    if len({one.groups is None for one in all_held_out}) > 1:
+        raise ValueError("groups: expected those of all held-out samples, received some")
     if len(all_held_out) > 1 and any(one.ensemble for one in all_held_out):
         raise ValueError("ensemble: expected none beside folds, received one")
 

@@ -35,6 +35,9 @@ class Samples:
     target: np.ndarray | None
     looks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Of each look the log odds against the predicted class, `[v · n]`."""
+    groups: np.ndarray | None = None
+    """Number of the group that each of the n samples belongs to, see `core.groups`; None: each is
+    an independent draw."""
 
     def take(self, rows: np.ndarray) -> "Samples":
         """Some of the n samples, with their copies."""
@@ -46,6 +49,7 @@ class Samples:
             self.classifier[rows],
             None if self.target is None else self.target[every],
             {name: odds[every] for name, odds in self.looks.items()},
+            None if self.groups is None else self.groups[rows],
         )
 
     def with_copies(self, rows: np.ndarray) -> np.ndarray:
@@ -64,6 +68,13 @@ class Samples:
     @property
     def errors(self) -> int:
         return int(self.is_error.sum())
+
+    def independent(self) -> tuple[int, int]:
+        """Independent draws with a wrong, and with a right answer: samples, or groups."""
+        if self.groups is None:
+            return self.errors, self.n - self.errors
+        wrong, right = self.groups[self.is_error], self.groups[~self.is_error]
+        return len(np.unique(wrong)), len(np.unique(right))
 
     @property
     def learned(self) -> np.ndarray:
@@ -88,12 +99,14 @@ class Samples:
 def splits(samples: Samples, seed: int, least: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows to train on, among them the copies of the same samples; and samples to test on.
 
+    A group is never on both sides.
+
     Args:
       samples: Held-out answers; at least 2 are wrong, and 2 right.
       seed: Seed of the folds.
       least: Wrong, and right, answers that all but one classifier have, where each is a fold.
     """
-    from sklearn.model_selection import PredefinedSplit, StratifiedKFold
+    from sklearn.model_selection import PredefinedSplit, StratifiedGroupKFold, StratifiedKFold
 
     classifier, is_error = samples.classifier, samples.is_error
     rest = [is_error[classifier != number] for number in np.unique(classifier)]
@@ -103,9 +116,13 @@ def splits(samples: Samples, seed: int, least: int = 1) -> list[tuple[np.ndarray
     if classifier.any() and all(enough):
         folds = PredefinedSplit(classifier)
     else:
-        rarer = min(samples.errors, samples.n - samples.errors)
-        folds = StratifiedKFold(min(FOLDS, rarer), shuffle=True, random_state=seed)
-    return [(samples.with_copies(train), test) for train, test in folds.split(is_error, is_error)]
+        rarer = min(samples.independent())
+        by = StratifiedKFold if samples.groups is None else StratifiedGroupKFold
+        folds = by(min(FOLDS, rarer), shuffle=True, random_state=seed)
+    return [
+        (samples.with_copies(train), test)
+        for train, test in folds.split(is_error, is_error, samples.groups)
+    ]
 
 
 class Choice(Protocol):
