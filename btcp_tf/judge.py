@@ -22,7 +22,7 @@ import keras
 import numpy as np
 
 from btcp_tf import metrics, thresholds
-from btcp_tf.attached import decision, estimates, held_out, inference, publish
+from btcp_tf.attached import decision, estimates, held_out, inference, publish, recalibrating
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import is_dataset
@@ -35,6 +35,7 @@ from btcp_tf.data.known import Overlap
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods import residual_fit
+from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.methods.residual_choice import MCP
 from btcp_tf.methods.residual_fit import EVIDENCE
 from btcp_tf.training.settings import TrainingSettings
@@ -398,6 +399,52 @@ class Judge:
         seen = (self._about.get("seen") or {}) | about["seen"]
         self._about.update(about | {"seen": seen})
         return chosen
+
+    def recalibrate(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        groups: Any = None,
+        seed: int = 0,
+        batch_size: int = 256,
+        verbose: int = 1,
+    ) -> Recalibration:
+        """Fits u to new labeled inputs after the data has changed; a few hundred are enough.
+
+        logit(u) becomes alpha · logit(u) + beta + gamma · MCP's logit: u is the error rate again,
+        and where the evidence no longer tells what it told, u moves towards MCP. Of these
+        parameters as many are fitted as cross-validation shows to help. There is no threshold
+        afterwards: choose one with `select_threshold`, on other new inputs.
+
+        Args:
+          x: Inputs `[n, ...]` as they come now, or a dataset of batches (inputs, labels).
+            Samples that the judge learned from are left out, with a warning.
+          y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
+          groups: As in `fit`.
+          seed: Seed of the cross-validation.
+          batch_size: Inputs at once.
+          verbose: 1 says what was learned, 0 is silent.
+
+        Returns:
+          What was learned, with its gain; `words` is a sentence.
+
+        Raises:
+          ValueError: As `predict`; with fewer than 10 wrong, or right, answers; and if u is the
+            paper's (`fit_btcp`).
+        """
+        recalibrating.check(self._about)
+        together = held_out.groups_of(groups, x)
+        scored, overlap = self._scored(x, y, batch_size, "threshold")
+        rows = held_out.unknown_rows(overlap, "used")
+        learned = recalibrating.learn(scored, rows, together, seed)
+        assert scored.hashes is not None
+        recalibrating.apply(self.model, learned, scored.hashes[rows])
+        self._scoring = Scoring(self.model)
+        self._calibration_inputs = None
+        if verbose:
+            print(learned.words)
+        return learned
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes one `.keras` file, for `btcp_tf.load`.

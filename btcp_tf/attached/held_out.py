@@ -144,9 +144,13 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], also: Iterable[str] =
       parts: Known samples, by name of the part.
       also: Parts that are counted in the words, but do not make a sample known.
     """
-    learned = known.overlap(hashes, parts, ("fit", "copies", "folds", "reference"))
+    learned = known.overlap(hashes, parts, _LEARNED)
     more = known.overlap(hashes, parts, also)
     return Overlap(learned.known, "; ".join(filter(None, (learned.text, more.text))))
+
+
+_LEARNED = ("fit", "copies", "folds", "reference", "recalibrate")
+"""Parts whose samples u was learned from."""
 
 
 def unknown_rows(overlap: Overlap, done: str) -> np.ndarray:

@@ -135,6 +135,7 @@ def overlap(hashes: np.ndarray, parts: Mapping[str, Part], among: Iterable[str])
 
 _NAMES = {
     "fit": "those of fit",
+    "recalibrate": "those of recalibrate",
     "copies": "the copies of fit",
     "reference": "those of the reference",
     "folds": "the held-out ones of the folds",

@@ -1,0 +1,74 @@
+"""A judge whose u is fitted to new labels, by `methods.recalibration`."""
+
+import dataclasses
+import json
+from typing import Any
+
+import keras
+import numpy as np
+from scipy import special
+
+from btcp_tf.attached.scoring import Scored
+from btcp_tf.data.known import Part
+from btcp_tf.methods import recalibration
+from btcp_tf.methods.recalibration import Map, Recalibration
+
+_SMALLEST = 1e-300
+"""A u below this, which has no logit in float64, counts as this."""
+
+
+def learn(scored: Scored, rows: np.ndarray, groups: np.ndarray | None, seed: int) -> Recalibration:
+    """What some of the answers say of u; see `recalibration.recalibrate`.
+
+    Args:
+      scored: Labeled answers.
+      rows: Rows of those that are used.
+      groups: Numbers of the groups of all answers; None: they are independent.
+      seed: Seed of the folds.
+    """
+    is_error = scored.predicted[rows] != scored.true_classes()[rows]
+    logit, z = (
+        special.logit(u[rows].clip(_SMALLEST, np.nextafter(1.0, 0.0)))
+        for u in (scored.uncertainty, scored.mcp)
+    )
+    together = None if groups is None else groups[rows]
+    return recalibration.recalibrate(is_error, logit, z, groups=together, seed=seed)
+
+
+def apply(model: keras.Model, learned: Recalibration, hashes: np.ndarray) -> None:
+    """Changes the weights behind u, and what the card says; there is no threshold then.
+
+    Args:
+      model: From `model.join`, with the residual estimator.
+      learned: From `learn`.
+      hashes: Of the samples that it was learned from.
+    """
+    about, layer = model.get_layer("card").about, model.get_layer("residual")
+    a, b, *h = layer.get_weights()
+    alpha, beta, gamma = learned.map
+    layer.set_weights([alpha * a + gamma, alpha * b + beta, *(alpha * part for part in h)])
+    if about["fit"] is not None:
+        changed = json.loads(json.dumps(dataclasses.asdict(learned) | {"words": learned.words}))
+        about["fit"] = about["fit"] | {
+            "recalibration": changed,
+            "baseline": _baseline(about["fit"].get("baseline", {}), learned.map, float(a)),
+        }
+    seen = (about.get("seen") or {}) | {"recalibrate": Part.of(hashes).to_json()}
+    about |= {"threshold": None, "calibration": None, "seen": seen}
+
+
+def _baseline(before: dict[str, float], change: Map, a: float) -> dict[str, float]:
+    """`Fit.baseline` with the new weights."""
+    of_mcp = change.alpha + change.gamma / a if a else change.alpha
+    return {
+        name: value * (of_mcp if name == "mcp" else change.alpha) for name, value in before.items()
+    }
+
+
+def check(about: dict[str, Any]) -> None:
+    """ValueError unless u is that of MCP or of the residual estimator."""
+    if about["method"] != "residual":
+        raise ValueError(
+            f"recalibrate: expected a judge of fit, received one of fit_{about['method']}; its u "
+            "is learned as it is: choose another threshold with select_threshold"
+        )
