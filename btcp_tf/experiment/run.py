@@ -13,7 +13,7 @@ from pathlib import Path
 from btcp_tf.core import command
 from btcp_tf.core.config import ENSEMBLES, Config
 from btcp_tf.core.files import check_folder, check_place, folder_lock
-from btcp_tf.data import datasets, overlaps
+from btcp_tf.data import datasets, near_duplicates, overlaps
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import NOT_EXPORTED
 from btcp_tf.evaluation import results
@@ -343,6 +343,7 @@ def _notes(
     about += notes.of_training(trained.stages.values())
     about = list(dict.fromkeys(about))
     about += overlaps.notes(dataset.overlaps, dataset.class_names)
+    about += near_duplicates.notes(dataset)
     about += prepare.known_others(images.whole, images.others)
     if prepared.problem:
         about.append(f"the classifier cannot be right: {prepared.problem} (allow_poor_classifier)")
