@@ -283,9 +283,9 @@ def target_risk(
     """
     risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     rule = f"error rate <= {risk:g} with probability {1 - delta:g}"
-    errors, u = np.asarray(is_error), np.asarray(uncertainty)
-    tied = metrics.tie_groups(errors, u)
+    tied = metrics.tie_groups(is_error, uncertainty)
     if groups is not None:
+        errors, u = np.asarray(is_error), np.asarray(uncertainty)
         rows = one_of_each(numbers(groups, len(u)))
         tied = metrics.tie_groups(errors[rows], u[rows])
         rule += f", of a row of each of {len(rows)} groups"
