@@ -38,8 +38,8 @@ __version__ = "0.2.0"
 # Public name -> module that holds it; a module stands for itself.
 _MODULES = (
     "client config data decisions drift evaluation experiment export judge losses methods metrics "
-    "monitor networks plots predict report reporting scores scores_fit serving set_threshold study "
-    "tables thresholds training"
+    "monitor networks plots predict report reporting review scores scores_fit serving set_threshold "
+    "study tables thresholds training"
 )
 _PUBLIC = {
     "Config": "core.config",
