@@ -218,7 +218,7 @@ def _scores_gallery(
 ) -> Gallery:
     """The answers of a file to check first, with the pictures that its rows name."""
     p, inputs = answers.predictions, answers.inputs or ()
-    picked = gallery.pick(p.is_error, p.uncertainty, method)
+    picked = gallery.pick(p, method)
     shown = np.concatenate([*picked.values()]).tolist() if inputs else []
     named = {row: inputs[row] for row in shown}
     files = {
