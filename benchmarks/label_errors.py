@@ -75,7 +75,11 @@ def main() -> None:
         common.print_table(
             ("answers, method", *(f"at {k}" for k in AT), "expected", "wrong", "ranked"),
             [
-                (name, *(f"{x:.1%}" for x in mean[: len(AT)]), *(f"{x:.0f}" if x == x else "-" for x in mean[-3:]))
+                (
+                    name,
+                    *(f"{x:.1%}" for x in mean[: len(AT)]),
+                    *(f"{x:.0f}" if x == x else "-" for x in mean[-3:]),
+                )
                 for name, mean in ((name, np.mean(rows, axis=0)) for name, rows in found.items())
             ],
         )

@@ -59,7 +59,8 @@ _TEXT_FLAGS = {
     "baseline": "What the threshold was chosen on, as in btcp_tf.monitor. Empty: the model that "
     "<scores>.about.json names.",
     "column": "Name of the uncertainty in scores that have several.",
-    "labels": "Decisions that the page saved: tests the promise by the random sample among them.",
+    "labels": "Decisions that the page saved, or a CSV that Label Studio exported: tests the "
+    "promise by the random sample among them.",
     "output_dir": "Where to write; empty: <scores>-review beside the scores.",
 }
 
@@ -346,8 +347,8 @@ def _take_back(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     folder = paths["output_dir"]
     scores = _scores(values, paths["scores"], baseline)
     queue = reviewing.read_record(folder / QUEUE, scores)
-    classes = len(_class_names(scores, baseline))
-    decisions = reviewing.read_decisions(paths["labels"], queue, scores, classes)
+    class_names = _class_names(scores, baseline)
+    decisions = reviewing.read_decisions(paths["labels"], queue, scores, class_names)
     sample = reviewing.checked_sample(queue, decisions, scores)
     findings = monitoring.monitor(
         baseline,

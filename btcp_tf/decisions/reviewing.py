@@ -9,7 +9,7 @@ in both is checked once and counts in both.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ RIGHT, WRONG, UNSURE = "right", "wrong", "unsure"
 """What a person says of an answer: "unsure" where even they cannot tell."""
 
 COLUMNS = ("row", "input", "decision", "label")
-"""Columns of a file of decisions that are read; others are for people."""
+"""Columns of a file of decisions that are read, `input` if it is there; others are for people."""
 
 
 class Queue(NamedTuple):
@@ -140,15 +140,16 @@ class Decision:
 
 
 def read_decisions(
-    path: Path, queue: Queue, scores: Scores, classes: int | None
+    path: Path, queue: Queue, scores: Scores, class_names: Sequence[str]
 ) -> dict[int, Decision]:
     """Decisions by row of the scores, as the page of a queue saves them; open ones are left out.
 
     Args:
-      path: .csv, .jsonl or .parquet with the `COLUMNS`.
+      path: .csv, .jsonl or .parquet with the `COLUMNS`. Without `decision` it is what Label Studio
+        exports: a label, by name, says whether the answer is right.
       queue: What was to be checked.
       scores: The answers.
-      classes: Number of classes; None: unknown.
+      class_names: By number.
 
     Raises:
       ValueError: If a row is not of the queue, stands twice or names another input; if a decision
@@ -156,16 +157,22 @@ def read_decisions(
       OSError: If the file cannot be opened.
     """
     table = tabular.read(path, COLUMNS)
-    table.require("row", "decision", "label")
+    table.require("row", "label")
     rows = table.converted("row", tabular.class_number, "the number of a row of the scores")
+    words = table.values.get("decision")
     labels = table.converted(
         "label",
-        lambda value: None if value is None else tabular.class_number(value),
-        "a class number or nothing",
+        _reader_of_labels(class_names, names_first=words is None),
+        f"{'a class number' if words else 'the name of a class'} or nothing",
     )
+    if words is None:
+        answers = scores.predicted[np.clip(rows, 0, len(scores.predicted) - 1)].tolist()
+        words = [
+            None if label is None else RIGHT if label == answer else WRONG
+            for label, answer in zip(labels, answers, strict=True)
+        ]
     inputs = table.values.get("input", [None] * len(table))
     known, found = set(queue.rows.tolist()), dict[int, Decision]()
-    words = table.values["decision"]
     for place, (row, word, label) in enumerate(zip(rows, words, labels, strict=True)):
         where = table.place(place)
         if row not in known or row in found:
@@ -180,7 +187,7 @@ def read_decisions(
                 f"{tabular.shown(inputs[place])!r} {where}: decisions about other scores"
             )
         if word is not None:
-            decision = _decision(word, label, int(scores.predicted[row]), classes)
+            decision = _decision(word, label, int(scores.predicted[row]), len(class_names))
             if isinstance(decision, str):
                 raise ValueError(f"{table.file}: expected {decision} {where}")
             found[row] = decision
@@ -189,17 +196,33 @@ def read_decisions(
     return found
 
 
+def _reader_of_labels(
+    class_names: Sequence[str], *, names_first: bool
+) -> Callable[[Any], int | None]:
+    """What makes a class number of an entry, None of an empty one; there are names like numbers."""
+    numbers = {wording.clean(name): number for number, name in enumerate(class_names)}
+
+    def convert(value: Any) -> int | None:
+        if value is None:
+            return None
+        if names_first and isinstance(value, str) and wording.clean(value) in numbers:
+            return numbers[wording.clean(value)]
+        return tabular.class_number(value)
+
+    return convert
+
+
 def _plain(name: Any) -> str:
     """A name as a page and a spreadsheet leave it: on one line, without a guard before a sign."""
     text = " ".join(tabular.shown(name).split())
     return text[1:] if text[:1] == "'" and text[1:2] in tuple("=+-@") else text
 
 
-def _decision(word: str, label: int | None, predicted: int, classes: int | None) -> Decision | str:
+def _decision(word: str, label: int | None, predicted: int, classes: int) -> Decision | str:
     """What was decided; a str says what was expected and received instead."""
     if word not in (RIGHT, WRONG, UNSURE):
         return f"a decision {RIGHT}, {WRONG}, {UNSURE} or nothing, received {word!r}"
-    if label is not None and classes is not None and label >= classes:
+    if label is not None and label >= classes:
         return (
             f"a label from 0 to {classes - 1}, received {label}"
             f"{wording.from_one(np.array([label]), classes)}"

@@ -10,6 +10,8 @@ from btcp_tf.decisions import reviewing
 from btcp_tf.decisions.reviewing import Decision
 from btcp_tf.decisions.scores import Scores
 
+NAMES = ("cat", "dog", "1")
+
 
 def make_scores(n=40, seed=0, **changes):
     rng = np.random.default_rng(seed)
@@ -86,12 +88,30 @@ def test_decisions_are_read_and_open_ones_left_out(tmp_path):
     p = int(scores.predicted[0])
     rows = [[0, "'=1.png", "right", p], [1, "1.png", "", ""], [2, "2.png", "unsure", ""]]
     rows.append([3, "3.png", "wrong", ""])
-    found = reviewing.read_decisions(write(tmp_path / "d.csv", rows), queue, scores, 3)
+    found = reviewing.read_decisions(write(tmp_path / "d.csv", rows), queue, scores, NAMES)
     assert found == {
         0: Decision("right", p),
         2: Decision("unsure", None),
         3: Decision("wrong", None),
     }
+
+
+def test_labels_that_label_studio_exports_are_decisions(tmp_path):
+    scores = make_scores(predicted=np.zeros(40, np.int64))
+    queue = reviewing.draw(scores.uncertainty, budget=40, audit=4)
+    header = ("annotator", "id", "image", "input", "label", "row")
+    rows = [
+        [1, 9, "data:image/png;base64,xx", "4.png", "cat", 4],
+        [1, 10, "", "5.png", "1", 5],
+        [1, 11, "", "6.png", "", 6],
+        [1, 12, "", "7.png", "0", 7],
+    ]
+    path = write(tmp_path / "project-1.csv", rows, header)
+    found = reviewing.read_decisions(path, queue, scores, NAMES)
+    assert found == {4: Decision("right", 0), 5: Decision("wrong", 2), 7: Decision("right", 0)}
+    write(path, [[1, 9, "", "4.png", "cow", 4]], header)
+    with pytest.raises(ValueError, match="label: expected the name of a class or nothing, .*'cow'"):
+        reviewing.read_decisions(path, queue, scores, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +133,7 @@ def test_decisions_that_are_none_of_this_queue_are_errors(tmp_path, row, match):
     scores = make_scores(uncertainty=u, predicted=np.ones(40, np.int64))
     queue = reviewing.draw(u, budget=5, audit=0)
     with pytest.raises(ValueError, match=match):
-        reviewing.read_decisions(write(tmp_path / "d.csv", [row]), queue, scores, 3)
+        reviewing.read_decisions(write(tmp_path / "d.csv", [row]), queue, scores, NAMES)
 
 
 def test_a_row_that_is_decided_twice_is_an_error(tmp_path):
@@ -121,7 +141,7 @@ def test_a_row_that_is_decided_twice_is_an_error(tmp_path):
     queue = reviewing.draw(scores.uncertainty, budget=40, audit=0)
     rows = [[0, "0.png", "right", ""]] * 2
     with pytest.raises(ValueError, match="row 0 in line 3, twice"):
-        reviewing.read_decisions(write(tmp_path / "d.csv", rows), queue, scores, 3)
+        reviewing.read_decisions(write(tmp_path / "d.csv", rows), queue, scores, NAMES)
 
 
 def decided(rows, scores, word="right"):
