@@ -139,7 +139,7 @@ def test_texts_and_rows_come_from_a_table(place):
     assert run(place, *flags, "--columns=text") == 0
     page = page_of(place / "scores.csv-review")
     row = int(re.search(r'data-row="(\d+)"', page)[1])
-    assert f'<p class="text">&lt;b&gt;film {row}&lt;/b&gt;, fine</p>' in page
+    assert f'<p class="text" tabindex="0">&lt;b&gt;film {row}&lt;/b&gt;, fine</p>' in page
     assert run(place, *flags) == 0
     assert f"<dt>stars</dt><dd>{row}</dd>" in page_of(place / "scores.csv-review")
     (place / "short.csv").write_text("text\none\n")
@@ -150,7 +150,7 @@ def test_texts_and_rows_come_from_a_table(place):
     assert run(place, f"--input={place / 'short.csv'}", scores="named.csv") == 1
     production.write_csv(place / "own.csv", [row | {"comment": "so <so>"} for row in rows])
     assert run(place, "--budget=3", "--audit=0", scores="own.csv") == 0
-    assert '<p class="text">so &lt;so&gt;</p>' in page_of(place / "own.csv-review")
+    assert '<p class="text" tabindex="0">so &lt;so&gt;</p>' in page_of(place / "own.csv-review")
 
 
 def test_rows_of_numbers_are_shown(place):

@@ -122,10 +122,11 @@ def sentence(queue: Queue, expected: ReviewQueue | None, u: np.ndarray) -> str:
         k = queue.first
         what = f"Check the {k:,} answers with the highest u" if k > 1 else "Check the highest u"
         if expected is not None and expected.expected_errors is not None:
-            what += (
-                f": about {expected.expected_errors:.0f} are wrong ({expected.low:,} to "
-                f"{expected.high:,}), as on the calibration set"
-            )
+            count = f"about {expected.expected_errors:.0f} ({expected.low:,} to {expected.high:,})"
+            if expected.high - expected.low > k / 2:
+                # So few calibration answers are as uncertain that their mean says nothing.
+                count = f"{expected.low:,} to {expected.high:,}"
+            what += f": by the calibration set, {count} are wrong"
         elif 0 <= u.min() and u.max() <= 1:
             what += f": by their u, about {u[queue.rows[:k]].sum():.0f} are wrong"
         parts.append(f"{what}.")

@@ -251,6 +251,21 @@ def test_picture_answer_and_choices_are_on_the_first_screen(visit, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_row_leaves_room_for_the_choices(visit, folder, width):
+    header = ",".join(["input", *(f"column {number}" for number in range(40))])
+    rows = [f"=x_test[{row}],{','.join(map(str, range(40)))}" for row in range(N)]
+    (folder / "table.csv").write_text("\n".join([header, *rows]) + "\n")
+    flags = [f"--input={folder / 'table.csv'}", f"--output_dir={folder / 'rows.csv-review'}"]
+    assert review.main([f"--scores={folder}/many.csv", *flags, "--budget=2", "--audit=2"]) == 0
+    page = visit(width, name="rows")
+    page.keyboard.press("1")
+    box = shown(page).locator(".choices li:first-child").bounding_box()
+    assert box["y"] + box["height"] <= page.viewport_size["height"]
+    assert "column 39" in shown(page).locator(".fields").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_page_asks_no_network_and_stands_without_a_script(visit, folder):
     page = visit()
     page.wait_for_load_state("networkidle")
