@@ -100,6 +100,11 @@ class Review:
         return sum(item.why != SAMPLE for item in self.items)
 
     @property
+    def digits(self) -> bool:
+        """Whether every class is called as a key: that key then means the class."""
+        return all(name in tuple("0123456789") for name in self.class_names)
+
+    @property
     def sample(self) -> int:
         return sum(item.place is not None for item in self.items)
 

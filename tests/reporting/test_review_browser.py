@@ -251,6 +251,21 @@ def test_picture_answer_and_choices_are_on_the_first_screen(visit, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_where_classes_are_digits_a_key_means_its_class(visit, folder):
+    rows = production.rows_of(production.answers(N, 1), names=("0", "1", "2"))
+    production.write_csv(folder / "digits.csv", rows)
+    assert review.main([f"--scores={folder}/digits.csv", "--budget=5", "--audit=0"]) == 0
+    page, wanted = visit(name="digits"), ["2", "0", "1", "2", "0"]
+    for key in ("2", "0", "9", "1", "2", "0"):  # No class is called 9.
+        page.keyboard.press(key)
+    assert "5 of 5 decided" in page.locator(".counts").inner_text()
+    table = tabular.read(saved(page, folder, "digits-decisions.csv"))
+    assert table.values["label_name"] == wanted and table.values["label"] == wanted
+    for item in page.locator(".choices").all():
+        for button in item.locator("button").all():
+            assert button.locator("kbd").inner_text() == button.locator("span").inner_text()
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_long_row_leaves_room_for_the_choices(visit, folder, width):
     header = ",".join(["input", *(f"column {number}" for number in range(40))])

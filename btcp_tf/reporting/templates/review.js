@@ -5,6 +5,8 @@ const items = [...document.querySelectorAll(".item")];
 const names = JSON.parse($("#class-names").textContent);
 const [controls, other, fault] = [$(".controls"), $("#other"), $("#other-fault")];
 const SAMPLE = "random sample";
+// Where every class is called as a key, that key means the class, and not the place of a button.
+const digits = names.every((name) => /^[0-9]$/.test(name));
 const storageKey = `btcp_tf review ${main.dataset.key}`;
 // Row -> what was decided about it: { word, label, at }.
 let decisions = {};
@@ -160,11 +162,11 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.target.matches("select, input") || !$("#keys").checked) return;
-  const button = /^[1-9]$/.test(event.key) && shown.length
-    && shown[current].querySelectorAll("[data-label]")[Number(event.key) - 1];
-  if (button) {
+  if (shown.length && /^[0-9]$/.test(event.key)) {
+    const button = shown[current].querySelectorAll("[data-label]")[Number(event.key) - 1];
+    const label = digits ? names.indexOf(event.key) : Number(button ? button.dataset.label : -1);
     event.preventDefault();
-    button.click();
+    if (label !== -1) take(label);
   } else if (Object.hasOwn(keys, event.key) && (shown.length || "zd".includes(event.key))) {
     event.preventDefault();
     keys[event.key]();
