@@ -38,14 +38,15 @@ __version__ = "0.2.0"
 # Public name -> module that holds it; a module stands for itself.
 _MODULES = (
     "client config data decisions drift evaluation experiment export judge losses methods metrics "
-    "monitor networks plots predict report reporting scores scores_fit serving set_threshold study "
-    "tables thresholds training"
+    "monitor networks plots predict report reporting review scores scores_fit serving "
+    "set_threshold study tables thresholds training"
 )
 _PUBLIC = {
     "Config": "core.config",
     "attach": "judge",
     "load": "judge",
     "fit_scores": "scores_fit",
+    "label_errors": "decisions.label_errors",
     "load_scores": "scores_fit",
 } | {name: name for name in _MODULES.split()}
 

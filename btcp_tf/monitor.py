@@ -159,6 +159,18 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
         history=history,
         **{name: values[name] for name in _NUMBER_FLAGS},
     )
+    write_report(findings, values, folder)
+    return findings.status
+
+
+def write_report(findings: monitoring.Findings, values: Mapping[str, Any], folder: Path) -> None:
+    """Writes `monitor.html` and `monitor.json`, and prints the verdicts.
+
+    Args:
+      findings: What is reported.
+      values: Settings that led to it, by name.
+      folder: Where to write.
+    """
     settings = {
         name: tabular.shown(value) if isinstance(value, str) else value
         for name, value in values.items()
@@ -175,7 +187,6 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
         f"{monitor_page.terminal_text(findings)}\n\n"
         f"report    {folder / 'monitor.html'}\nverdicts  {folder / 'monitor.json'}"
     )
-    return findings.status
 
 
 def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> Scores:

@@ -27,6 +27,7 @@ def in_a_fresh_process(code):
     [
         "btcp_tf",
         "btcp_tf.main, btcp_tf.study, btcp_tf.report, btcp_tf.predict, btcp_tf.monitor, "
+        "btcp_tf.review, "
         "btcp_tf.set_threshold, btcp_tf.export, btcp_tf.metrics, btcp_tf.thresholds",
         ", ".join(
             ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)

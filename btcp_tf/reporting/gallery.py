@@ -1,10 +1,12 @@
 """The answers that a person should look at first, with what is known of each."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from btcp_tf.decisions.label_errors import label_errors
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions, mcp_column
 from btcp_tf.reporting import cells
@@ -43,6 +45,12 @@ KINDS: Mapping[str, Kind] = {
         "Errors that every method trusts",
         "Wrong answers that every method trusts more than half of all answers. Look at the label "
         "first: it may be the label that is wrong.",
+    ),
+    "label": Kind(
+        "labels that may be wrong",
+        "Labels that may be wrong",
+        "Answers that differ from their label where, by all probabilities of the classifier and "
+        "all labels together, the label is wrong rather than the answer: the most probable first.",
     ),
     "trusted": Kind(
         "trusted errors",
@@ -142,27 +150,47 @@ class Gallery:
         return sorted({name for card in self.cards for name in (card.predicted, card.true)})
 
 
-def pick(
-    is_error: np.ndarray, uncertainty: Mapping[str, np.ndarray], method: str, count: int = SHOWN
-) -> dict[str, np.ndarray]:
+def pick(predictions: Predictions, method: str, count: int = SHOWN) -> dict[str, np.ndarray]:
     """The rows to check first, none of them twice.
 
     Args:
-      is_error: `[n]` bool.
-      uncertainty: Name of a method -> u `[n]`.
+      predictions: With labels.
       method: Method whose u orders the rows.
       count: Most rows of each kind.
 
     Returns:
-      "uncertain": the highest u first; then of the other wrong answers "unsuspected", see
-      `trusted_by_all`, and "trusted", the lowest u first. Tied rows in their order.
+      "uncertain": the highest u first; then of the other wrong answers "label", see
+      `doubtful_labels`, "unsuspected", see `trusted_by_all`, and "trusted", the lowest u first.
+      Tied rows in their order.
     """
+    is_error, uncertainty = predictions.is_error, predictions.uncertainty
     u = np.asarray(uncertainty[method], np.float64)
     # Where there are few answers, half of them is enough of one kind.
     first = np.argsort(-u, kind="stable")[: min(count, (len(u) + 1) // 2)]
-    wrong = np.setdiff1d(np.flatnonzero(is_error), first)
+    doubtful = np.array([*doubtful_labels(predictions)], np.int64)
+    label = doubtful[is_error[doubtful] & ~np.isin(doubtful, first)][:count]
+    wrong = np.setdiff1d(np.flatnonzero(is_error), [*first, *label])
     unsuspected, rest = _unsuspected(is_error, uncertainty, wrong, u, count)
-    return {"uncertain": first, "unsuspected": unsuspected, "trusted": rest[:count]}
+    return {
+        "uncertain": first,
+        "label": label,
+        "unsuspected": unsuspected,
+        "trusted": rest[:count],
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def doubtful_labels(predictions: Predictions) -> Mapping[int, float]:
+    """Row -> probability that its label is wrong, where it is above one half, the highest first.
+
+    None are known without labels and class probabilities. The classifier must not have been trained
+    on these labels, as in every test set.
+    """
+    if predictions.labels is None or predictions.probs is None:
+        return {}
+    found = label_errors(predictions.probs, predictions.labels, out_of_fold=True)
+    rows = found.order[found.probability[found.order] > 0.5]
+    return dict(zip(rows.tolist(), found.probability[rows].tolist(), strict=True))
 
 
 def pick_errors(
@@ -269,7 +297,7 @@ def build(
       links: Row -> address of its file.
       explanations: Of u of this method; others are not used.
       picked: Name of a kind -> rows; None: those that `pick` finds.
-      remarks: Row -> what else is said of it.
+      remarks: Row -> what else is said of it; None: how doubtful its label is.
       name: See `Gallery`.
     """
     labels, u = cells.known_labels(predictions), predictions.uncertainty[method]
@@ -280,8 +308,13 @@ def build(
         mcp = None  # It is this u.
     if explanations is not None and explanations.method != method:
         explanations = None
-    names, links, pictures, remarks = names or {}, links or {}, pictures or {}, remarks or {}
-    picked = picked or pick(predictions.is_error, predictions.uncertainty, method)
+    names, links, pictures = names or {}, links or {}, pictures or {}
+    doubtful = doubtful_labels(predictions) if remarks is None else {}
+    remarks = remarks or {
+        row: f"label wrong with probability {cells.of_hundred(share)} %"
+        for row, share in doubtful.items()
+    }
+    picked = picked or pick(predictions, method)
     cards = [
         Card(
             row=row,
@@ -343,7 +376,7 @@ def error_sheets(shown: Gallery, pictures: Pictures) -> dict[str, np.ndarray]:
 
 def _errors(shown: Gallery) -> dict[str, tuple[str, list[Card]]]:
     """Stem of a file -> caption and cards of two kinds of errors, those that occur."""
-    unsuspected = [card for card in shown.cards if card.kind == "unsuspected"]
+    unsuspected = [card for card in shown.cards if card.kind in ("label", "unsuspected")]
     trusted = [card for card in shown.cards if card.kind == "trusted"]
     confident = sorted([*unsuspected, *trusted], key=lambda card: card.u)[:SHOWN]
     errors = {

@@ -24,7 +24,7 @@ def look_step(picked: Mapping[str, np.ndarray]) -> Step:
     Args:
       picked: Rows by kind, from `gallery.pick`.
     """
-    trusted = len(picked["unsuspected"]) + len(picked["trusted"])
+    trusted = sum(len(picked[kind]) for kind in ("label", "unsuspected", "trusted"))
     sentence = f"Look at the {len(picked['uncertain'])} answers with the highest u"
     if trusted:
         sentence += f", and at the {trusted} error{'s' * (trusted > 1)} that are trusted most"
@@ -52,7 +52,7 @@ def first_screen(
         glance.about(p.is_error, *about),
         glance.sentence(judged),
         glance.figures(judged),
-        [look_step(gallery.pick(p.is_error, p.uncertainty, method)), *filter(None, steps)],
+        [look_step(gallery.pick(p, method)), *filter(None, steps)],
         "Wrong among the accepted, by how many are accepted",
         risk_chart(p, method, judged.outcome),
     )

@@ -189,7 +189,7 @@ def _environment() -> "jinja2.Environment":
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=jinja2.select_autoescape(["html"]),
+        autoescape=jinja2.select_autoescape(["html", "xml"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -210,6 +210,11 @@ def _environment() -> "jinja2.Environment":
     environment.filters |= filters
     environment.globals["svg"] = svg
     return environment
+
+
+def render(template: str, **content: Any) -> str:
+    """A file of `templates/`, filled in; texts are escaped in HTML and XML."""
+    return _environment().get_template(template).render(content)
 
 
 def markup(macro: str, *arguments: Any) -> str:

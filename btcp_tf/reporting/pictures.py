@@ -1,18 +1,20 @@
 """Pictures of answers: thumbnails, the ones a run keeps, files of a score file, and sheets."""
 
 import base64
+import contextlib
 import dataclasses
 import io
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import arrays, wording
 from btcp_tf.core.files import as_path, atomic_path
 from btcp_tf.evaluation.predictions import about_file
 from btcp_tf.reporting.drawing import WRONG
@@ -31,19 +33,22 @@ _FRAME, _LINE = 8, 32  # Of a sheet: width of a frame, height of a line of text.
 
 _LARGEST = 160  # Pixels of a thumbnail's longer side.
 
+LARGE = 640
+"""Pixels of the longer side of a picture that is looked at alone."""
+
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 
 _GRAY, _COLOR = ("1", "L", "LA"), ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 
-def thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """An image, uint8 `[height, width, 1 or 3]`, at most 160 pixels long; a small one unchanged."""
+def thumbnail(pixels: np.ndarray, longest: int = _LARGEST) -> np.ndarray:
+    """An image, uint8 `[height, width, 1 or 3]`, at most so long; a small one unchanged."""
     from PIL import Image
 
-    if max(pixels.shape[:2]) <= _LARGEST:
+    if max(pixels.shape[:2]) <= longest:
         return pixels
     image = Image.fromarray(_without_channel(pixels))
-    image.thumbnail((_LARGEST, _LARGEST), Image.Resampling.BOX)
+    image.thumbnail((longest, longest), Image.Resampling.BOX)
     return np.asarray(image).reshape(*image.size[::-1], pixels.shape[-1])
 
 
@@ -51,17 +56,18 @@ def _without_channel(pixels: np.ndarray) -> np.ndarray:
     return pixels[..., 0] if pixels.shape[-1] == 1 else pixels
 
 
-def data_uri(pixels: np.ndarray) -> str:
-    """The thumbnail of an image as a PNG inside a `data:` address."""
+def data_uri(pixels: np.ndarray, longest: int = _LARGEST) -> str:
+    """An image, no longer than that, inside a `data:` address; above a thumbnail's size a JPEG."""
     from PIL import Image
 
-    buffer = io.BytesIO()
-    Image.fromarray(_without_channel(thumbnail(pixels))).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    buffer, small = io.BytesIO(), thumbnail(pixels, longest)
+    kind = "PNG" if max(small.shape[:2]) <= _LARGEST else "JPEG"
+    Image.fromarray(_without_channel(small)).save(buffer, kind, quality=85)
+    return f"data:image/{kind.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def read_picture(file: Path) -> np.ndarray | None:
-    """The thumbnail of an image file, the right way up; None if it is none, or too large."""
+def read_picture(file: Path, longest: int = _LARGEST) -> np.ndarray | None:
+    """An image file, no longer than that and upright; None if it is none, or too large."""
     from PIL import Image, ImageOps
 
     try:
@@ -76,12 +82,12 @@ def read_picture(file: Path) -> np.ndarray | None:
                 if image.mode not in (*_GRAY, *_COLOR):
                     return None  # Of 16 bits Pillow would show the darkest alone.
                 # A JPEG is decoded no larger than necessary.
-                image.draft(None, (2 * _LARGEST, 2 * _LARGEST))
+                image.draft(None, (2 * longest, 2 * longest))
                 upright = ImageOps.exif_transpose(image)
                 pixels = np.asarray(upright.convert("L" if image.mode in _GRAY else "RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
-    return thumbnail(pixels.reshape(*pixels.shape[:2], -1))
+    return thumbnail(pixels.reshape(*pixels.shape[:2], -1), longest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +205,46 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
         except (OSError, ValueError):
             continue  # No name that a file can have.
     return None
+
+
+def scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | None:
+    """The npz or npy file that was scored, as the file beside `path` says; None: it was none.
+
+    Args:
+      path: The file of scores.
+      files_dir: Folder where it lies now; None: where it was.
+    """
+    try:
+        about = json.loads(about_file(path).read_text(encoding="utf-8"))
+        file = Path(about["paths"]["input"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    file = file if files_dir is None else Path(files_dir) / file.name
+    return file if file.suffix.lower() in (".npz", ".npy") else None
+
+
+def stored_pictures(
+    array: Path | None, named: Mapping[int, str], longest: int = _LARGEST
+) -> dict[int, np.ndarray]:
+    """Pictures of rows that name an image of an array, as "x_test[3]"; none if it is damaged."""
+    pictures: dict[int, np.ndarray] = {}
+    if array is None:
+        return pictures
+    places: dict[str, dict[int, int]] = {}
+    for row, name in named.items():
+        if match := re.fullmatch(r"(.+)\[([0-9]+)\]", name):
+            places.setdefault(match[1], {})[int(match[2])] = row
+    for key, rows in places.items():
+        with contextlib.suppress(OSError, ValueError):
+            stored = arrays.stored_array(array, key if array.suffix.lower() == ".npz" else "")
+            is_image = len(stored.shape) == 3 or stored.shape[3:] in ((1,), (3,))
+            if stored.dtype != np.uint8 or not is_image or stored.name != key:
+                continue
+            for number, pixels in zip(range(max(rows) + 1), stored.batches(0, 1), strict=False):
+                if number in rows:
+                    height, width = pixels.shape[1:3]
+                    pictures[rows[number]] = thumbnail(pixels.reshape(height, width, -1), longest)
+    return pictures
 
 
 def sheet(

@@ -394,7 +394,7 @@ def _pictures(
 ) -> dict[str, Pictures]:
     """Pictures of a run's gallery and of the errors of its frozen classifier, see `KEPT`."""
     p = shown.predictions
-    picked = gallery.pick(p.is_error, p.uncertainty, shown.method)
+    picked = gallery.pick(p, shown.method)
     rows = np.concatenate([*picked.values()]), gallery.candidate_errors(first)
     return {
         name: Pictures.of_rows(row, images, files, earlier)

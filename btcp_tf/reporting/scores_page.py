@@ -1,11 +1,8 @@
 """The page of a file of scores."""
 
-import contextlib
 import dataclasses
-import json
 import math
 import os
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.core import arrays
 from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results, tabular
-from btcp_tf.evaluation.predictions import Answers, about_file, load_answers
+from btcp_tf.evaluation.predictions import Answers, load_answers
 from btcp_tf.methods.residual_choice import Fit
 from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
 from btcp_tf.reporting.cells import GIVEN
@@ -34,7 +30,13 @@ from btcp_tf.reporting.headline import (
 )
 from btcp_tf.reporting.notes import error_count_notes
 from btcp_tf.reporting.pages import Block, Report, Text
-from btcp_tf.reporting.pictures import find_file, input_folders, read_picture, thumbnail
+from btcp_tf.reporting.pictures import (
+    find_file,
+    input_folders,
+    read_picture,
+    scored_array,
+    stored_pictures,
+)
 from btcp_tf.thresholds import Outcome, Threshold, outcome
 
 _FITTED = "residual"
@@ -101,7 +103,7 @@ def write_scores_page(
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
-    folders, array = input_folders(path, files_dir), _scored_array(path, files_dir)
+    folders, array = input_folders(path, files_dir), scored_array(path, files_dir)
     answers = load_answers(path, reverse=reverse)
     predictions = answers.predictions
     if predictions.labels is None:
@@ -216,7 +218,7 @@ def _scores_gallery(
 ) -> Gallery:
     """The answers of a file to check first, with the pictures that its rows name."""
     p, inputs = answers.predictions, answers.inputs or ()
-    picked = gallery.pick(p.is_error, p.uncertainty, method)
+    picked = gallery.pick(p, method)
     shown = np.concatenate([*picked.values()]).tolist() if inputs else []
     named = {row: inputs[row] for row in shown}
     files = {
@@ -230,48 +232,10 @@ def _scores_gallery(
         accept=answers.accept,
         names={row: " ".join(tabular.shown(name).split()) for row, name in named.items()},
         links={row: file.as_uri() for row, file in files.items()},
-        pictures=_stored_pictures(array, named)
+        pictures=stored_pictures(array, named)
         | {row: image for row, image in pictures.items() if image is not None},
         picked=picked,
     )
-
-
-def _scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | None:
-    """The npz or npy file that was scored, as the file beside `path` says; None: it was none.
-
-    Args:
-      path: The file of scores.
-      files_dir: Folder where it lies now; None: where it was.
-    """
-    try:
-        about = json.loads(about_file(path).read_text(encoding="utf-8"))
-        file = Path(about["paths"]["input"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    file = file if files_dir is None else Path(files_dir) / file.name
-    return file if file.suffix.lower() in (".npz", ".npy") else None
-
-
-def _stored_pictures(array: Path | None, named: Mapping[int, str]) -> dict[int, np.ndarray]:
-    """Pictures of rows that name an image of an array, as "x_test[3]"; none if it is damaged."""
-    pictures: dict[int, np.ndarray] = {}
-    if array is None:
-        return pictures
-    places: dict[str, dict[int, int]] = {}
-    for row, name in named.items():
-        if match := re.fullmatch(r"(.+)\[([0-9]+)\]", name):
-            places.setdefault(match[1], {})[int(match[2])] = row
-    for key, rows in places.items():
-        with contextlib.suppress(OSError, ValueError):
-            stored = arrays.stored_array(array, key if array.suffix.lower() == ".npz" else "")
-            is_image = len(stored.shape) == 3 or stored.shape[3:] in ((1,), (3,))
-            if stored.dtype != np.uint8 or not is_image or stored.name != key:
-                continue
-            for number, pixels in zip(range(max(rows) + 1), stored.batches(0, 1), strict=False):
-                if number in rows:
-                    height, width = pixels.shape[1:3]
-                    pictures[rows[number]] = thumbnail(pixels.reshape(height, width, -1))
-    return pictures
 
 
 def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Threshold:

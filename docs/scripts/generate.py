@@ -33,6 +33,7 @@ COMMANDS = {
     "predict": "Score many inputs with an exported model",
     "set_threshold": "The same model with another threshold",
     "monitor": "Does the threshold still hold?",
+    "review": "What a person should check, and what their decisions show",
 }
 GROUPS = {"paper": "compared in the paper", "later": "later, post hoc", "control": "control"}
 
@@ -203,7 +204,7 @@ def packages_svg() -> str:
     """The packages as a stack; each imports only what stands below it."""
     fixed = {
         "commands": (
-            "main, study, report, predict, set_threshold, monitor; judge",
+            "main, study, report, predict, set_threshold, monitor, review; judge",
             "What did the user ask for?",
         ),
         "formulas": ("losses, metrics, thresholds", "The formulas, as pure functions."),

@@ -1,6 +1,7 @@
 """The answers to look at first: which ones, none twice, and what is said of each."""
 
 import base64
+import dataclasses
 import io
 
 import numpy as np
@@ -24,7 +25,7 @@ def make_predictions(n=200, seed=0):
 def test_the_highest_u_and_apart_from_them_the_most_trusted_errors():
     p = make_predictions()
     u = p.uncertainty["residual"]
-    found = gallery.pick(p.is_error, {"residual": u}, "residual", 24)
+    found = gallery.pick(dataclasses.replace(p, uncertainty={"residual": u}), "residual", 24)
     assert not len(found["unsuspected"])
     assert found["uncertain"].tolist() == sorted(range(200), key=lambda row: -u[row])[:24]
     trusted = [row for row in sorted(range(200), key=u.__getitem__) if p.is_error[row]]
@@ -35,8 +36,32 @@ def test_the_highest_u_and_apart_from_them_the_most_trusted_errors():
 @pytest.mark.parametrize("n", [1, 2, 7, 30])
 def test_no_answer_is_shown_twice_however_few_there_are(n):
     p = make_predictions(n)
-    rows = np.concatenate([*gallery.pick(np.ones(n, bool), p.uncertainty, "residual").values()])
+    p = dataclasses.replace(p, labels=(p.predicted + 1) % 3)
+    rows = np.concatenate([*gallery.pick(p, "residual").values()])
     assert len(set(rows.tolist())) == len(rows) == min(n, 48)
+
+
+def test_labels_that_are_probably_wrong_are_shown_with_the_probability():
+    rng = np.random.default_rng(1)
+    # A classifier that is sure and right, and 12 labels that are not.
+    labels = rng.integers(0, 3, 600)
+    probs = (0.97 * np.eye(3)[labels] + 0.01).astype(np.float32)
+    u = {name: 0.9 * rng.random(600) for name in ("mcp", "residual")}
+    u["residual"][:6] = 0.95
+    given = np.where(np.arange(600) < 12, (labels + 1) % 3, labels)
+    p = Predictions(given, probs, labels, u)
+    found = gallery.pick(p, "residual")
+    assert set(range(6)) <= set(found["uncertain"].tolist())
+    assert set(found["label"].tolist()) == set(range(12)) - set(found["uncertain"].tolist())
+    assert not len(found["unsuspected"]) and not len(found["trusted"])
+    made = gallery.build(p, "residual", 0.5)
+    assert "label" in made.kinds
+    for card in made.cards:
+        assert ("label wrong with probability" in card.remark) == (card.row < 12)
+    assert not gallery.doubtful_labels(dataclasses.replace(p, labels=None))
+    assert not gallery.doubtful_labels(make_predictions())  # Nothing is known of probabilities.
+    (confident, likely) = gallery.error_tables(made, "residual")
+    assert len(confident.lines) == len(likely.lines) == len(found["label"])
 
 
 @pytest.mark.parametrize("methods", [("residual",), ("mcp", "residual")])
