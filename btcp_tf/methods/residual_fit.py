@@ -199,10 +199,13 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= ENOUGH_ERRORS)
+    predicted = (
+        np.concatenate([seen.logits.argmax(axis=1) for _, seen in answers]) if classes else None
+    )
     if verbose and all_held_out[0].reference is not None:
         print("training small networks that answer beside the classifier", flush=True)
     neighbors = _shared_neighbors(all_held_out, allowed)
-    layers = [_evidence_layers(one, allowed, classes, neighbors, seed) for one in all_held_out]
+    layers = [_evidence_layers(one, allowed, neighbors, seed) for one in all_held_out]
     if verbose:
         print(
             f"computing what may show the errors among {len(is_error):,} held-out answers, the "
@@ -214,17 +217,19 @@ def fit_residual(
     columns = {
         name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
     }
-    target, n = _ensemble_target(held_out), len(held_out.labels)
+    # The model reads the class, too.
+    layers[0]["answer"] = AnswerEvidence(classes=classes, name="answer")
+    target, n, k = _ensemble_target(held_out), len(held_out.labels), held_out.seen.logits.shape[1]
     if offer is None:
         fit, weights, u = residual_choice.choose(
-            is_error, z, columns, seed, classifier, target, verbose
+            is_error, z, columns, seed, classifier, target, verbose, predicted, k
         )
         return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
     looks = {}
     if offer.looks:
         odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
         looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
-    samples = Samples(is_error, z, columns, classifier, target, looks)
+    samples = Samples(is_error, z, columns, classifier, target, looks, predicted, k)
     fit, weights, design, u = look_choice.fit(
         samples, offer.costs(layers[0]), offer.budget, seed, verbose
     )
@@ -276,10 +281,11 @@ def check_evidence(allowed: Any) -> None:
 
 
 def _evidence_layers(
-    held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
+    held_out: HeldOut, allowed: Sequence[str], neighbors: int, seed: int
 ) -> Layers:
-    """The layers that compute the evidence, in the order of `EVIDENCE`."""
-    layers: Layers = {"answer": AnswerEvidence(classes=classes, name="answer")}
+    """The layers that compute the evidence, in the order of `EVIDENCE`; "answer" without the
+    predicted class, of which `Samples` hold the number."""
+    layers: Layers = {"answer": AnswerEvidence(classes=False, name="answer")}
     for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
             layers[name] = held_out.head(name, seed)

@@ -781,12 +781,11 @@ def test_held_out_u_is_that_of_the_classifiers_own_samples():
     ]
     is_error = [one.seen.logits.argmax(axis=1) != one.labels for one in (own, other)]
 
+    def columns(read):
+        return stacking.Columns(read[:, :-3], read[:, -3:].argmax(axis=1), 3)
+
     def fitted(train, wrong, test, strength):
-        scaler = StandardScaler().fit(train)
-        regression = LogisticRegression(C=strength, max_iter=1000, solver="newton-cholesky")
-        return regression.fit(scaler.transform(train), wrong).decision_function(
-            scaler.transform(test)
-        )
+        return stacking.fitted(columns(train), wrong, strength).of(columns(test))
 
     both = np.concatenate(x)
     scale = fitted(both, np.concatenate(is_error), both, fit.strength)
