@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--fonts", type=Path, default=Path("/usr/share/fonts"))
     parser.add_argument("--classes", type=common.count, default=1000)
     parser.add_argument("--copies", type=common.count, default=2, help="of each held-out glyph")
+    parser.add_argument("--held_out", type=common.count, default=10_000, help="to fit, at most")
     parser.add_argument("--epochs", type=common.count, default=6)
     parser.add_argument("--looks", action="store_true", help="also with looks")
     parser.add_argument("--seed", type=int, default=0)
@@ -47,6 +48,9 @@ def main() -> None:
     common.print_environment("tensorflow", "keras", "scikit-learn", "pillow")
     with np.load(path) as file:
         parts = {part: (file[f"x_{part}"], file[f"y_{part}"]) for part in _PARTS}
+    random = np.random.default_rng(arguments.seed)
+    rows = random.permutation(len(parts["fit"][1]))[: arguments.held_out]
+    parts["fit"] = (parts["fit"][0][rows], parts["fit"][1][rows])
     print({part: f"{len(y):,} images" for part, (_, y) in parts.items()}, flush=True)
     network = arguments.folder / "glyphs.keras"
     if not network.exists():
@@ -163,7 +167,7 @@ def train(path: Path, x: np.ndarray, y: np.ndarray, classes: int, epochs: int, s
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    network.compile(keras.optimizers.Adam(2e-3), loss, ["accuracy"])
+    network.compile(keras.optimizers.Adam(2e-3), loss, metrics=["accuracy"])
     network.fit(x.astype(np.float32), y, batch_size=128, epochs=epochs, verbose=2)
     network.save(path)
 

@@ -11,8 +11,6 @@ system keeps as long as it has room.
 
 import os
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +53,7 @@ def main() -> None:
     x, y = (np.concatenate(part) for part in parts)
     judge = btcp_tf.attach(network, from_logits=True)
     evidence = ("answer", "head") if arguments.no_index else ("answer", "head", "neighbors")
-    with Watch() as watch:
+    with common.Watch() as watch:
         judge.fit(x, y, reference=reference, looks=(), evidence=evidence)
     print(f"{arguments.reference:,} x {arguments.width:,} reference, {len(y):,} held out, ", end="")
     print(f"{arguments.classes:,} classes: {watch.seconds:.0f} s", end="")
@@ -90,30 +88,6 @@ class Made:
             x = self.centers[random.integers(0, 4, len(labels)), labels]
             noise = self.noise * random.normal(size=x.shape)
             yield x + noise.astype(np.float32), labels
-
-
-class Watch:
-    """Time, and the largest anonymous memory of this process, while it is entered."""
-
-    seconds = peak = 0.0
-
-    def __enter__(self) -> "Watch":
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-        self._start = time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._start
-        self._done.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._done.wait(0.2):
-            lines = Path("/proc/self/status").read_text().splitlines()
-            [line] = [line for line in lines if line.startswith("RssAnon")]
-            self.peak = max(self.peak, int(line.split()[1]) / 2**10)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,9 @@ def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> kera
     return keras.Model(image, {"probs": probs, **outputs}, name="residual")
 
 
+_BLOCK = 16_384
+"""Samples whose evidence is in memory at once."""
+
 _FEWEST = 256
 """Vectors in an index at least, however little may be paid for it."""
 
@@ -349,9 +352,16 @@ def score_residual(
       seen: `Seen`, or another object with its fields.
       batch_size: Samples at once.
     """
-    z, evidence = _compute(layers, seen, batch_size)
     a, b, h = weights
-    return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
+    every = [getattr(seen, name, None) for name in Seen._fields]
+    logits = np.empty(len(seen.logits))
+    # Evidence of many classes takes as much memory as their logits.
+    for start in range(0, len(logits), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        part: list[Any] = [None if values is None else values[rows] for values in every]
+        z, evidence = _compute(layers, Seen(*part), batch_size)
+        logits[rows] = np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h]
+    return special.expit(logits)
 
 
 def contributions(

@@ -141,7 +141,7 @@ def test_repeated_samples_do_not_change_the_neighbors():
 
     def read(points, labels):
         held_out = HeldOut(None, None, (Seen(points, logits), labels))
-        readers = residual_fit._evidence_layers(held_out, ("answer", "neighbors"), False, 64, 0)
+        readers = residual_fit._evidence_layers(held_out, ("answer", "neighbors"), None, 64, 0)
         return np.asarray(readers["neighbors"](queries, logits))
 
     plain = read(points, labels)
@@ -325,7 +325,7 @@ def test_what_the_image_shows_corrects_a_classifier_that_does_not_see_it():
     blind = dataclasses.replace(
         blind, reference=(own.reference[0]._replace(view=None), own.reference[1])
     )
-    assert set(residual_fit._evidence_layers(blind, EVIDENCE, True, 50, 0)) == {
+    assert set(residual_fit._evidence_layers(blind, EVIDENCE, None, 50, 0)) == {
         "answer",
         "head",
         "neighbors",
@@ -512,7 +512,7 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     held_out = HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
-    def choose(is_error, z, evidence, seed, classifier, target, verbose):
+    def choose(is_error, z, evidence, seed, classifier, target, *_):
         targets.append(target)
         return Fit(40, 9, (), 0.0, {}, "", ""), MCP, np.zeros(80)
 
@@ -630,7 +630,7 @@ def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     (x, y), (images, labels) = images_and_answers(500, 1), images_and_answers(300, 2)
     own = HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
-    readers = residual_fit._evidence_layers(own, EVIDENCE, False, 64, 0)
+    readers = residual_fit._evidence_layers(own, EVIDENCE, None, 64, 0)
     assert list(readers) == list(EVIDENCE)
     z, evidence = residual_fit._compute(readers, own.seen, 512)
     spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
