@@ -98,6 +98,8 @@ setup(
             "mkdocs-gen-files>=0.5,<0.7",
             "mkdocstrings[python]>=0.29,<2",
         ],
+        # Neighbors of large references, in `fit`.
+        "faiss": ["faiss-cpu>=1.11,<2"],
         "package": ["build>=1.2,<2", "twine>=6,<8"],
     },
     entry_points={"console_scripts": ["btcp_tf = btcp_tf.main:main"]},

@@ -12,6 +12,7 @@ import platform
 import resource
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -193,6 +194,38 @@ def peak_mib() -> float:
         return int(line.split()[1]) / 2**10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+class Watch:
+    """Seconds, and the largest anonymous memory of this process in MiB, while it is entered.
+
+    Pages of mapped files are not counted: the system keeps them as long as it has room. Linux only.
+    """
+
+    seconds = peak = 0.0
+
+    def __enter__(self) -> "Watch":
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._start
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.2):
+            self.peak = max(self.peak, anonymous_mib())
+
+
+def anonymous_mib() -> float:
+    """Anonymous memory of this process, in MiB; Linux only."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [line] = [line for line in lines if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 2**10
 
 
 def write_images(path: Path, count: int, data_dir: str) -> None:

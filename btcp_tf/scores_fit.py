@@ -277,12 +277,15 @@ def fit_scores(
         _refuse_probs(_item("looks", name), look, are_probs)
         odds[name] = evidence_arrays.odds_against(answers, look)
     class_columns = bool(is_error.sum() >= residual_choice.ENOUGH_ERRORS)
-    evidence = {_ANSWER: evidence_arrays.answer_columns(answers, classes=class_columns)}
+    evidence = {_ANSWER: evidence_arrays.answer_columns(answers, classes=False)}
     for name, values in features.items():
         evidence[name] = _feature(_item("features", name), values, every)
     z = mcp.mcp_logit(answers)[:, None]
     together = None if groups is None else numbers(groups, n)
-    samples = Samples(is_error, z, evidence, np.zeros(n, int), None, odds, together)
+    predicted = answers.argmax(axis=1) if class_columns else None
+    samples = Samples(
+        is_error, z, evidence, np.zeros(n, int), None, odds, predicted, classes, together
+    )
     fit, weights, design = _fit(samples, priced, budget, seed, verbose)
     residual_choice.warn_of_few_errors(
         fit.errors, fit.samples, "held-out", "give more held-out samples"
@@ -308,6 +311,8 @@ def _fit(
         samples.classifier,
         groups=samples.groups,
         verbose=verbose,
+        predicted=samples.predicted,
+        classes=samples.classes,
     )
     return fit, weights, Design(free=fit.evidence, strength=fit.strength)
 

@@ -16,7 +16,7 @@ from btcp_tf import judge as module
 from btcp_tf import thresholds
 from btcp_tf.attached import held_out
 from btcp_tf.decisions import exported
-from btcp_tf.methods import residual_fit
+from btcp_tf.methods import residual_choice, residual_fit
 from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
@@ -506,16 +506,26 @@ def test_a_fallback_ranks_exactly_as_mcp():
     np.testing.assert_allclose(found.uncertainty["mcp"], 1 - found.probs.max(axis=1), atol=1e-6)
 
 
-def test_classes_are_told_where_errors_are_many():
+def test_classes_are_told_where_errors_are_many(monkeypatch):
     x, y = samples(1500, 1)
     features, logits = x, np.random.default_rng(0).normal(size=(1500, CLASSES)).astype(np.float32)
-    for n, told in ((120, 0), (1500, 1)):
+    told, choose = [], residual_choice.choose
+
+    def watched(*arguments):
+        told.append(arguments[-2:])
+        return choose(*arguments)
+
+    monkeypatch.setattr(residual_choice, "choose", watched)
+    for n in (120, 1500):
         held_out = HeldOut(Seen(features[:n], logits[:n]), y[:n])
         errors = (logits[:n].argmax(axis=1) != y[:n]).sum()
-        assert (errors >= 100) == told
-        readers = residual_fit._evidence_layers(held_out, ("answer",), errors >= 100, 50, seed=0)
-        assert readers["answer"](logits[:2]).shape[1] == 3 + 2 + CLASSES * told
-    fit, readers, *_ = residual_fit.fit_residual(held_out)
+        fit, readers, *_ = residual_fit.fit_residual(held_out)
+        predicted, classes = told[-1]
+        assert classes == CLASSES and (predicted is None) == (errors < 100)
+        if readers:
+            read = readers["answer"](logits[:2])
+            assert read.shape[1] == 3 + 2 + CLASSES * (predicted is not None)
+    np.testing.assert_array_equal(predicted, logits.argmax(axis=1))
     assert fit.errors > 900 and all(layer.classes for layer in readers.values())
 
 

@@ -158,7 +158,7 @@ def test_a_batch_in_which_no_row_is_looked_at_again_needs_no_second_pass(tmp_pat
     )
     design = Design(("answer",), ("image_head", "image_neighbors", *offered.looks), -1.0, 0.5)
     seen = own.held_out.seen
-    layers = residual_fit._evidence_layers(own.held_out, residual_fit.EVIDENCE, False, 8, 0)
+    layers = residual_fit._evidence_layers(own.held_out, residual_fit.EVIDENCE, None, 8, 0)
     used = {"answer": layers["answer"], "looks": offered.behind(design, layers)}
     z, evidence = residual_fit._compute(used, seen, 100)
     size = sum(columns.shape[1] for columns in evidence.values())

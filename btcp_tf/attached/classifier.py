@@ -133,7 +133,7 @@ class AttachedClassifier:
         )
         assert answers.hashes is not None
         # Half precision overflows in what is computed of them.
-        columns = [output.astype(np.float32) for output in answers.outputs]
+        columns = [output.astype(np.float32, copy=False) for output in answers.outputs]
         seen = Seen(**dict(zip(names, columns, strict=True)))
         labels = inference.check_labels(answers.labels, len(seen.logits), self.class_names)
         return Samples(seen, labels, answers.hashes, answers.input_range)

@@ -10,11 +10,15 @@ import tensorflow as tf
 
 from btcp_tf import metrics
 from btcp_tf.core import wording
+from btcp_tf.core.rows import Rows
 from btcp_tf.data import overlaps
 from btcp_tf.data.input_checks import InputRange, InputWatch
 from btcp_tf.data.input_checks import check_labels as check_labels
 from btcp_tf.networks import classifiers
 from btcp_tf.training.inference import Inference
+
+_BLOCK = 65_536
+"""Outputs that are checked at once."""
 
 
 class Outputs(NamedTuple):
@@ -72,7 +76,7 @@ class CheckedInference:
             are not finite.
         """
         watch = InputWatch(like)
-        parts: list[list[np.ndarray]] = []
+        parts: list[Rows] = []
         labels, hashes = [], []
         for batch, batch_labels in batches(x, y):
             inputs = check_inputs(batch, self._shape, self._dtype)
@@ -84,11 +88,14 @@ class CheckedInference:
                 hashes.append(overlaps.sample_hashes(inputs))
             labels += batch_labels
             outputs = self._outputs(inputs, "" if is_dataset(x) else title)
-            parts.append(outputs if beside is None else [*outputs, beside(inputs, outputs)])
+            outputs = outputs if beside is None else [*outputs, beside(inputs, outputs)]
+            parts = parts or [Rows() for _ in outputs]
+            for rows, output in zip(parts, outputs, strict=True):
+                rows.add(output)
         watch.end()
         if not parts:
             raise ValueError("x: expected a dataset of batches, received one without any")
-        outputs = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        outputs = [rows.array() for rows in parts]
         _check_finite(outputs)
         return Outputs(
             outputs,
@@ -130,12 +137,14 @@ def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
 
 def _check_finite(outputs: Sequence[np.ndarray]) -> None:
     for output in outputs:
-        if not np.isfinite(output).all():
-            rows = np.isfinite(output).reshape(len(output), -1).all(axis=1)
-            raise ValueError(
-                "classifier: expected finite answers, received NaN or infinity for input "
-                f"{int(np.argmin(rows))}"
-            )
+        for start in range(0, len(output), _BLOCK):
+            block = output[start : start + _BLOCK]
+            rows = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+            if not rows.all():
+                raise ValueError(
+                    "classifier: expected finite answers, received NaN or infinity for input "
+                    f"{start + int(np.argmin(rows))}"
+                )
 
 
 def check_inputs(

@@ -16,7 +16,7 @@ from scipy import special, stats
 from btcp_tf.core.groups import mean_error
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.residual_choice import MCP, Fit, Weights
-from btcp_tf.methods.stacking import FOLDS, Samples
+from btcp_tf.methods.stacking import FOLDS, Columns, Samples
 from btcp_tf.networks.evidence_arrays import CLIPPED, look_extremes
 
 _SHARES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05)
@@ -151,8 +151,8 @@ def look_bounds(z: np.ndarray, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return low + np.minimum(first, second), high + np.maximum(first, second)
 
 
-def _columns(samples: Samples, design: Design) -> np.ndarray:
-    return np.hstack([samples.z, *blocks(samples, design).values()])
+def _columns(samples: Samples, design: Design) -> Columns:
+    return samples.read(blocks(samples, design))
 
 
 def fit(
@@ -174,7 +174,7 @@ def fit(
         return few, MCP, Design(), samples.mcp
     design, u = choose(samples, costs, budget, seed, verbose)
     apart = {
-        name: _columns(samples, _alone(samples, design, name, costs, budget))[:, 1:]
+        name: _columns(samples, _alone(samples, design, name, costs, budget))
         for name in (*samples.evidence, *samples.looks)
     }
     read, used = blocks(samples, design), _sentence(design, costs)
@@ -303,7 +303,7 @@ def choose(
 def _search(samples: Samples, costs: Mapping[str, float], budget: float, seed: int) -> Design:
     folds = stacking.splits(samples, seed)
 
-    mcp = stacking.cross_validated(samples, samples.z, _STRENGTH, folds)
+    mcp = stacking.cross_validated(samples, samples.columns(()), _STRENGTH, folds)
 
     @functools.cache
     def tried(design: Design) -> _Trial:
@@ -411,11 +411,11 @@ def _promising(samples: Samples, design: Design, added: list[Design]) -> list[De
     if len(added) <= _TRIED:
         return added
     x = _columns(samples, design)
-    model = stacking.quick_regression(x, samples.learned, design.strength)
-    rest = samples.learned - special.expit(model.logits(x))
+    model = stacking.fitted(x, samples.learned, design.strength)
+    rest = samples.learned - special.expit(model.of(x))
 
     def unexplained(one: Design) -> float:
-        new = _columns(samples, one)
+        new = _columns(samples, one).x
         new = (new - new.mean(axis=0)) / np.maximum(new.std(axis=0), 1e-9)
         slopes, *_ = np.linalg.lstsq(new, rest, rcond=None)
         return float(np.square(rest - new @ slopes).sum())

@@ -11,7 +11,7 @@ from btcp_tf import metrics
 from btcp_tf.core.groups import mean_error
 from btcp_tf.core.warning import warn
 from btcp_tf.methods import stacking
-from btcp_tf.methods.stacking import FOLDS, Samples
+from btcp_tf.methods.stacking import FOLDS, Columns, Samples
 
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
 
@@ -128,7 +128,7 @@ def tried_cells(one: Tried) -> tuple[str, ...]:
 
 def tried_alone(
     samples: Samples,
-    columns: Mapping[str, np.ndarray],
+    columns: Mapping[str, Columns],
     costs: Mapping[str, float],
     used: Collection[str],
     strength: float,
@@ -138,17 +138,17 @@ def tried_alone(
 
     Args:
       samples: All held-out answers.
-      columns: By name of the source what the regression reads of it, `[v · n, e]`.
+      columns: By name of the source what the regression reads of it, after MCP's logit.
       costs: By name, in passes of the classifier; those of others are not counted.
       used: Names of what the estimator uses.
       strength: Inverse of the L2 penalty.
       seed: Seed of the folds.
     """
     folds = stacking.splits(samples, seed)
-    mcp = stacking.cross_validated(samples, samples.z, strength, folds)
+    mcp = stacking.cross_validated(samples, samples.columns(()), strength, folds)
     every = []
     for name, own in columns.items():
-        one = stacking.cross_validated(samples, np.hstack([samples.z, own]), strength, folds)
+        one = stacking.cross_validated(samples, own, strength, folds)
         gain = one.log_likelihood - mcp.log_likelihood
         value, error = float(gain.mean()), mean_error(gain, samples.groups)
         interval = (value, value - 1.96 * error, value + 1.96 * error)
@@ -182,6 +182,8 @@ def choose(
     target: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     verbose: int = 0,
+    predicted: np.ndarray | None = None,
+    classes: int = 0,
 ) -> tuple[Fit, Weights, np.ndarray]:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
@@ -206,12 +208,17 @@ def choose(
       target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
       groups: `[n]`, from `core.groups.numbers`; None: samples are independent.
       verbose: 1 shows how many of the trials are done.
+      predicted: Predicted classes `[v · n]`, where they are evidence beside that in "answer".
+      classes: Number of classes, k, where they are.
 
     Returns:
-      How it went; the weights; and u `[n]`, each by a choice and weights that have not seen the
+      How it went; the weights, those of the k classes after the others of "answer"; and u `[n]`,
+      each by a choice and weights that have not seen the
       sample. Where the result is not better than MCP, all are MCP's.
     """
-    samples = Samples(is_error, z, evidence, classifier, target, groups=groups)
+    samples = Samples(
+        is_error, z, evidence, classifier, target, {}, predicted, classes, groups
+    )
     if (few := too_few(samples)) is not None:
         return few, MCP, samples.mcp
 
@@ -230,7 +237,8 @@ def choose(
     )
     chosen = {name: samples.evidence[name] for name in trial.names}
     fit, weights, u = conclude(samples, u, chosen, trial.strength, seed)
-    tried = tried_alone(samples, samples.evidence, {}, fit.evidence, trial.strength, seed)
+    alone = {name: samples.columns((name,)) for name in evidence}
+    tried = tried_alone(samples, alone, {}, fit.evidence, trial.strength, seed)
     return dataclasses.replace(fit, tried=tried), weights, u
 
 
@@ -289,8 +297,8 @@ def _search(samples: Samples, seed: int, regression: Callable[..., stacking.Logi
     def trial(names: tuple[str, ...], strength: float) -> _Trial:
         x, u = samples.columns(names), np.empty(samples.n)
         for train, test in splits:
-            model = regression(x[train], samples.learned[train], strength)
-            u[test] = special.expit(model.logits(x[test]))
+            model = stacking.fitted(x.rows(train), samples.learned[train], strength, regression)
+            u[test] = special.expit(model.of(x.rows(test)))
         return _Trial(metrics.aurc(samples.is_error, u), names, strength)
 
     others = [name for name in samples.evidence if name != "answer"]
@@ -306,16 +314,18 @@ def _final_weights(
     samples: Samples, evidence: Mapping[str, np.ndarray], strength: float | None
 ) -> Weights:
     """Weights learned from all samples; without a strength those of MCP, calibrated."""
-    x = np.hstack([samples.z, *evidence.values()])
+    columns = samples.read(evidence)
     if strength is None:
         # For samples as they are, without the copies.
-        x, learned = x[: samples.n], samples.is_error
-    else:
-        learned = samples.learned
-    slopes, b = stacking.regression(x, learned, strength or _UNPENALIZED)
-    a = float(slopes[0])
-    # MCP whose u rises where its own answer is more certain would be MCP no more.
-    return Weights(a, b, slopes[1:]) if strength is not None or a > 0 else MCP
+        slopes, b, _ = stacking.regression(columns.x[: samples.n], samples.is_error, _UNPENALIZED)
+        # MCP whose u rises where its own answer is more certain would be MCP no more.
+        return Weights(float(slopes[0]), b, slopes[1:]) if slopes[0] > 0 else MCP
+    (a, *h), b, offsets = stacking.fitted(columns, samples.learned, strength, stacking.regression)
+    if offsets is not None:
+        place = list(evidence).index("answer") + 1
+        before = sum(column.shape[1] for column in list(evidence.values())[:place])
+        h[before:before] = offsets
+    return Weights(float(a), b, np.array(h))
 
 
 def _baseline(
@@ -323,9 +333,13 @@ def _baseline(
 ) -> dict[str, float]:
     """See `Fit.baseline`."""
     own = np.flatnonzero(samples.classifier == 0)
-    columns = {name: column[own] for name, column in evidence.items()}
-    parts = parts_of(samples.z[own], columns, weights)
-    return {name: float(part.mean()) for name, part in parts.items()}
+    means = {name: column[own].mean(axis=0, dtype=np.float64) for name, column in evidence.items()}
+    if samples.predicted is not None and "answer" in evidence:
+        shares = np.bincount(samples.predicted[own], minlength=samples.classes) / len(own)
+        means["answer"] = np.append(means["answer"], shares)
+    means = {name: mean[None] for name, mean in means.items()}
+    z = samples.z[own].mean(axis=0, keepdims=True, dtype=np.float64)
+    return {name: float(part[0]) for name, part in parts_of(z, means, weights).items()}
 
 
 def _difference(

@@ -12,7 +12,7 @@ changes. So rounding, which differs between batches, threads and servers, cannot
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -20,7 +20,7 @@ import numpy as np
 from scipy import special
 
 from btcp_tf.core.groups import numbers
-from btcp_tf.methods import look_choice, residual_choice, second_head
+from btcp_tf.methods import look_choice, reference_index, residual_choice, second_head
 from btcp_tf.methods.looks import Behind, Layers, Offer
 from btcp_tf.methods.residual_choice import ENOUGH_ERRORS, EVIDENCE, Fit, Weights
 from btcp_tf.methods.residual_choice import NO_INDEX as NO_INDEX
@@ -63,8 +63,15 @@ def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> kera
     return keras.Model(image, {"probs": probs, **outputs}, name="residual")
 
 
-_AXES = 64
-"""Principal axes along which `image_neighbors` measures distances."""
+_BLOCK = 16_384
+"""Samples whose evidence is in memory at once."""
+
+_FEWEST = 256
+"""Vectors in an index at least, however little may be paid for it."""
+
+_NARROWEST, _WIDEST = 0.05, 0.3
+"""Share of the inputs for which an index must be payable; and for which one is that is made smaller
+to be so."""
 
 
 class Fitted(NamedTuple):
@@ -115,7 +122,7 @@ class HeldOut:
     _heads: dict[tuple[str, int], HeadEvidence] = dataclasses.field(
         default_factory=dict, repr=False
     )
-    _indexes: dict[str, Index] = dataclasses.field(default_factory=dict, repr=False)
+    _indexes: dict[tuple[str, int], Index] = dataclasses.field(default_factory=dict, repr=False)
 
     def head(self, name: str, seed: int) -> HeadEvidence:
         """A second head, trained once however many estimators use it; see `train_head`.
@@ -137,20 +144,38 @@ class HeldOut:
             )
         return self._heads[name, seed]
 
-    def index(self, name: str) -> Index:
+    def index(self, name: str, most: int = reference_index.LARGEST) -> Index:
         """The index of the reference, made once.
 
         Args:
           name: "neighbors", or "image_neighbors".
+          most: Vectors in it; of a larger reference it has means of near samples of a class.
         """
         assert self.reference is not None, "it is made of the reference"
         seen, labels = self.reference
-        if name not in self._indexes:
+        if (name, most) not in self._indexes:
             faint = evidence_layers.faint_contrast(name, seen)
-            points = evidence_layers.as_points(vectors(name, seen), faint)
+            points = vectors(name, seen)
+            if len(labels) > most:
+                points, labels = reference_index.condensed(points, labels, most, faint)
+            else:
+                points = evidence_layers.as_points(points, faint)
             rows, shares = evidence_layers.distinct(points, labels)
-            self._indexes[name] = Index(points[rows], labels[rows], shares, faint)
-        return self._indexes[name]
+            self._indexes[name, most] = Index(points[rows], labels[rows], shares, faint)
+        return self._indexes[name, most]
+
+    def affordable_index(self, name: str, offer: Offer | None) -> Index:
+        """The index of the reference; where it costs more than can be paid for, a smaller one."""
+        most = reference_index.LARGEST
+        if offer is not None and self.reference is not None:
+            seen, labels = self.reference
+            size = min(most, len(labels))
+            width = vectors(name, seen).shape[1]
+            width = reference_index.axes_of(name, size, width) or width
+            payable = (offer.budget - 1.0) * offer.multiply_adds / width
+            if payable and size > payable / _NARROWEST:
+                most = max(_FEWEST, int(payable / _WIDEST))
+        return self.index(name, most)
 
 
 def fit_residual(
@@ -202,32 +227,41 @@ def fit_residual(
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
     classes = bool(is_error[: len(classifier)].sum() >= ENOUGH_ERRORS)
+    predicted = (
+        np.concatenate([seen.logits.argmax(axis=1) for _, seen in answers]) if classes else None
+    )
     if verbose and all_held_out[0].reference is not None:
         print("training small networks that answer beside the classifier", flush=True)
-    neighbors = _shared_neighbors(all_held_out, allowed)
-    layers = [_evidence_layers(one, allowed, classes, neighbors, seed) for one in all_held_out]
+    neighbors = _shared_neighbors(all_held_out, allowed, offer)
+    layers = [_evidence_layers(one, allowed, offer, neighbors, seed) for one in all_held_out]
     if verbose:
         print(
             f"computing what may show the errors among {len(is_error):,} held-out answers, the "
             f"evidence:\n  {', '.join(layers[0])}",
             flush=True,
         )
-    computed = [_compute(layers[number], seen, batch_size) for number, seen in answers]
+    computed = [
+        _compute(layers[number], seen, batch_size, search=reference_index.search)
+        for number, seen in answers
+    ]
     z = np.concatenate([z for z, _ in computed])
     columns = {
         name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
     }
-    target, n, groups = _ensemble_target(held_out), len(held_out.labels), groups_of(all_held_out)
+    # The model reads the class, too.
+    layers[0]["answer"] = AnswerEvidence(classes=classes, name="answer")
+    target, n, k = _ensemble_target(held_out), len(held_out.labels), held_out.seen.logits.shape[1]
+    groups = groups_of(all_held_out)
     if offer is None:
         fit, weights, u = residual_choice.choose(
-            is_error, z, columns, seed, classifier, target, groups, verbose
+            is_error, z, columns, seed, classifier, target, groups, verbose, predicted, k
         )
         return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
     looks = {}
     if offer.looks:
         odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
         looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
-    samples = Samples(is_error, z, columns, classifier, target, looks, groups)
+    samples = Samples(is_error, z, columns, classifier, target, looks, predicted, k, groups)
     fit, weights, design, u = look_choice.fit(
         samples, offer.costs(layers[0]), offer.budget, seed, verbose
     )
@@ -258,11 +292,13 @@ def _check_held_out(all_held_out: Sequence[HeldOut]) -> None:
         raise ValueError("ensemble: expected none beside folds, received one")
 
 
-def _shared_neighbors(all_held_out: Sequence[HeldOut], allowed: Sequence[str]) -> int:
+def _shared_neighbors(
+    all_held_out: Sequence[HeldOut], allowed: Sequence[str], offer: Offer | None
+) -> int:
     """How many neighbors are looked at: no more than the smallest index has, so that the evidence
     means the same for all classifiers."""
     indexes = [
-        one.index(name)
+        one.affordable_index(name, offer)
         for one in all_held_out
         for name in _from_reference(one, allowed)
         if name.endswith("neighbors")
@@ -290,17 +326,18 @@ def check_evidence(allowed: Any) -> None:
 
 
 def _evidence_layers(
-    held_out: HeldOut, allowed: Sequence[str], classes: bool, neighbors: int, seed: int
+    held_out: HeldOut, allowed: Sequence[str], offer: Offer | None, neighbors: int, seed: int
 ) -> Layers:
-    """The layers that compute the evidence, in the order of `EVIDENCE`."""
-    layers: Layers = {"answer": AnswerEvidence(classes=classes, name="answer")}
+    """The layers that compute the evidence, in the order of `EVIDENCE`; "answer" without the
+    predicted class, of which `Samples` hold the number."""
+    layers: Layers = {"answer": AnswerEvidence(classes=False, name="answer")}
     for name in _from_reference(held_out, allowed):
         if name.endswith("head"):
             layers[name] = held_out.head(name, seed)
             continue
-        index = held_out.index(name)
+        index = held_out.affordable_index(name, offer)
         size, width = index.points.shape
-        axes = min(_AXES, width) if name.startswith("image_") else 0
+        axes = reference_index.axes_of(name, size, width)
         layer = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
         layer.set_points(index.points, index.labels, index.shares)
         layers[name] = layer
@@ -330,9 +367,16 @@ def score_residual(
       seen: `Seen`, or another object with its fields.
       batch_size: Samples at once.
     """
-    z, evidence = _compute(layers, seen, batch_size)
     a, b, h = weights
-    return special.expit(np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h])
+    every = [getattr(seen, name, None) for name in Seen._fields]
+    logits = np.empty(len(seen.logits))
+    # Evidence of many classes takes as much memory as their logits.
+    for start in range(0, len(logits), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        part: list[Any] = [None if values is None else values[rows] for values in every]
+        z, evidence = _compute(layers, Seen(*part), batch_size)
+        logits[rows] = np.hstack([a * z + b, *evidence.values()]) @ [1.0, *h]
+    return special.expit(logits)
 
 
 def contributions(
@@ -400,13 +444,22 @@ def residual_outputs(
 
 
 def _compute(
-    layers: Layers, seen: Any, batch_size: int
+    layers: Layers,
+    seen: Any,
+    batch_size: int,
+    search: Callable[[NeighborEvidence, np.ndarray], np.ndarray | None] | None = None,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name."""
+    """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name; `search` finds neighbors, perhaps
+    faster than the layer does."""
     z = in_batches(McpLogit(), [seen.logits], batch_size)
-    return z, {
-        name: layer.compute(z, seen, batch_size)
-        if isinstance(layer, Behind)
-        else in_batches(layer, evidence_inputs(name, seen), batch_size)
-        for name, layer in layers.items()
-    }
+    evidence = {}
+    for name, layer in layers.items():
+        if isinstance(layer, Behind):
+            evidence[name] = layer.compute(z, seen, batch_size)
+            continue
+        inputs = evidence_inputs(name, seen)
+        if search is not None and isinstance(layer, NeighborEvidence):
+            places = search(layer, inputs[0])
+            inputs += [] if places is None else [places]
+        evidence[name] = in_batches(layer, inputs, batch_size)
+    return z, evidence

@@ -1,5 +1,6 @@
 """A second head on the features of a classifier, or on the `View` of its images."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
+from btcp_tf.methods import reference_index
 from btcp_tf.networks import evidence_layers
-from btcp_tf.networks.evidence_layers import HeadEvidence
+from btcp_tf.networks.evidence_layers import HeadEvidence, standard_scale
 
 _SMOOTHING = 0.1
 
@@ -34,70 +36,83 @@ def train_head(
     Dropout and smoothed labels keep it from knowing the samples by heart.
 
     Args:
-      vectors: Features `[n, d]`; or views `[n, v + 1]`.
+      vectors: Features `[n, d]`; or views `[n, v + 1]`; perhaps in a file: a part of them is in
+        memory at a time.
       labels: True classes, `[n]`.
       classes: Number of classes, k.
       seed: Seed of weights, dropout and order.
       name: Name of the layer: "head", or "image_head" for views.
       faint: For views, see `evidence_layers.faded`.
     """
-    points = evidence_layers.as_points(vectors, faint)
-    head = HeadEvidence(points.shape[1], classes, faint=faint, name=name)
-    mean, scale = evidence_layers.standard(points) if name == "image_head" else _standard(points)
+    of = reference_index.moments(vectors, faint)
+    mean, scale = of.mean, _scale(of) if name == "head" else standard_scale(of.spread)
+    head = HeadEvidence(len(mean), classes, faint=faint, name=name)
+
+    def points(rows: np.ndarray) -> np.ndarray:
+        return (evidence_layers.as_points(vectors[rows], faint) - mean) * scale
+
     # Seeds of its own: the caller's random numbers stay what they were.
     first, second = (keras.initializers.GlorotUniform(seed + n) for n in range(2))
     model = keras.Sequential(
         [
-            keras.Input((points.shape[1],)),
+            keras.Input((len(mean),)),
             layers.Dense(head.hidden, "relu", kernel_initializer=first, dtype="float32"),
             layers.Dropout(0.5, seed=seed, dtype="float32"),
             layers.Dense(classes, kernel_initializer=second, dtype="float32"),
         ]
     )
-    _train(model, (points - mean) * scale, labels, _order(len(points), seed))
+    _train(model, points, labels, _order(len(vectors), seed))
     head.set_weights([mean, scale, *model.get_weights()])
     return head
 
 
-def _train(model: keras.Model, points: np.ndarray, labels: np.ndarray, order: np.ndarray) -> None:
-    """Trains a model on batches of rows `order` `[steps, batch]`.
+def _train(
+    model: keras.Model,
+    points: Callable[[np.ndarray], np.ndarray],
+    labels: np.ndarray,
+    order: np.ndarray,
+) -> None:
+    """Trains a model on batches of rows `order` `[steps, batch]`; `points` gives those of rows.
 
     Without `fit`, which on few samples takes longer to build its graph than for these steps.
     """
     optimizer = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(2e-3, len(order)))
     optimizer.build(model.trainable_variables)
-    x, y = tf.constant(points, tf.float32), tf.constant(labels, tf.int64)
+    batch, width = order.shape[1], model.input_shape[1]
 
-    def step(rows: tf.Tensor) -> None:
+    def step(x: tf.Tensor, y: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
-            logits = model(tf.gather(x, rows), training=True)
-            loss = tf.reduce_mean(_smoothed_cross_entropy(tf.gather(y, rows), logits))
+            loss = tf.reduce_mean(_smoothed_cross_entropy(y, model(x, training=True)))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply(gradients, model.trainable_variables)
 
     @tf.function(
-        input_signature=[tf.TensorSpec((None, order.shape[1]), tf.int64)],
+        input_signature=[
+            tf.TensorSpec((None, batch, width), tf.float32),
+            tf.TensorSpec((None, batch), tf.int64),
+        ],
         autograph=False,
         jit_compile=False,
     )
-    def steps(part: tf.Tensor) -> None:
+    def steps(x: tf.Tensor, y: tf.Tensor) -> None:
         def body(number: tf.Tensor) -> list[tf.Tensor]:
-            step(part[number])
+            step(x[number], y[number])
             return [number + 1]
 
-        tf.while_loop(lambda number: number < tf.shape(part)[0], body, [tf.constant(0)])
+        tf.while_loop(lambda number: number < tf.shape(y)[0], body, [tf.constant(0)])
 
     # In parts: the interpreter hears Ctrl-C between them.
     for start in range(0, len(order), _STEPS_PER_CALL):
-        steps(tf.constant(order[start : start + _STEPS_PER_CALL], tf.int64))
+        rows = order[start : start + _STEPS_PER_CALL]
+        x = points(rows.ravel()).reshape(*rows.shape, width)
+        steps(tf.constant(x, tf.float32), tf.constant(labels[rows], tf.int64))
 
 
-def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale `[d]` that standardize features."""
-    mean, spread = points.mean(axis=0), points.std(axis=0)
+def _scale(of: reference_index.Moments) -> np.ndarray:
+    """Scale `[d]` that standardizes features."""
     # A column of rounding errors is a constant; elsewhere it may be none.
-    varies = spread > 1e-5 * np.abs(points).max(axis=0)
-    return mean, np.where(varies, 1.0 / np.where(varies, spread, 1.0), 0.0)
+    varies = of.spread > 1e-5 * of.largest
+    return np.where(varies, 1.0 / np.where(varies, of.spread, 1.0), 0.0)
 
 
 def _order(n: int, seed: int) -> np.ndarray:

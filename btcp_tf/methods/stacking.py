@@ -19,6 +19,25 @@ _NARROW = 100
 _MOST_STEPS = 100
 """Steps of Newton's method at most; it needs about eight."""
 
+_VARIANCE = 0.25
+"""Of the log odds of classes, from which its estimate starts."""
+
+
+class Columns(NamedTuple):
+    """What a regression reads of n answers."""
+
+    x: np.ndarray
+    """`[n, e]`."""
+    predicted: np.ndarray | None = None
+    """Predicted classes `[n]`; None: they are no evidence."""
+    classes: int = 0
+    """Number of classes, k."""
+
+    def rows(self, rows: np.ndarray) -> "Columns":
+        """Some of the answers."""
+        predicted = None if self.predicted is None else self.predicted[rows]
+        return self._replace(x=self.x[rows], predicted=predicted)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Samples:
@@ -35,6 +54,10 @@ class Samples:
     target: np.ndarray | None
     looks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Of each look the log odds against the predicted class, `[v · n]`."""
+    predicted: np.ndarray | None = None
+    """Predicted classes `[v · n]`, where they are evidence as a part of "answer"."""
+    classes: int = 0
+    """Number of classes, k, where they are."""
     groups: np.ndarray | None = None
     """Number of the group that each of the n samples belongs to, see `core.groups`; None: each is
     an independent draw."""
@@ -49,6 +72,8 @@ class Samples:
             self.classifier[rows],
             None if self.target is None else self.target[every],
             {name: odds[every] for name, odds in self.looks.items()},
+            None if self.predicted is None else self.predicted[every],
+            self.classes,
             None if self.groups is None else self.groups[rows],
         )
 
@@ -91,9 +116,14 @@ class Samples:
         """u of MCP, `[n]`."""
         return special.expit(self.z[: self.n, 0])
 
-    def columns(self, names: Sequence[str]) -> np.ndarray:
+    def columns(self, names: Sequence[str]) -> Columns:
         """MCP's logit and some of the evidence, `[v · n, 1 + e]`."""
-        return np.hstack([self.z, *(self.evidence[name] for name in names)])
+        return self.read({name: self.evidence[name] for name in names})
+
+    def read(self, evidence: Mapping[str, np.ndarray]) -> Columns:
+        """MCP's logit and evidence `[v · n, e]` by name; predicted classes belong to "answer"."""
+        predicted = self.predicted if "answer" in evidence else None
+        return Columns(np.hstack([self.z, *evidence.values()]), predicted, self.classes)
 
 
 def splits(samples: Samples, seed: int, least: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -139,7 +169,7 @@ Chosen = TypeVar("Chosen", bound=Choice)
 def nested(
     samples: Samples,
     search: Callable[[Samples], Chosen],
-    columns: Callable[[Samples, Chosen], np.ndarray],
+    columns: Callable[[Samples, Chosen], Columns],
     seed: int,
     title: str,
     verbose: int = 0,
@@ -165,16 +195,16 @@ def nested(
     bar = Bar(title, len(outer) + 1, shown=bool(verbose))
     chosen = search(samples)
     x = columns(samples, chosen)
-    scale = quick_regression(x, samples.learned, chosen.strength).logits(x)
+    scale = fitted(x, samples.learned, chosen.strength).of(x)
     bar.add(1)
     logits = np.empty(samples.n)
     for train, test in outer:
         part = samples.take(train[train < samples.n])
         without = search(part)
         x = columns(part, without)
-        model = quick_regression(x, part.learned, without.strength)
-        own = model.logits(x)
-        new = model.logits(columns(samples.take(test), without))
+        model = fitted(x, part.learned, without.strength)
+        own = model.of(x)
+        new = model.of(columns(samples.take(test), without))
         logits[test] = on_scale(new[: len(test)], own, scale)
         bar.add(1)
     return chosen, special.expit(logits)
@@ -189,7 +219,7 @@ class CrossValidated(NamedTuple):
 
 
 def cross_validated(
-    samples: Samples, x: np.ndarray, strength: float, folds: list[tuple[np.ndarray, np.ndarray]]
+    samples: Samples, x: Columns, strength: float, folds: list[tuple[np.ndarray, np.ndarray]]
 ) -> CrossValidated:
     """Cross-validates a regression.
 
@@ -202,9 +232,10 @@ def cross_validated(
     is_error = samples.is_error
     logits, ranks = np.empty(samples.n), np.empty(samples.n)
     for train, test in folds:
-        model = quick_regression(x[train], samples.learned[train], strength)
-        logits[test] = model.logits(x[test])
-        own = model.logits(x[train])
+        learned = x.rows(train)
+        model = fitted(learned, samples.learned[train], strength)
+        logits[test] = model.of(x.rows(test))
+        own = model.of(learned)
         ranks[test] = on_scale(logits[test], own, samples.z[:, 0])
     right = np.where(is_error, logits, -logits)
     return CrossValidated(metrics.aurc(is_error, ranks), special.log_expit(right))
@@ -235,14 +266,94 @@ class Logistic(NamedTuple):
     slopes: np.ndarray
     """`[e]`."""
     intercept: float
+    offsets: np.ndarray | None = None
+    """What each predicted class adds to the log odds, `[k]`; None: nothing."""
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Log odds of a wrong answer, `[n]`, from columns `[n, e]`.
+        """Log odds of a wrong answer, `[n]`, from columns `[n, e]`, without the predicted class.
 
         >>> Logistic(np.array([2.0]), 1.0).logits(np.array([[3.0]])).tolist()
         [7.0]
         """
         return x @ self.slopes + self.intercept
+
+    def of(self, columns: Columns) -> np.ndarray:
+        """Log odds of a wrong answer, `[n]`.
+
+        >>> columns = Columns(np.array([[3.0], [3.0]]), np.array([0, 1]), 2)
+        >>> Logistic(np.array([2.0]), 1.0, np.array([0.0, 0.5])).of(columns).tolist()
+        [7.0, 7.5]
+        """
+        logits = self.logits(columns.x)
+        return logits if self.offsets is None else logits + self.offsets[columns.predicted]
+
+
+def fitted(
+    columns: Columns,
+    wanted: np.ndarray,
+    strength: float,
+    regression: Callable[[np.ndarray, np.ndarray, float], Logistic] | None = None,
+) -> Logistic:
+    """A logistic regression, then what is left of it to each predicted class.
+
+    Args:
+      columns: What it reads of n answers.
+      wanted: bool or a probability, `[n]`.
+      strength: Inverse of the L2 penalty.
+      regression: `regression`; None: `quick_regression`.
+    """
+    model = (regression or quick_regression)(columns.x, wanted, strength)
+    if columns.predicted is None:
+        return model
+    logits, k = model.logits(columns.x), columns.classes
+    offsets, variance = class_offsets(logits, wanted, columns.predicted, k)
+    if columns.x.shape[1] > _NARROW:
+        return model._replace(offsets=offsets)
+    # Beside the classes the other columns weigh a little differently.
+    x, mean, scale = _standardized(columns.x)
+    start = np.concatenate([model.slopes * scale, [model.intercept + model.slopes @ mean], offsets])
+    weights = _newton(x, wanted, strength, columns.predicted, variance, start)
+    return _on_columns(weights[: x.shape[1]], mean, scale, weights[x.shape[1] :])
+
+
+def class_offsets(
+    logits: np.ndarray, wanted: np.ndarray, predicted: np.ndarray, classes: int
+) -> tuple[np.ndarray, float]:
+    """By how much the log odds of a wrong answer of each predicted class differ from given ones.
+
+    A class that was seldom predicted says little of itself. So each is drawn to 0, the more, the
+    fewer answers it has and the less all classes differ: offsets are normally distributed, and
+    their variance is estimated from all of them (empirical Bayes; a random intercept, fitted by
+    penalized quasi-likelihood: Breslow and Clayton, 1993).
+
+    Args:
+      logits: Log odds so far, `[n]`.
+      wanted: bool or a probability, `[n]`.
+      predicted: Classes `[n]`.
+      classes: Their number, k.
+
+    Returns:
+      float64 `[k]`, 0 for classes that were never predicted; and the variance.
+
+    >>> predicted = np.repeat([0, 1, 2], [200, 200, 4])
+    >>> wrong = np.arange(404) % np.array([2, 10, 2])[predicted] == 0
+    >>> offsets, _ = class_offsets(np.full(404, -1.0), wrong, predicted, 4)
+    >>> offsets.round(1).tolist()
+    [1.0, -1.1, 0.5, 0.0]
+    """
+    offsets, variance = np.zeros(classes), _VARIANCE
+    present = np.bincount(predicted, minlength=classes) > 0
+    for _ in range(_MOST_STEPS):
+        p = special.expit(logits + offsets[predicted])
+        slope = np.bincount(predicted, wanted - p, classes) - offsets / variance
+        curvature = np.bincount(predicted, p * (1.0 - p), classes) + 1.0 / variance
+        # Far from its end, where p is 0 or 1, a step would be too long.
+        step = np.clip(slope / curvature, -1.0, 1.0)
+        offsets, before = offsets + step, variance
+        variance = float(np.mean(np.square(offsets[present]) + 1.0 / curvature[present]))
+        if abs(variance - before) <= 1e-3 * before and np.abs(step).max() <= 1e-3:
+            break
+    return offsets, variance
 
 
 def regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Logistic:
@@ -269,36 +380,84 @@ def quick_regression(x: np.ndarray, wanted: np.ndarray, strength: float) -> Logi
     With few columns it is much faster: most of scikit-learn's time goes into checks of what it is
     given. In float64, as columns that are sums of others leave no digits in float32.
     """
-    x = x.astype(np.float64)
     if x.shape[1] > _NARROW:
-        return regression(x, wanted, strength)
+        return regression(x.astype(np.float64), wanted, strength)
+    x, mean, scale = _standardized(x)
+    return _on_columns(_newton(x, wanted, strength), mean, scale)
+
+
+def _standardized(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns with mean 0 and variance 1, then one of ones, `[n, e + 1]`; mean and scale `[e]`."""
+    x = x.astype(np.float64)
     mean, scale = x.mean(axis=0), x.std(axis=0)
     scale[scale < 1e-12 * np.maximum(1.0, np.abs(mean))] = 1.0  # Of a column that says nothing.
-    weights = _newton(np.column_stack([(x - mean) / scale, np.ones(len(x))]), wanted, strength)
+    return np.column_stack([(x - mean) / scale, np.ones(len(x))]), mean, scale
+
+
+def _on_columns(
+    weights: np.ndarray, mean: np.ndarray, scale: np.ndarray, offsets: np.ndarray | None = None
+) -> Logistic:
+    """A regression on columns as they are, from the weights of standardized ones."""
     slopes = weights[:-1] / scale
-    return Logistic(slopes, float(weights[-1] - slopes @ mean))
+    return Logistic(slopes, float(weights[-1] - slopes @ mean), offsets)
 
 
-def _newton(x: np.ndarray, wanted: np.ndarray, strength: float) -> np.ndarray:
-    """Weights of columns `[n, e]`, the last without a penalty, by Newton's method: `[e]`."""
-    penalty = np.full(x.shape[1], 1.0 / strength)
-    penalty[-1] = 0.0
+def _newton(
+    x: np.ndarray,
+    wanted: np.ndarray,
+    strength: float,
+    predicted: np.ndarray | None = None,
+    variance: float = 1.0,
+    start: np.ndarray | None = None,
+) -> np.ndarray:
+    """Weights of columns, and perhaps offsets of classes, by Newton's method.
+
+    Among the classes the matrix of second derivatives is diagonal. So a thousand of them take
+    hardly longer than none.
+
+    Args:
+      x: `[n, e]`; the last has no penalty.
+      wanted: bool or a probability, `[n]`.
+      strength: Inverse of the L2 penalty of the others.
+      predicted: Classes `[n]`; None: there are none.
+      variance: Of the offsets; its inverse is their penalty.
+      start: Where it starts, `[e + k]`; None: where only the last weight is not 0.
+
+    Returns:
+      `[e + k]`.
+    """
+    n, e = x.shape
     wanted = wanted.astype(np.float64)
+    if start is None:
+        start = np.zeros(e)
+        start[-1] = special.logit(wanted.mean())
+    k = len(start) - e
+    penalty = np.concatenate([np.full(e - 1, 1.0 / strength), [0.0], np.full(k, 1.0 / variance)])
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.zeros(0) if predicted is None else np.bincount(predicted, values, k)
+
+    def logits_of(weights: np.ndarray) -> np.ndarray:
+        logits = x @ weights[:e]
+        return logits if predicted is None else logits + weights[e:][predicted]
 
     def loss(weights: np.ndarray) -> float:
-        logits = x @ weights
+        logits = logits_of(weights)
         value = np.logaddexp(0.0, logits).sum() - wanted @ logits
         return float(value + 0.5 * penalty @ np.square(weights))
 
-    weights = np.zeros(x.shape[1])
-    weights[-1] = special.logit(wanted.mean())
-    before = loss(weights)
+    weights, before = start, loss(start)
     for _ in range(_MOST_STEPS):
-        p = special.expit(x @ weights)
-        slope = x.T @ (p - wanted) + penalty * weights
+        p = special.expit(logits_of(weights))
+        curved = p * (1.0 - p)
+        slope = penalty * weights + np.concatenate([x.T @ (p - wanted), sums(p - wanted)])
         # The last keeps what is without a penalty, and hardly curved, from a division by zero.
-        curvature = (x.T * (p * (1.0 - p))) @ x + np.diag(penalty + 1e-9)
-        step = np.linalg.solve(curvature, slope)
+        curvature = (x.T * curved) @ x + np.diag(penalty[:e] + 1e-9)
+        mixed = np.array([sums(curved * column) for column in x.T])
+        of_classes = sums(curved) + penalty[e:]
+        shares = mixed / of_classes
+        step = np.linalg.solve(curvature - shares @ mixed.T, slope[:e] - shares @ slope[e:])
+        step = np.concatenate([step, (slope[e:] - step @ mixed) / of_classes])
         size = 1.0
         while (after := loss(weights - size * step)) > before and size > 1e-6:
             size /= 2.0

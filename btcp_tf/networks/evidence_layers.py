@@ -187,6 +187,8 @@ def faded(view: Any, faint: float) -> Any:
 
 def as_points(features: np.ndarray, faint: float) -> np.ndarray:
     """float32 `[n, d]` for heads and indexes; half precision's squares overflow."""
+    if not faint:
+        return np.asarray(features, np.float32)
     return np.asarray(keras.ops.convert_to_numpy(faded(np.asarray(features, np.float32), faint)))
 
 
@@ -295,16 +297,16 @@ class NeighborEvidence(_Versioned):
         self.shares.assign(np.broadcast_to(shares, labels.shape))
         self.unit.assign(max(_NEAR * _spread(points), 1e-12))
 
-    def call(self, features: Any, logits: Any) -> Any:
+    def call(self, features: Any, logits: Any, places: Any = None) -> Any:
         """
         Args:
           features: `[n, width]`, one column more if they are views.
           logits: `[n, k]`.
+          places: Of `candidates` nearest samples, `[n, c]`, found by another search; None: they
+            are searched for here.
         """
-        features = faded(features, self.faint) - self.mean
-        if self.axes:
-            features = ops.matmul(features, self.turn)
-        squared, places = self._nearest(features)
+        features = self.turned(features)
+        squared, places = self._nearest(features, places)
         predicted = ops.cast(ops.argmax(logits, axis=1), "int32")
         other = ops.take(self.labels, places) != predicted[:, None]
         counts = sorted({min(count, self.neighbors) for count in _COUNTS[self.version]})
@@ -324,10 +326,31 @@ class NeighborEvidence(_Versioned):
         rest = ops.min(ops.where(other, distances, far), axis=1)
         return ops.stack([*parts, same - rest], axis=1)
 
-    def _nearest(self, features: Any) -> tuple[Any, Any]:
+    @property
+    def candidates(self) -> int:
+        """Nearest samples among which the neighbors are, whatever rounding does."""
+        return min(self.neighbors + _SPARE, self.size) if self.version > 1 else self.neighbors
+
+    def turned(self, features: Any) -> Any:
+        """Features as distances to the points of the index are measured, `[n, axes or width]`."""
+        features = faded(features, self.faint) - self.mean
+        return ops.matmul(features, self.turn) if self.axes else features
+
+    def _nearest(self, features: Any, places: Any) -> tuple[Any, Any]:
         """Squared distances `[n, neighbors]`, ascending, of the nearest samples, and their places
         in the index."""
-        count = min(self.neighbors + _SPARE, self.size) if self.version > 1 else self.neighbors
+        places = self._search(features) if places is None else places
+        # From the differences: the rounding of a product would swamp small distances.
+        difference = ops.expand_dims(features, 1) - ops.take(self.points, places, axis=0)
+        squared = ops.sum(ops.square(difference), axis=2)
+        if self.version == 1:
+            return squared, places
+        nearest, order = ops.top_k(-squared, self.neighbors)
+        return -nearest, ops.take_along_axis(places, order, axis=1)
+
+    def _search(self, features: Any) -> Any:
+        """Places of the candidates `[n, c]`, nearest first."""
+        count = self.candidates
         best = places = None  # Negative ranks, largest first.
         for start in range(0, self.size, _BLOCK):
             end = min(start + _BLOCK, self.size)
@@ -343,13 +366,7 @@ class NeighborEvidence(_Versioned):
                 near, chosen = ops.top_k(near, min(count, near.shape[1]))
                 order = ops.take_along_axis(order, chosen, axis=1)
             best, places = near, order
-        # Anew from the differences: the product's rounding would swamp small distances.
-        difference = ops.expand_dims(features, 1) - ops.take(self.points, places, axis=0)
-        squared = ops.sum(ops.square(difference), axis=2)
-        if self.version == 1:
-            return squared, places
-        nearest, order = ops.top_k(-squared, self.neighbors)
-        return -nearest, ops.take_along_axis(places, order, axis=1)
+        return places
 
 
 def _weighted_shares(
@@ -419,7 +436,7 @@ def distinct(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
     """Turn `[d, count]` of points whose mean is 0: the first axes, see `NeighborEvidence`."""
-    _, scale = standard(points)
+    scale = standard_scale(points.std(axis=0))
     apart = points * scale
     variances, axes = np.linalg.eigh(apart.T @ apart / len(points))
     # Where nothing varies there is rounding alone.
@@ -427,15 +444,14 @@ def _principal_axes(points: np.ndarray, count: int) -> np.ndarray:
     return scale[:, None] * axes[:, -count:] / variances**0.25
 
 
-def standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and scale `[d]` that standardize the columns of a view.
+def standard_scale(spread: np.ndarray) -> np.ndarray:
+    """Scale `[d]` that standardizes the columns of a view, from their standard deviations.
 
     They have one unit. So what hardly differs between these images is not blown up: it may differ
     between others.
     """
-    spread = points.std(axis=0)
     least = 0.1 * np.sqrt(np.square(spread).mean())
-    return points.mean(axis=0), 1.0 / np.maximum(spread, least) if least else 0.0 * spread
+    return 1.0 / np.maximum(spread, least) if least else 0.0 * spread
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.rows import Rows
 from btcp_tf.networks import models
 
 
@@ -51,12 +52,15 @@ def traced(model: Callable[..., Any], like: Any) -> Callable[[Any], Any]:
 def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
     starts = range(0, len(inputs), batch_size)
     bar = Bar(title, len(starts), shown=bool(title))
-    outputs = []
+    rows: list[Rows] = []
     for number, start in enumerate(starts, 1):
         batch = call(tf.constant(inputs[start : start + batch_size]))
-        outputs.append(tf.nest.map_structure(lambda tensor: tensor.numpy(), batch))
+        tensors = tf.nest.flatten(batch)
+        rows = rows or [Rows() for _ in tensors]
+        for own, tensor in zip(rows, tensors, strict=True):
+            own.add(tensor.numpy())
         bar.update(number)
-    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
+    return tf.nest.pack_sequence_as(batch, [own.array() for own in rows])
 
 
 def sample_dropout(

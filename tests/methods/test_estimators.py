@@ -141,7 +141,7 @@ def test_repeated_samples_do_not_change_the_neighbors():
 
     def read(points, labels):
         held_out = HeldOut(None, None, (Seen(points, logits), labels))
-        readers = residual_fit._evidence_layers(held_out, ("answer", "neighbors"), False, 64, 0)
+        readers = residual_fit._evidence_layers(held_out, ("answer", "neighbors"), None, 64, 0)
         return np.asarray(readers["neighbors"](queries, logits))
 
     plain = read(points, labels)
@@ -325,7 +325,7 @@ def test_what_the_image_shows_corrects_a_classifier_that_does_not_see_it():
     blind = dataclasses.replace(
         blind, reference=(own.reference[0]._replace(view=None), own.reference[1])
     )
-    assert set(residual_fit._evidence_layers(blind, EVIDENCE, True, 50, 0)) == {
+    assert set(residual_fit._evidence_layers(blind, EVIDENCE, None, 50, 0)) == {
         "answer",
         "head",
         "neighbors",
@@ -512,7 +512,7 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     held_out = HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
-    def choose(is_error, z, evidence, seed, classifier, target, verbose):
+    def choose(is_error, z, evidence, seed, classifier, target, *_):
         targets.append(target)
         return Fit(40, 9, (), 0.0, {}, "", ""), MCP, np.zeros(80)
 
@@ -630,7 +630,7 @@ def test_no_jump_between_inputs_but_where_the_class_changes(quick_heads):
     kernel = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     (x, y), (images, labels) = images_and_answers(500, 1), images_and_answers(300, 2)
     own = HeldOut(seen_of(x, kernel), y, (seen_of(images, kernel), labels))
-    readers = residual_fit._evidence_layers(own, EVIDENCE, False, 64, 0)
+    readers = residual_fit._evidence_layers(own, EVIDENCE, None, 64, 0)
     assert list(readers) == list(EVIDENCE)
     z, evidence = residual_fit._compute(readers, own.seen, 512)
     spreads = {name: columns.std(axis=0) for name, columns in evidence.items()}
@@ -723,8 +723,7 @@ def test_a_feature_that_is_always_the_same_is_harmless(dtype, quick_heads):
         np.asarray(readers_of(readers, own)["head"](x, logits)) for x in (other, features)
     )
     np.testing.assert_allclose(found, wanted, atol=1e-6)
-    for scale in evidence_layers.standard(np.full((9, 4), 7.0, np.float32)):
-        assert np.isfinite(scale).all()
+    assert np.isfinite(evidence_layers.standard_scale(np.zeros(4, np.float32))).all()
 
 
 def readers_of(readers, held_out):
@@ -781,12 +780,11 @@ def test_held_out_u_is_that_of_the_classifiers_own_samples():
     ]
     is_error = [one.seen.logits.argmax(axis=1) != one.labels for one in (own, other)]
 
+    def columns(read):
+        return stacking.Columns(read[:, :-3], read[:, -3:].argmax(axis=1), 3)
+
     def fitted(train, wrong, test, strength):
-        scaler = StandardScaler().fit(train)
-        regression = LogisticRegression(C=strength, max_iter=1000, solver="newton-cholesky")
-        return regression.fit(scaler.transform(train), wrong).decision_function(
-            scaler.transform(test)
-        )
+        return stacking.fitted(columns(train), wrong, strength).of(columns(test))
 
     both = np.concatenate(x)
     scale = fitted(both, np.concatenate(is_error), both, fit.strength)

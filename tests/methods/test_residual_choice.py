@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from btcp_tf.methods import residual_choice, stacking
-from btcp_tf.methods.stacking import Samples
+from btcp_tf.methods.stacking import Columns, Samples
 
 
 def noise(seed: int, n: int = 150, columns: int = 10) -> Samples:
@@ -112,6 +112,103 @@ def test_a_quick_regression_has_the_smallest_penalized_loss(kind):
     best = np.append(found.slopes, found.intercept)
     for _ in range(200):
         assert loss(best + 1e-2 * random.normal(size=5)) > loss(best)
+
+
+def of_classes(k: int, n: int, spread: float, seed: int = 0) -> tuple[np.ndarray, Columns]:
+    """Right or wrong, and answers of k classes whose log odds differ by so much."""
+    random = np.random.default_rng(seed)
+    predicted, z = random.integers(0, k, n), random.normal(size=(n, 1)) - 1.5
+    logits = z[:, 0] + spread * random.normal(size=k)[predicted]
+    return random.random(n) < special.expit(logits), Columns(z, predicted, k)
+
+
+@pytest.mark.parametrize("make", [stacking.regression, None])
+@pytest.mark.parametrize("k", [3, 200])
+def test_classes_have_the_smallest_penalized_loss(k, make):
+    wrong, columns = of_classes(k, 2000, 1.0)
+    found = stacking.fitted(columns, wrong, 0.5, make)
+    base = stacking.quick_regression(columns.x, wrong, 0.5)
+    _, variance = stacking.class_offsets(base.logits(columns.x), wrong, columns.predicted, k)
+    assert 0.5 < variance < 2.0
+
+    def loss(offsets, slope, intercept):
+        logits = columns.x[:, 0] * slope + intercept + offsets[columns.predicted]
+        fit = np.sum(np.logaddexp(0, logits) - wrong * logits)
+        return fit + offsets @ offsets / (2 * variance) + (slope * columns.x.std()) ** 2 / 1.0
+
+    best = loss(found.offsets, found.slopes[0], found.intercept)
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        moved, (slope, intercept) = 1e-2 * random.normal(size=k), 1e-2 * random.normal(size=2)
+        assert loss(found.offsets + moved, found.slopes[0] + slope, found.intercept + intercept) > (
+            best
+        )
+
+
+@pytest.mark.parametrize("wrong", ["never", "always"])
+def test_a_class_that_is_seldom_predicted_is_drawn_to_the_mean(wrong):
+    predicted = np.repeat(np.arange(5), [500, 500, 50, 5, 0])
+    wanted = np.arange(len(predicted)) % np.array([2, 10, 5, 5, 5])[predicted] == 0
+    wanted[predicted >= 2] = wrong == "always"
+    offsets, _ = stacking.class_offsets(np.full(len(predicted), -1.0), wanted, predicted, 5)
+    sign = 1 if wrong == "always" else -1
+    assert np.isfinite(offsets).all() and offsets[4] == 0.0
+    assert sign * offsets[2] > sign * offsets[3] > 0
+
+
+def test_classes_that_do_not_differ_get_hardly_any_offsets():
+    largest = []
+    for seed in range(5):
+        wrong, columns = of_classes(20, 4000, 0.0, seed)
+        base = stacking.quick_regression(columns.x, wrong, 1.0).logits(columns.x)
+        offsets, _ = stacking.class_offsets(base, wrong, columns.predicted, 20)
+        largest.append(np.abs(offsets).max())
+    assert np.mean(largest) < 0.1  # Without the variance they are above 0.4.
+
+
+def test_a_thousand_classes_of_few_errors_each_help_if_they_differ_and_else_do_no_harm():
+    gains = {}
+    for spread in (0.0, 1.0):
+        wrong, columns = of_classes(1000, 10_000, spread)
+        samples = Samples(
+            wrong,
+            columns.x,
+            {"answer": np.zeros((10_000, 1))},
+            np.zeros(10_000, int),
+            None,
+            {},
+            columns.predicted,
+            1000,
+        )
+        folds = stacking.splits(samples, 0)
+        mcp, own = (
+            stacking.cross_validated(samples, samples.columns(names), 1.0, folds)
+            for names in ((), ("answer",))
+        )
+        gains[spread] = 1000 * (mcp.aurc - own.aurc)
+    # One column for each class, standardized, loses 20 and more in both.
+    assert gains[0.0] > -1.0 and gains[1.0] > 10.0
+
+
+def test_weights_of_classes_are_those_of_their_columns():
+    wrong, columns = of_classes(30, 3000, 1.0)
+    answer = np.random.default_rng(0).normal(size=(3000, 2))
+    further = answer[:, :1] ** 2
+    evidence = {"answer": answer, "further": further}
+    samples = Samples(
+        wrong, columns.x, evidence, np.zeros(3000, int), None, {}, columns.predicted, 30
+    )
+    weights = residual_choice._final_weights(samples, evidence, 1.0)
+    model = stacking.fitted(samples.read(evidence), wrong, 1.0, stacking.regression)
+    read = np.hstack([answer, columns.predicted[:, None] == np.arange(30), further])
+    found = weights.a * columns.x[:, 0] + weights.b + read @ weights.h
+    np.testing.assert_allclose(found, model.of(samples.read(evidence)), atol=1e-9)
+    baseline = residual_choice._baseline(samples, weights, evidence)
+    assert sum(baseline.values()) + weights.b == pytest.approx(found.mean())
+    fit, chosen, _ = residual_choice.choose(
+        wrong, columns.x, evidence, 0, samples.classifier, None, 0, columns.predicted, 30
+    )
+    assert "answer" in fit.evidence and len(chosen.h) in (32, 33)
 
 
 @pytest.mark.parametrize(
