@@ -81,6 +81,8 @@ setup(
         # Looks at reports in a browser; Chromium itself is the system's.
         "browser": ["playwright>=1.50,<2", "axe-playwright-python>=0.1.4,<0.2"],
         "ray": [RAY],
+        # Classifiers of KerasHub, which the tests skip without it.
+        "hub": ["keras-hub>=0.32,<0.33"],
         "test": [
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",

@@ -12,7 +12,6 @@ find errors better than MCP, it is MCP, and says so.
 `Judge.fit_btcp` trains the paper's estimator in its place. The parts are in `btcp_tf.attached`.
 """
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,8 @@ from btcp_tf.attached.model import Estimate
 from btcp_tf.attached.scoring import Scored, Scoring
 from btcp_tf.core import keras_setup
 from btcp_tf.core.warning import warn
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data import input_checks, named_inputs
+from btcp_tf.data.input_checks import Ranges
 from btcp_tf.data.known import Overlap
 from btcp_tf.evaluation import results
 from btcp_tf.evaluation.predictions import Predictions
@@ -38,6 +38,7 @@ from btcp_tf.methods import residual_fit
 from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.methods.residual_choice import MCP
 from btcp_tf.methods.residual_fit import EVIDENCE
+from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.training.settings import TrainingSettings
 
 _DRAWS = 1000
@@ -100,14 +101,15 @@ class Judge:
         return self._about["method"]
 
     @property
-    def input_range(self) -> InputRange | None:
-        """Range of the inputs of `fit` (before it, of `select_threshold`). All inputs are compared
-        with it, see `data.input_checks`; set it to None to lift the check."""
-        return InputRange.from_json(self._about.get("input_range"))
+    def input_range(self) -> Ranges:
+        """Range of the inputs of `fit` (before it, of `select_threshold`), an `InputRange`; of
+        several inputs a dictionary by name. All inputs are compared with it, see
+        `data.input_checks`; set it to None to lift the check."""
+        return input_checks.from_json(self._about.get("input_range"))
 
     @input_range.setter
-    def input_range(self, value: InputRange | None) -> None:
-        self._about["input_range"] = None if value is None else dataclasses.asdict(value)
+    def input_range(self, value: Ranges) -> None:
+        self._about["input_range"] = input_checks.to_json(value)
 
     @property
     def _about(self) -> dict[str, Any]:
@@ -133,8 +135,9 @@ class Judge:
         """Learns from held-out samples which answers are wrong.
 
         Args:
-          x: Inputs `[n, ...]` that the classifier was not trained on; or a `tf.data.Dataset` of
-            batches (inputs, labels), then without `y`.
+          x: Inputs `[n, ...]` that the classifier was not trained on; several in a dictionary by
+            name, or in the model's order in a list or tuple; or a `tf.data.Dataset` of batches
+            (inputs, labels), then without `y`. All other methods take the same.
           y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1; or one-hot `[n, k]`; or the
             names in `class_names`, if they were given. All other methods take the same.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
@@ -161,7 +164,8 @@ class Judge:
             classifiers; empty: none, and no limit to the cost of the rest.
             Names are those of `methods.LOOKS`, "shifts", "rotations" and "zooms", "dropout" and
             "dropouts", and with a reference "trees", "tokens" and "small_net", which learn from
-            it, and "student", which learns the classifier's answers to it, too.
+            it, and "student", which learns the classifier's answers to it, too. Of several inputs
+            none is changed, and "dropout", "dropouts" and classifiers are all there is.
             Keras layers change an input but not its class; so do functions on arrays (inputs
             `[n, ...]` → the same shape and type), but with one of these a judge can neither be
             saved nor exported. Classifiers, or paths of their files, have the same classes. Looks
@@ -395,7 +399,7 @@ class Judge:
         chosen, rows, about = decision.choose(scored, overlap, rule, settings)
         if self.fitted is None and "input_range" not in self._about:
             self.input_range = scored.input_range
-        self._calibration_inputs = None if is_dataset(x) else inference.rows_of(x)[rows]
+        self._calibration_inputs = None if is_dataset(x) else self._rows_of(x, rows)
         seen = (self._about.get("seen") or {}) | about["seen"]
         self._about.update(about | {"seen": seen})
         return chosen
@@ -462,7 +466,7 @@ class Judge:
         self,
         root: str | os.PathLike,
         name: str,
-        sample: np.ndarray,
+        sample: Any,
         metadata: Any = None,
         *,
         pixels: str = "auto",
@@ -515,6 +519,11 @@ class Judge:
             verbose,
         )
 
+    def _rows_of(self, x: Any, rows: np.ndarray) -> Any:
+        """Some of the samples of arrays."""
+        like = named_tensors(self.model)
+        return named_inputs.take(inference.rows_of(x, like), rows)
+
     def _warn_if_unfitted(self) -> None:
         """Says once that u is MCP, where a result is kept or compared that should be better."""
         if self.fitted is None and not self._warned_of_mcp:
@@ -540,7 +549,7 @@ def attach(
     features: str = "",
     *,
     class_names: Sequence[str] = (),
-    example: np.ndarray | None = None,
+    example: Any = None,
     from_logits: bool | None = None,
 ) -> Judge:
     """Puts an uncertainty estimator on a classifier, which is copied and left as it is.
@@ -548,13 +557,14 @@ def attach(
     Before `fit` the estimate is MCP's: 1 − the largest probability, exact where that is almost 1.
 
     Args:
-      classifier: A built Keras model with one input, or the path of a `.keras` file; see
+      classifier: A built Keras model, or the path of a `.keras` or `.h5` file; see
         `networks.classifiers.take_apart`.
       features: Name of the layer whose output the estimator is fitted on; "": the input of the last
         `Dense` layer.
       class_names: k different names, in the order of the answers; labels may be these names, too.
         Default: the numbers. White space at their ends is left out, with a warning.
-      example: A few inputs, for models that do not know the shape of theirs.
+      example: A few inputs, for models that do not know the shape of theirs, or read text; several
+        in a dictionary by name, or in a tuple.
       from_logits: True says that the answers are logits, False that they are probabilities; None:
         the model tells. A regression, a model without softmax or sigmoid that was compiled with a
         loss such as mse, is refused unless this is True. A `Dense(1)` without activation that was

@@ -1,4 +1,4 @@
-"""Scores any number of images, or rows of numbers, with an exported SavedModel.
+"""Scores any number of images, rows of numbers, or texts, with an exported SavedModel.
 
 python -m btcp_tf.predict --model=saved_models/fashion_mnist --input=photos --output=scores.csv
 
@@ -63,16 +63,16 @@ def _define_flags() -> flags.FlagValues:
     flag_values = flags.FlagValues()
     for name, help in (
         ("model", "A SavedModel of btcp_tf: its version folder, or that of its versions."),
-        ("input", "A folder of PNG, JPEG or BMP files, an .npz or an .npy file."),
+        ("input", "A folder of PNG, JPEG or BMP files, an .npz, .npy or .csv file."),
         ("output", "The file to write: .csv, .jsonl or .parquet. It must not be there yet."),
-        ("key", "Array of an .npz file; empty: x_test, images or x."),
+        ("key", "Array of an .npz file, or column of a .csv file; empty: x_test, images or x."),
     ):
         flags.DEFINE_string(name, "", help, flag_values=flag_values)
     flags.DEFINE_boolean(
         "labels",
         False,
         "Add the true class of each input: the name of its folder, or y_test, labels or y of the "
-        ".npz file; and say at the end how many answers are wrong.",
+        "file; and say at the end how many answers are wrong.",
         flag_values=flag_values,
     )
     # Their ranges are those of the settings of a run with these names.

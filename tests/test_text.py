@@ -1,5 +1,7 @@
 """A classifier of strings, from `fit` to the SavedModel."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from scipy import special
 
 import btcp_tf
 from btcp_tf.judge import Judge
-from btcp_tf.serving import answers
+from btcp_tf.serving import answers, batch_scoring
 from btcp_tf.serving.transport import Spec
 
 pytestmark = pytest.mark.usefixtures("quick_checks")
@@ -90,3 +92,24 @@ def test_a_client_sends_text_in_utf_8():
             answers.checked_inputs(wrong, "images", spec)
     with pytest.raises(ValueError, match="images: expected numbers"):
         answers.checked_inputs(["schön"], "images", Spec("uint8", (None, 8, 8, 1)))
+
+
+def test_predict_scores_a_column_of_a_csv_file_and_text_in_npz(judge, tmp_path):
+    x, y = reviews(40, 4)
+    path = judge.export(tmp_path / "models", "reviews", x[:8], verbose=0)
+    lines = [
+        f'{number},"{text}",{label}' for number, (text, label) in enumerate(zip(x, y, strict=True))
+    ]
+    (tmp_path / "in.csv").write_text("\n".join(["id,review,label", *lines]), encoding="utf-8")
+    np.savez(tmp_path / "in.npz", x_test=x, y_test=y)
+    wanted = judge.predict(x)
+    for name, key in (("in.csv", "review"), ("in.npz", "")):
+        output = tmp_path / f"{name}.jsonl"
+        summary = batch_scoring.score(
+            path, tmp_path / name, output, key=key, labels=True, batch_size=16, verbose=0
+        )
+        assert (summary.inputs, summary.problems, summary.labeled) == (40, 0, 40)
+        rows = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [row["predicted"] for row in rows] == wanted["predicted"].tolist()
+        u = special.logit([row["uncertainty"] for row in rows])
+        assert u == pytest.approx(special.logit(wanted["uncertainty"]), abs=1e-3)

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.inference import CheckedInference, Outputs
 from btcp_tf.attached.look_inference import LookInference
-from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.data import named_inputs
+from btcp_tf.data.input_checks import InputsWatch, Ranges
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.methods.looks import Look
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
@@ -29,7 +30,7 @@ class Samples(NamedTuple):
     """True classes, int64 `[n]`."""
     hashes: np.ndarray
     """Hashes of the inputs, uint64 `[n]`."""
-    input_range: InputRange | None
+    input_range: Ranges
     """Range of the inputs; None: text."""
 
 
@@ -57,7 +58,7 @@ class AttachedClassifier:
         classifier: keras.Model | str | os.PathLike,
         features: str = "",
         names: Sequence[str] = (),
-        example: np.ndarray | None = None,
+        example: Any = None,
         from_logits: bool | None = None,
     ) -> "AttachedClassifier":
         """Arguments and errors as of `btcp_tf.attach`."""
@@ -90,31 +91,50 @@ class AttachedClassifier:
         )
 
     @property
+    def inputs(self) -> Any:
+        """Its symbolic input, or several by name."""
+        return classifiers.named_tensors(self.encoder)
+
+    @property
+    def names(self) -> list[str]:
+        """Of several inputs; none: there is one."""
+        return [*self.inputs] if isinstance(self.inputs, dict) else []
+
+    @property
     def input_shape(self) -> tuple[int | None, ...]:
-        """Shape of one input."""
+        """Shape of one sample of its only input."""
         return self.encoder.inputs[0].shape[1:]
 
     @property
     def dtype(self) -> str:
-        """Type of the inputs."""
+        """Type of its only input."""
         return self.encoder.inputs[0].dtype
 
     @property
+    def takes(self) -> str:
+        """Its inputs in a few words."""
+        return ", ".join(
+            ("" if name is None else f"{name} ") + f"{one.dtype} {list(one.shape[1:])}"
+            for name, one in named_inputs.items(self.inputs)
+        )
+
+    @property
     def sees_images(self) -> bool:
-        """Whether the inputs have a `View`."""
-        return self.dtype != "string" and evidence_layers.is_image(self.input_shape)
+        """Whether its only input has a `View`."""
+        is_one = not self.names and self.dtype != "string"
+        return is_one and evidence_layers.is_image(self.input_shape)
 
     def samples(
         self,
         x: Any,
         y: Any,
         title: str,
-        like: InputRange | None = None,
+        like: Ranges = None,
         looks: Sequence[Look] = (),
     ) -> Samples:
         """Features, logits, of images views, and odds of looks at labeled samples; see
         `CheckedInference`."""
-        inputs = self.encoder.input
+        inputs = self.inputs
         features = self.encoder(inputs)
         logits = self.ends(features)[0]
         outputs = {"features": features, "logits": logits}
@@ -125,7 +145,7 @@ class AttachedClassifier:
             names.append("odds")
             again = self.look_again(looks)
 
-            def beside(inputs: np.ndarray, answers: list[np.ndarray]) -> np.ndarray:
+            def beside(inputs: Inputs, answers: list[np.ndarray]) -> np.ndarray:
                 return again(inputs, answers[1])
 
         answers = self._infer(
@@ -144,11 +164,11 @@ class AttachedClassifier:
 
     def probs(self, x: Any, title: str) -> np.ndarray:
         """Probabilities `[n, k]`."""
-        _, probs = self.ends(self.encoder(self.encoder.input))
+        _, probs = self.ends(self.encoder(self.inputs))
         return self._infer(probs, x, None, title).outputs[0]
 
     def _infer(self, outputs: Any, x: Any, y: Any, title: str, **settings: Any) -> Outputs:
-        infer = CheckedInference(keras.Model(self.encoder.input, outputs), self.batch_size)
+        infer = CheckedInference(keras.Model(self.inputs, outputs), self.batch_size)
         return infer(x, y, title if self.verbose else "", **settings)
 
     def copy(self) -> keras.Model | None:
@@ -156,36 +176,36 @@ class AttachedClassifier:
         None: Keras cannot copy it."""
         probs = keras.Model(self.ends.input, self.ends.outputs[1], name="classifier")
         # Not the encoder's own: Keras would count it twice in the copy.
-        inputs = keras.Input(self.input_shape, dtype=self.dtype)
+        inputs = classifiers.new_inputs(self.inputs)
         try:
             return classifiers.copy(keras.Model(inputs, probs(self.encoder(inputs))))
         except ValueError:
             return None
 
-    def check_inputs(self, x: Any, name: str = "x") -> np.ndarray:
-        """Inputs in the classifier's shape and type; ValueError for others."""
-        return inference.check_inputs(x, self.input_shape, self.dtype, name)
+    def check_inputs(self, x: Any, name: str = "x") -> Inputs:
+        """Inputs in the classifier's shapes and types, by name where there are several; ValueError
+        for others."""
+        return inference.checked(x, self.inputs, name)[0]
 
-    def check_sample(
-        self, sample: Any, known: InputRange | None
-    ) -> tuple[np.ndarray, InputRange | None]:
+    def rows_of(self, x: Any) -> Inputs:
+        """`inference.rows_of` for its inputs."""
+        return inference.rows_of(x, self.inputs)
+
+    def check_sample(self, sample: Any, known: Ranges) -> tuple[Inputs, Ranges]:
         """A few inputs to export with, and the range of the inputs; None: text.
 
         Args:
-          sample: `[n, ...]`.
+          sample: Inputs as of `Judge.predict`.
           known: The range that the estimator was fitted on; None: that of the sample counts.
 
         Raises:
           ValueError: If the sample is not finite or on another scale.
         """
-        kind = metrics.array("sample", sample).dtype.kind
-        sample = self.check_inputs(sample, "sample")
-        if self.dtype == "string":
-            return sample, None
-        watch = InputWatch(known, "sample")
-        watch.see(sample, kind)
+        sample, kinds = inference.checked(sample, self.inputs, "sample")
+        watch = InputsWatch(known, "sample")
+        watch.see(sample, kinds)
         watch.end()
-        if known and (flat := known.flat(sample))[0]:
+        if known and not self.names and (flat := known.flat(sample))[0]:
             # One that the SavedModel takes alone stands first: it is tried out with it.
             sample = np.concatenate([sample[~flat], sample[flat]])
         return sample, known or watch.range
@@ -207,7 +227,7 @@ class AttachedClassifier:
         if inference.is_dataset(x):
             first = next(iter(x), ())
             x = first[0] if isinstance(first, tuple | list) and first else first
-        example = self.check_inputs(inference.rows_of(x)[:4])
+        example = self.check_inputs(named_inputs.take(self.rows_of(x), slice(4)))
         other = AttachedClassifier.take_apart(
             classifier, self.features, example=example, from_logits=self.from_logits
         )
@@ -216,10 +236,9 @@ class AttachedClassifier:
                 f"classifier: expected one of {len(self.class_names)} classes, received one of "
                 f"{len(other.class_names)}"
             )
-        if other.sees_images != self.sees_images:
+        if other.sees_images != self.sees_images or other.names != self.names:
             raise ValueError(
-                f"classifier: expected one of inputs {self.input_shape}, received one of "
-                f"{other.input_shape}"
+                f"classifier: expected one of inputs {self.takes}, received one of {other.takes}"
             )
         return dataclasses.replace(
             other,

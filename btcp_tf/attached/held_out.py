@@ -13,8 +13,8 @@ from btcp_tf.attached.classifier import AttachedClassifier, Samples
 from btcp_tf.attached.inference import errors_name, is_dataset
 from btcp_tf.core.groups import numbers
 from btcp_tf.core.warning import warn
-from btcp_tf.data import known
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data import input_checks, known, named_inputs
+from btcp_tf.data.input_checks import Ranges
 from btcp_tf.data.known import Overlap, Part
 from btcp_tf.methods.looks import Look
 from btcp_tf.methods.residual_fit import HeldOut
@@ -38,7 +38,7 @@ class LearnedFrom:
     """Rows of the samples that are in it."""
     hashes: dict[str, np.ndarray]
     """Hashes of all samples, by part: "fit", "copies", "reference"."""
-    input_range: InputRange | None
+    input_range: Ranges
     """Range of all inputs; None: text."""
 
 
@@ -47,7 +47,7 @@ def collect(
     samples: Any,
     reference: Any,
     copies: Sequence[Any],
-    like: InputRange | None = None,
+    like: Ranges = None,
     looks: Sequence[Look] = (),
 ) -> LearnedFrom:
     """What an estimator learns from the answers of one classifier.
@@ -93,8 +93,7 @@ def collect(
         known_answers,
         tuple(_seen_rows(copy.seen, kept) for copy in copied),
     )
-    present = [one for one in ranges if one is not None]
-    joined = functools.reduce(InputRange.joined, present) if present else None
+    joined = functools.reduce(input_checks.joined, ranges)
     return LearnedFrom(classifier, (x, *copies), held_out, kept, hashes, joined)
 
 
@@ -103,18 +102,18 @@ def _copy(
     x: Any,
     labels: np.ndarray,
     name: str,
-    like: InputRange | None,
+    like: Ranges,
     looks: Sequence[Look],
 ) -> Samples:
     with errors_name(name):
         if is_dataset(x):
             raise ValueError("expected an array, received a dataset")
-        if (count := len(inference.rows_of(x))) != len(labels):
+        if (count := named_inputs.count(classifier.rows_of(x))) != len(labels):
             raise ValueError(f"expected {len(labels)} inputs as in x, received {count}")
         return classifier.samples(x, labels, name, like, looks)
 
 
-def _reference(classifier: AttachedClassifier, reference: Any, like: InputRange | None) -> Samples:
+def _reference(classifier: AttachedClassifier, reference: Any, like: Ranges) -> Samples:
     with errors_name("reference"):
         samples = classifier.samples(*pair(reference), "reference samples", like)
         if (count := len(samples.labels)) < 2:
@@ -266,7 +265,7 @@ def warn_if_poor(
             "that of the classes in y, or it is not trained"
         )
     elif adopted.may_be_untrained(result) and (network := classifier.copy()):
-        x, y = inference.random_rows(*samples, adopted.SHUFFLED_SAMPLES)
+        x, y = inference.random_rows(*samples, classifier.inputs, adopted.SHUFFLED_SAMPLES)
         few = classifier.samples(x, y, "")
         reason = adopted.outdone(network, classifier.check_inputs(x), few.labels, few.seen.logits)
         if reason:

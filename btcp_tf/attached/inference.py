@@ -11,14 +11,17 @@ import tensorflow as tf
 from btcp_tf import metrics
 from btcp_tf.core import wording
 from btcp_tf.core.rows import Rows
-from btcp_tf.data import overlaps
-from btcp_tf.data.input_checks import InputRange, InputWatch
+from btcp_tf.data import named_inputs
+from btcp_tf.data.input_checks import InputsWatch, Ranges
 from btcp_tf.data.input_checks import check_labels as check_labels
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.networks import classifiers
 from btcp_tf.training.inference import Inference
 
 _BLOCK = 65_536
 """Outputs that are checked at once."""
+
+_NO_BATCHES = "x: expected a dataset of batches, received one without any"
 
 
 class Outputs(NamedTuple):
@@ -29,8 +32,8 @@ class Outputs(NamedTuple):
     labels: Any
     """Labels that came with the inputs, or beside them; unchecked."""
     hashes: np.ndarray | None
-    """`overlaps.sample_hashes` of the inputs, uint64 `[n]`; None: not asked for."""
-    input_range: InputRange | None
+    """`sample_hashes` of the inputs, uint64 `[n]`; None: not asked for."""
+    input_range: Ranges
     """None: text."""
 
 
@@ -38,15 +41,14 @@ class CheckedInference:
     """A model in inference mode over arrays or datasets, its inputs and outputs checked.
 
     Args:
-      model: Functional, with one input.
+      model: Functional.
       batch_size: Inputs at once.
     """
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
         metrics.whole_number("batch_size", batch_size, "a whole number >= 1", 1)
         self._infer = Inference(model, batch_size)
-        self._shape = tuple(model.inputs[0].shape[1:])
-        self._dtype = model.inputs[0].dtype
+        self._like = classifiers.named_tensors(model)
 
     def __call__(
         self,
@@ -54,9 +56,9 @@ class CheckedInference:
         y: Any = None,
         title: str = "",
         *,
-        like: InputRange | None = None,
+        like: Ranges = None,
         hashed: bool = False,
-        beside: Callable[[np.ndarray, list[np.ndarray]], np.ndarray] | None = None,
+        beside: Callable[[Inputs, list[np.ndarray]], np.ndarray] | None = None,
     ) -> Outputs:
         """Outputs for all inputs.
 
@@ -64,8 +66,9 @@ class CheckedInference:
         next time.
 
         Args:
-          x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
-          y: Labels beside an array.
+          x: Inputs `[n, ...]`, several in a dictionary, list or tuple; or a dataset of batches
+            (inputs, labels).
+          y: Labels beside arrays.
           title: Shows a progress bar under this title, for arrays.
           like: The range that inputs are compared with; None: with none.
           hashed: Whether hashes are asked for.
@@ -75,17 +78,16 @@ class CheckedInference:
           ValueError: If inputs do not fit the model, are not finite or far from `like`, or outputs
             are not finite.
         """
-        watch = InputWatch(like)
+        watch = InputsWatch(like)
         parts: list[Rows] = []
         labels, hashes = [], []
         for batch, batch_labels in batches(x, y):
-            inputs = check_inputs(batch, self._shape, self._dtype)
-            if self._dtype != "string":
-                watch.see(inputs, np.asarray(batch).dtype.kind)
-                if not is_dataset(x):
-                    watch.end()  # Before long work.
+            inputs, kinds = checked(batch, self._like)
+            watch.see(inputs, kinds)
+            if not is_dataset(x):
+                watch.end()  # Before long work.
             if hashed:
-                hashes.append(overlaps.sample_hashes(inputs))
+                hashes.append(named_inputs.sample_hashes(inputs))
             labels += batch_labels
             outputs = self._outputs(inputs, "" if is_dataset(x) else title)
             outputs = outputs if beside is None else [*outputs, beside(inputs, outputs)]
@@ -94,7 +96,7 @@ class CheckedInference:
                 rows.add(output)
         watch.end()
         if not parts:
-            raise ValueError("x: expected a dataset of batches, received one without any")
+            raise ValueError(_NO_BATCHES)
         outputs = [rows.array() for rows in parts]
         _check_finite(outputs)
         return Outputs(
@@ -104,13 +106,13 @@ class CheckedInference:
             watch.range,
         )
 
-    def _outputs(self, inputs: np.ndarray, title: str) -> list[np.ndarray]:
+    def _outputs(self, inputs: Inputs, title: str) -> list[np.ndarray]:
         try:
             outputs = self._infer(inputs, title)
         except tf.errors.InvalidArgumentError as error:
             raise ValueError(
-                "x: expected inputs that the classifier can take, received "
-                f"{wording.shape_text(inputs.shape)}: {classifiers.reason(error)}"
+                f"x: expected inputs that the classifier can take, received {_shapes(inputs)}: "
+                f"{classifiers.reason(error)}"
             ) from error
         # A model with one output returns no list.
         return outputs if isinstance(outputs, list) else [outputs]
@@ -145,6 +147,37 @@ def _check_finite(outputs: Sequence[np.ndarray]) -> None:
                     "classifier: expected finite answers, received NaN or infinity for input "
                     f"{start + int(np.argmin(rows))}"
                 )
+
+
+def _shapes(inputs: Inputs) -> str:
+    """The shapes of inputs, for errors."""
+    texts = {name: wording.shape_text(array.shape) for name, array in named_inputs.items(inputs)}
+    return ", ".join(text if name is None else f"{name} {text}" for name, text in texts.items())
+
+
+def checked(batch: Any, like: Any, argument: str = "x") -> tuple[Inputs, Any]:
+    """Inputs as a model takes them, see `check_inputs`, and the kinds of the types they came in.
+
+    Args:
+      batch: An array; or several, in a dictionary by name, or in order in a list or tuple.
+      like: The model's symbolic input, or several by name.
+      argument: Its name, for errors, which name the input.
+
+    Raises:
+      ValueError: If one is missing or does not fit, or they are not of the same n samples.
+    """
+    batch = rows_of(batch, like, argument)
+    kinds = named_inputs.each(lambda array: array.dtype.kind, batch)
+    if not isinstance(like, dict):
+        return check_inputs(batch, tuple(like.shape[1:]), like.dtype, argument), kinds
+    inputs = {}
+    for name, array in batch.items():
+        shape = tuple(like[name].shape[1:])
+        # A column of a table.
+        column = array[:, None] if array.ndim == 1 and shape == (1,) else array
+        where = named_inputs.place(argument, name)
+        inputs[name] = check_inputs(column, shape, like[name].dtype, where)
+    return inputs, kinds
 
 
 def check_inputs(
@@ -196,45 +229,71 @@ def check_inputs(
     return batch
 
 
-def rows_of(x: Any) -> np.ndarray:
-    """Inputs `[n, ...]` as an array."""
-    rows = metrics.array("x", x)
-    if not rows.ndim:
-        raise ValueError(f"x: expected inputs [n, ...], received {x!r:.40}")
-    return rows
-
-
-def random_rows(x: Any, y: Any, most: int, size: int = 2**62) -> tuple[np.ndarray, Any]:
-    """At most so many labeled samples: any of arrays, the first of a dataset.
+def rows_of(x: Any, like: Any, argument: str = "x") -> Inputs:
+    """Inputs as arrays `[n, ...]` of the same n samples, several by name; their shapes and types
+    are not looked at.
 
     Args:
-      x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
-      y: Labels beside an array.
+      x: An array; or several, in a dictionary by name, or in order in a list or tuple.
+      like: The model's symbolic input, or several by name.
+      argument: Its name, for errors.
+    """
+    inputs = named_inputs.by_name(x, [*like] if isinstance(like, dict) else (), argument)
+    arrays = {}
+    for name, one in named_inputs.items(inputs):
+        where = named_inputs.place(argument, name)
+        arrays[name] = metrics.array(where, one)
+        if not arrays[name].ndim:
+            raise ValueError(f"{where}: expected inputs [n, ...], received {one!r:.40}")
+    if None in arrays:
+        return arrays[None]
+    named_inputs.check_count(arrays, argument)
+    return arrays
+
+
+def random_rows(
+    x: Any, y: Any, like: Any, most: int, size: int = 2**62
+) -> tuple[Inputs, np.ndarray | None]:
+    """At most so many samples: any of arrays, the first of a dataset.
+
+    Args:
+      x: Inputs, or a dataset of batches (inputs, labels).
+      y: Labels beside arrays; None: there are none.
+      like: The model's symbolic input, or several by name.
       most: Their number.
       size: Bytes of their inputs, at most, unless one sample takes more.
     """
     if not is_dataset(x):
-        x = rows_of(x)
+        x = rows_of(x, like)
         most = min(most, _within(x, size))
-        rows = np.random.default_rng(0).permutation(len(x))[:most]
-        return x[rows], np.asarray(y)[rows]
-    inputs: list[np.ndarray] = []
+        rows = np.random.default_rng(0).permutation(named_inputs.count(x))[:most]
+        return named_inputs.take(x, rows), None if y is None else np.asarray(y)[rows]
+    inputs: list[Inputs] = []
     labels: list[np.ndarray] = []
     for batch, batch_labels in batches(x, None):
-        batch = np.asarray(batch)
+        batch = rows_of(batch, like)
         most = min(most, _within(batch, size))
         # Where the length of an input is not fixed, batches differ in it.
-        if not inputs or batch.shape[1:] == inputs[0].shape:
-            inputs += list(batch)
+        if not inputs or _sides(batch) == _sides(inputs[0]):
+            inputs.append(batch)
             labels += list(batch_labels[0])
-        if len(inputs) >= most:
+        if len(labels) >= most:
             break
-    return np.stack(inputs[:most]), np.stack(labels[:most])
+    if not inputs:
+        raise ValueError(_NO_BATCHES)
+    return named_inputs.take(named_inputs.concatenated(inputs), slice(most)), np.stack(
+        labels[:most]
+    )
 
 
-def _within(x: np.ndarray, size: int) -> int:
+def _sides(x: Inputs) -> list[tuple[int, ...]]:
+    """Shapes of one sample."""
+    return [array.shape[1:] for _, array in named_inputs.items(x)]
+
+
+def _within(x: Inputs, size: int) -> int:
     """Rows that have so many bytes together, at least one."""
-    return max(1, size // max(1, x[:1].nbytes))
+    return max(1, size // max(1, named_inputs.size(named_inputs.take(x, slice(1)))))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ import numpy as np
 from btcp_tf.attached import inference
 from btcp_tf.attached.held_out import LearnedFrom
 from btcp_tf.core import progress
-from btcp_tf.data import overlaps
+from btcp_tf.data import named_inputs
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.methods import look_choice
 from btcp_tf.methods.looks import Offer
 from btcp_tf.methods.residual_fit import HeldOut, Seen, groups_of
@@ -84,15 +85,14 @@ def _looked_at(
     return seen._replace(odds=odds)
 
 
-def _inputs(
-    one: LearnedFrom, x: Any, wanted: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _inputs(one: LearnedFrom, x: Any, wanted: np.ndarray) -> Iterator[tuple[Inputs, np.ndarray]]:
     """The inputs that belong to some of the answers, some at once, and to which."""
     if not inference.is_dataset(x):
-        x, some = inference.rows_of(x), _BATCHES * one.classifier.batch_size
+        x, some = one.classifier.rows_of(x), _BATCHES * one.classifier.batch_size
         for start in range(0, len(wanted), some):
             places = wanted[start : start + some]
-            yield one.classifier.check_inputs(x[one.kept[places]]), places
+            rows = named_inputs.take(x, one.kept[places])
+            yield one.classifier.check_inputs(rows), places
         return
     # Shuffled anew, it comes in another order; and a sample may be there several times.
     places_of: dict[int, list[int]] = {}
@@ -100,11 +100,11 @@ def _inputs(
         places_of.setdefault(sample, []).append(place)
     for batch, _ in inference.batches(x, None):
         inputs = one.classifier.check_inputs(batch)
-        samples = enumerate(overlaps.sample_hashes(inputs).tolist())
+        samples = enumerate(named_inputs.sample_hashes(inputs).tolist())
         found = [(row, place) for row, sample in samples for place in places_of.get(sample, ())]
         if found:
             rows, places = np.array(found).T
-            yield inputs[rows], places
+            yield named_inputs.take(inputs, rows), places
 
 
 def _without_lost(

@@ -7,7 +7,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from btcp_tf.data import named_inputs
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.methods.looks import Look
+from btcp_tf.networks import classifiers
 from btcp_tf.networks.evidence_arrays import all_odds_against, mean_odds
 from btcp_tf.networks.looks import fixed_dropout
 from btcp_tf.training.inference import traced
@@ -36,24 +39,24 @@ class LookInference:
 
     def __call__(
         self,
-        x: np.ndarray,
+        x: Inputs,
         logits: np.ndarray,
         rows: Sequence[np.ndarray] | None = None,
     ) -> np.ndarray:
         """Odds `[n, j]`, float32, clipped; NaN for a look that is optional and fails.
 
         Args:
-          x: Inputs `[n, ...]`.
+          x: Inputs, several by name.
           logits: The classifier's, `[n, k]`.
           rows: Whether an input is looked at, bool `[n]` for each look; the others' odds are 0.
             None: all are.
         """
         if rows is None:
-            rows = [np.ones(len(x), bool)] * len(self._looks)
+            rows = [np.ones(len(logits), bool)] * len(self._looks)
         simple: dict[Any, tuple[Look, np.ndarray]] = {}
         for look, own in zip(self._looks, rows, strict=True):
             for part in look.parts or (look,):
-                _, others = simple.get(_key(part), (part, np.zeros(len(x), bool)))
+                _, others = simple.get(_key(part), (part, np.zeros(len(logits), bool)))
                 simple[_key(part)] = part, own | others
         odds = {
             key: self._odds(part, x, logits, np.flatnonzero(some))
@@ -65,13 +68,14 @@ class LookInference:
         ]
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def _odds(self, look: Look, x: np.ndarray, logits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _odds(self, look: Look, x: Inputs, logits: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Odds of a look without parts, float32 `[n]`; 0 but for the rows."""
-        odds = np.zeros(len(x), np.float32)
+        odds = np.zeros(len(logits), np.float32)
         try:
             for start in range(0, len(rows), self._batch_size):
                 some = rows[start : start + self._batch_size]
-                answers = self._answers(look, tf.constant(x[some])).numpy()
+                inputs = named_inputs.each(tf.constant, named_inputs.take(x, some))
+                answers = self._answers(look, inputs).numpy()
                 finite = np.isfinite(answers).all(axis=1)
                 odds[some] = np.where(finite, all_odds_against(logits[some], answers), np.nan)
         except Exception:  # Whatever a change or a classifier that takes no changed inputs raises.
@@ -95,7 +99,8 @@ class LookInference:
         if key not in self._graphs:
             model = make()
             # A graph does not keep its model's weights.
-            self._graphs[key] = traced(model, self._encoder.inputs[0]), model
+            like = classifiers.named_tensors(self._encoder)
+            self._graphs[key] = traced(model, like), model
         return self._graphs[key][0]
 
     def _classifier(self, dropout_seed: int | None) -> Callable[..., Any]:

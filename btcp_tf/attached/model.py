@@ -14,7 +14,8 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.core import files, wording
 from btcp_tf.core.warning import warn
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data import input_checks, named_inputs
+from btcp_tf.data.input_checks import Ranges
 from btcp_tf.data.known import Part
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
@@ -70,7 +71,7 @@ class Estimate:
     """How it came about; JSON values by name."""
     hashes: dict[str, np.ndarray]
     """Hashes of the samples that it learned from, by part, see `data.known`."""
-    input_range: InputRange | None
+    input_range: Ranges
     """Range of its inputs; None: text."""
 
     @property
@@ -83,7 +84,7 @@ class Estimate:
             "threshold": None,
             "calibration": None,
             "seen": {name: Part.of(hashes).to_json() for name, hashes in self.hashes.items()},
-            "input_range": self.input_range and dataclasses.asdict(self.input_range),
+            "input_range": input_checks.to_json(self.input_range),
         }
 
 
@@ -94,12 +95,12 @@ def join(
     looks `second_opinion` `[n, k]`.
 
     Args:
-      encoder: Inputs → features `[n, d]`.
+      encoder: Inputs, several as a dictionary by name, → features `[n, d]`.
       ends: Features → [logits, probs].
       formula: How u is computed.
       about: What the card says.
     """
-    inputs = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
+    inputs = classifiers.new_inputs(classifiers.named_tensors(encoder))
     features = encoder(inputs)
     logits, probs = ends(features)
     z = McpLogit(name="mcp_logit")(logits)
@@ -121,17 +122,25 @@ def threshold(about: Mapping[str, Any]) -> thresholds.Threshold | None:
 
 def describe(model: keras.Model) -> str:
     """A model of `join` in one line."""
-    card, inputs = about(model), model.inputs[0]
+    card = about(model)
     names, chosen = card["class_names"], threshold(card)
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-    shape = ", ".join("?" if size is None else str(size) for size in inputs.shape[1:])
+    inputs = ", ".join(
+        ("" if name is None else f"{name} ") + _input_text(tensor)
+        for name, tensor in named_inputs.items(classifiers.named_tensors(model))
+    )
     decision = "no threshold"
     if chosen is not None:
         decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
     return (
-        f"<Judge of a classifier of {inputs.dtype} [n, {shape}], {len(names)} classes "
+        f"<Judge of a classifier of {inputs}, {len(names)} classes "
         f"({shown}): {card['method']}, {'fitted' if card['fit'] else 'not fitted'}, {decision}>"
     )
+
+
+def _input_text(tensor: Any) -> str:
+    shape = ", ".join("?" if size is None else str(size) for size in tensor.shape[1:])
+    return f"{tensor.dtype} [n, {shape}]"
 
 
 def check_storable(model: keras.Model) -> None:
@@ -200,7 +209,7 @@ def _check_about(about: Mapping[str, Any], classes: int) -> None:
             raise ValueError(f"{name} is {about[name]!r:.40}")
     if about["threshold"] is not None:
         thresholds.from_json(about["threshold"])
-    InputRange.from_json(about.get("input_range"))
+    input_checks.from_json(about.get("input_range"))
     known_parts(about)
 
 

@@ -10,16 +10,19 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import tree
 
 from btcp_tf import metrics
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import errors_name
 from btcp_tf.core import progress, wording
+from btcp_tf.data import named_inputs
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.methods import look_choice, other_eyes
 from btcp_tf.methods.looks import Look, Offer
 from btcp_tf.methods.residual_choice import EVIDENCE
-from btcp_tf.networks import cost, looks
+from btcp_tf.networks import classifiers, cost, looks
 from btcp_tf.networks.look_layers import OnArrays
 
 _LEAST_PASS = 1e6
@@ -70,12 +73,16 @@ def make(
     budget = check_budget(budget)
     if not check(wanted):
         return None
-    x, y = samples
-    if not inference.is_dataset(x):
-        x, y = inference.rows_of(x), np.zeros(len(x))  # Labels are checked where they are used.
-    x, _ = inference.random_rows(x, y, _EXAMPLES, _EXAMPLES_SIZE)
+    # Labels are checked where they are used.
+    x, _ = inference.random_rows(samples[0], None, classifier.inputs, _EXAMPLES, _EXAMPLES_SIZE)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
     passes, auto = maker.pass_cost, isinstance(wanted, str)
+    if auto and classifier.names:
+        line = (
+            f"of several inputs ({', '.join(classifier.names)}) no changes are on offer, nor what "
+            'learns from a reference: looks=[...] takes "dropouts" and further classifiers'
+        )
+        progress.say(line, classifier.verbose)
     made = [maker.look(one) for one in wanted] if not auto else maker.all_suitable()
     looks = _affordable(_by_name(made, classifier), budget, classifier.verbose)
     if auto:
@@ -172,13 +179,13 @@ def _by_name(made: Sequence[tuple[str, Look]], classifier: AttachedClassifier) -
 def _joined(parts: AttachedClassifier, name: str) -> keras.Model:
     """Inputs → logits."""
     # Not the encoder's own input: Keras would count it twice in a copy.
-    inputs = keras.Input(parts.input_shape, dtype=parts.dtype)
+    inputs = classifiers.new_inputs(parts.inputs)
     # The name of no layer may start with "_".
     return keras.Model(inputs, parts.ends(parts.encoder(inputs))[0], name=f"logits_{name}")
 
 
 def _as_model(layer: keras.layers.Layer, classifier: AttachedClassifier, name: str) -> keras.Model:
-    inputs = keras.Input(classifier.input_shape, dtype=classifier.dtype)
+    inputs = classifiers.new_inputs(classifier.inputs)
     return keras.Model(inputs, layer(inputs), name=name)
 
 
@@ -204,8 +211,8 @@ class _Maker:
     """Makes looks for one classifier; the arguments are those of `make`."""
 
     classifier: AttachedClassifier
-    x: np.ndarray
-    """Some inputs, `[n, ...]`."""
+    x: Inputs
+    """Some inputs."""
     reference: Any
     seed: int
     with_folds: bool
@@ -223,8 +230,10 @@ class _Maker:
         return max(self.whole, _LEAST_PASS)
 
     def _multiply_adds(self, model: keras.layers.Layer) -> float:
-        sides = self.x.shape[1:]
-        return float(cost.multiply_adds(model, sides, self.classifier.dtype))
+        likes = named_inputs.each(
+            lambda array, like: (array.shape[1:], like.dtype), self.x, self.classifier.inputs
+        )
+        return float(cost.of_call(model, likes))
 
     def suitable(self, by_name: bool = False) -> list[str]:
         """Names of the looks that suit the inputs.
@@ -252,9 +261,13 @@ class _Maker:
 
     @property
     def _changes(self) -> tuple[str, ...]:
+        if self.classifier.names:
+            return ()
         return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
 
     def _eyes(self, by_name: bool) -> tuple[str, ...]:
+        if self.classifier.names:
+            return ()
         shape, dtype = self.classifier.input_shape, self.classifier.dtype
         return other_eyes.eyes_for(shape, dtype, self.x, by_name)
 
@@ -309,8 +322,7 @@ class _Maker:
     def _check_suits(self, name: str, suitable: Sequence[str]) -> None:
         if name not in suitable:
             raise ValueError(
-                f"looks: expected some that suit inputs of {self.classifier.dtype} "
-                f"{list(self.classifier.input_shape)} "
+                f"looks: expected some that suit inputs of {self.classifier.takes} "
                 f"({', '.join(self.suitable(by_name=True)) or 'none do'}), "
                 f"received {name!r}"
             )
@@ -337,7 +349,13 @@ class _Maker:
 
     def _own(self, layer: keras.layers.Layer) -> Look:
         """That of a change that somebody else wrote, which is tried."""
-        x, expected = self.x[:_TRIED], "looks: expected a layer or function that"
+        expected = "looks: expected a layer or function that"
+        if self.classifier.names:
+            raise ValueError(
+                f"{expected} changes the only input, received {layer.name!r} beside a classifier "
+                f"of {', '.join(self.classifier.names)}; of several inputs none is changed"
+            )
+        x = self.x[:_TRIED]
         try:
             look = self._changed(layer.name, layer, self._multiply_adds(layer))
             changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))
@@ -376,7 +394,8 @@ class _Maker:
             )
         with errors_name("reference"):
             inputs, labels = self.reference
-            x, y = inference.random_rows(inputs, labels, _REFERENCE, _REFERENCE_SIZE)
+            like = self.classifier.inputs
+            x, y = inference.random_rows(inputs, labels, like, _REFERENCE, _REFERENCE_SIZE)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
             own = {}
@@ -399,10 +418,13 @@ class _Maker:
             # It has features and an end of its own.
             like = dataclasses.replace(self.classifier, features="", from_logits=None)
             parts = like.take_alike_apart(model, self.x)
-            if "int" in parts.dtype and "float" in self.classifier.dtype:
+            kinds = zip(
+                tree.flatten(parts.inputs), tree.flatten(self.classifier.inputs), strict=True
+            )
+            if any("int" in one.dtype and "float" in own.dtype for one, own in kinds):
                 raise ValueError(
-                    f"expected a classifier of {self.classifier.dtype} as yours, received one of "
-                    f"{parts.dtype}, to which fractions and negative numbers mean nothing"
+                    f"expected a classifier of {self.classifier.takes} as yours, received one of "
+                    f"{parts.takes}, to which fractions and negative numbers mean nothing"
                 )
         name = model.name if isinstance(model, keras.Model) else name_of(model)
         return name, self._other(name, _joined(parts, name))

@@ -4,24 +4,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from btcp_tf import thresholds
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.pixels import scale_of_pixels
 from btcp_tf.core.warning import warn
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data import input_checks
 
 
 def export(
     model: Any,
     root: str | os.PathLike,
     name: str,
-    sample: np.ndarray,
+    sample: Any,
     metadata: Any,
     pixels: str,
-    calibration_inputs: np.ndarray | None,
+    calibration_inputs: Any,
     decide_only: bool,
     verbose: int,
 ) -> Path:
@@ -48,7 +46,7 @@ def export(
             "decide_only: expected a threshold to decide by, received none; call select_threshold "
             "first"
         )
-    input_range = InputRange.from_json(about.get("input_range"))
+    input_range = input_checks.from_json(about.get("input_range"))
     sample, seen = classifier.check_sample(sample, input_range)
     scale = None if seen is None else scale_of_pixels(classifier.encoder, pixels, seen)
     threshold = judge_model.threshold(about) or thresholds.DEFAULT

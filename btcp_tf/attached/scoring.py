@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from btcp_tf.attached.inference import CheckedInference, check_labels
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data.input_checks import Ranges
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.networks import models
 
@@ -27,7 +27,7 @@ class Scored(NamedTuple):
     """See `inference.Outputs`."""
     hashes: np.ndarray | None
     """See `inference.Outputs`."""
-    input_range: InputRange | None
+    input_range: Ranges
     """See `inference.Outputs`."""
     class_names: Sequence[str]
     """Of the k classes."""
@@ -82,7 +82,7 @@ class Scoring:
         self._inferences: dict[int, CheckedInference] = {}
 
     def __call__(
-        self, x: Any, y: Any, batch_size: int, *, like: InputRange | None, hashed: bool = False
+        self, x: Any, y: Any, batch_size: int, *, like: Ranges, hashed: bool = False
     ) -> Scored:
         """Scores inputs; arguments and errors as of `CheckedInference`."""
         served = self._served

@@ -13,8 +13,9 @@ from typing import Any, Self
 import numpy as np
 
 from btcp_tf.core import wording
-from btcp_tf.data import folders
+from btcp_tf.data import folders, named_inputs
 from btcp_tf.data.images import PIXELS
+from btcp_tf.data.named_inputs import Inputs
 
 FAR = 10.0
 """Numbers farther outside the remembered range than this many times its width are refused.
@@ -203,6 +204,75 @@ class InputWatch:
     def _expected(self) -> str:
         assert self._known is not None
         return f"{self._name}: expected numbers like those of fit, {self._known.text}, received"
+
+
+Ranges = Any
+"""An `InputRange`; of several inputs a dictionary of them by name, None for text; None."""
+
+
+def to_json(ranges: Ranges) -> Any:
+    """The JSON value of ranges; None where there are none."""
+    return ranges and named_inputs.each(lambda one: one and dataclasses.asdict(one), ranges)
+
+
+def from_json(content: Any) -> Ranges:
+    """The inverse of `to_json`; errors as of `InputRange.from_json`."""
+    if isinstance(content, dict) and all(isinstance(one, dict | None) for one in content.values()):
+        return {name: InputRange.from_json(one) for name, one in content.items()} or None
+    return InputRange.from_json(content)
+
+
+def joined(first: Ranges, second: Ranges) -> Ranges:
+    """Of the numbers of both, for the same inputs."""
+    if first is None or second is None:
+        return first or second
+    if isinstance(first, InputRange):
+        return first.joined(second)
+    return named_inputs.each(joined, first, second)
+
+
+class InputsWatch:
+    """An `InputWatch` for each input; text has none.
+
+    Args:
+      known: What the numbers are compared with, by name where there are several inputs.
+      name: Of the argument, for messages.
+    """
+
+    def __init__(self, known: Ranges = None, name: str = "x") -> None:
+        self._known = known
+        self._name = name
+        self._watches: dict[str | None, InputWatch | None] = {}
+
+    def see(self, x: Inputs, kinds: Any) -> None:
+        """A batch of n >= 1 samples.
+
+        Args:
+          x: Arrays in the model's types.
+          kinds: Of the types that they came in, by name where there are several.
+
+        Raises:
+          ValueError: As `InputWatch.see`, which names the input.
+        """
+        for name, array in named_inputs.items(x):
+            if name not in self._watches:
+                known = self._known if name is None else (self._known or {}).get(name)
+                is_text = array.dtype.kind not in "biuf"
+                where = named_inputs.place(self._name, name)
+                self._watches[name] = None if is_text else InputWatch(known, where)
+            if watch := self._watches[name]:
+                watch.see(array, kinds if name is None else kinds[name])
+
+    def end(self) -> None:
+        """After the last batch; errors as of `InputWatch.end`."""
+        for watch in filter(None, self._watches.values()):
+            watch.end()
+
+    @property
+    def range(self) -> Ranges:
+        """Of all numbers so far; None: there are none."""
+        ranges = {name: watch and watch.range for name, watch in self._watches.items()}
+        return ranges[None] if None in ranges else ranges or None
 
 
 def not_finite(x: np.ndarray) -> tuple[int, float] | None:

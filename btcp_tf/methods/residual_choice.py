@@ -216,9 +216,7 @@ def choose(
       each by a choice and weights that have not seen the
       sample. Where the result is not better than MCP, all are MCP's.
     """
-    samples = Samples(
-        is_error, z, evidence, classifier, target, {}, predicted, classes, groups
-    )
+    samples = Samples(is_error, z, evidence, classifier, target, {}, predicted, classes, groups)
     if (few := too_few(samples)) is not None:
         return few, MCP, samples.mcp
 

@@ -4,19 +4,23 @@ The parts are copies, so that the original stays as it is. Together they give it
 tried out before they are returned.
 """
 
+import contextlib
+import functools
 import os
 import random
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import layers, ops, tree
+from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.data import named_inputs
 from btcp_tf.networks import keras_files
 
 _PACKAGE = "btcp_tf"
@@ -40,6 +44,26 @@ class TwoProbs(layers.Layer):
 
 
 _TAPPED = threading.RLock()
+
+
+@contextlib.contextmanager
+def _without_tf_functions(model: keras.Model) -> Iterator[None]:
+    """Within this context no layer's method is a `tf.function`, whose tensors stay inside of it."""
+    decorated = [
+        (layer, name, getattr(layer, name))
+        for layer in (model, *flat_layers(model))
+        for kind in type(layer).__mro__
+        if not kind.__module__.startswith("keras.")
+        for name, value in vars(kind).items()
+        if hasattr(value, "python_function")
+    ]
+    for layer, name, method in decorated:
+        setattr(layer, name, method.python_function)
+    try:
+        yield
+    finally:
+        for layer, name, method in decorated:
+            setattr(layer, name, method)
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -66,12 +90,14 @@ class Tap(layers.Layer):
         seen = []
 
         # One thread's tracing must not see what another put in the layer's place.
-        with _TAPPED:
+        with _TAPPED, _without_tf_functions(self.model):
             original = layer.call
 
-            def call(x: Any, *rest: Any, **named: Any) -> Any:
-                answer = original(x, *rest, **named)
-                seen.append(x if self.side == "input" else answer)
+            def call(*values: Any, **named: Any) -> Any:
+                answer = original(*values, **named)
+                # The input may come by its name.
+                read = values[0] if values else next(iter(named.values()))
+                seen.append(read if self.side == "input" else answer)
                 return answer
 
             layer.call = call
@@ -98,34 +124,34 @@ def take_apart(
     classifier: keras.Model | str | os.PathLike,
     features: str = "",
     *,
-    example: np.ndarray | None = None,
+    example: Any = None,
     from_logits: bool | None = None,
 ) -> tuple[keras.Model, keras.Model]:
     """Takes a classifier apart into an encoder and a classifier on its features.
 
     Args:
-      classifier: A built Keras model with one input, or the path of a `.keras` file. Its last
-        layer with weights is a `Dense` layer, and its answers are logits or softmax
-        probabilities `[n, k]` of k ≥ 2 classes, or the sigmoid (or logit) `[n, 1]` of the second
-        of two classes. Functional, Sequential, or a subclass that Keras can save.
+      classifier: A built Keras model, or the path of a `.keras` or `.h5` file. Its last layer with
+        weights is a `Dense` layer, and its answers are logits or softmax probabilities `[n, k]` of
+        k ≥ 2 classes, or the sigmoid (or logit) `[n, 1]` of the second of two classes. Functional,
+        Sequential, or a subclass that Keras can save.
       features: Name of the layer whose output are the features; "": they are the input of the last
         `Dense` layer. Features are vectors.
-      example: A few inputs `[n, ...]`. Needed where the model does not know the shape of its
-        input, or takes other inputs than numbers.
+      example: A few inputs `[n, ...]`; several in a dictionary by name, or in a tuple. Needed where
+        the model does not know the shape of its input, or takes other inputs than numbers.
       from_logits: Whether the answers are logits (True) or probabilities (False). None: the answers
         tell, and logits of a model that was compiled with the loss of a regression (mse, mae, …)
         are refused: they are no classifier's. A model that is not compiled does not say what its
         numbers mean: one alone is taken for the logit of the second of two classes.
 
     Returns:
-      `encoder`: inputs → features `[n, d]`; and `classifier`: features → probs `[n, k]`, with the
-      layers `logits` `[n, k]` and `probs`.
+      `encoder`: inputs, several as a dictionary by name, → features `[n, d]`; and `classifier`:
+      features → probs `[n, k]`, with the layers `logits` `[n, k]` and `probs`.
 
     Raises:
       FileNotFoundError: If there is no such file.
-      ValueError: If it is no Keras model, is not built, cannot be copied, has several inputs or
-        outputs, has no such layer, answers with other than finite class scores (a regression, say),
-        or cannot be taken apart there; or if it does not take the example.
+      ValueError: If it is no Keras model, is not built, cannot be copied, has several outputs or no
+        such layer, answers with other than finite class scores (a regression, or several labels at
+        once, say), or cannot be taken apart there; or if it does not take the example.
 
     >>> model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.Dense(2, "softmax")])
     >>> encoder, classifier = take_apart(model)
@@ -135,15 +161,18 @@ def take_apart(
     original = _loaded(classifier)
     copied = copy(original)
     if example is not None:
-        example = metrics.array("example", example)
-    inputs = _inputs(copied, example)
+        example = _checked_example(copied, example)
+    inputs, pack = _inputs(copied, example)
     trial = _trial(inputs, example)
-    answers = _answers(original, trial, example)
+    answers = _answers(original, pack(trial), example)
     _check_answers(answers)
-    for encoder, head in _parts(copied, inputs, features, answers.shape[1]):
-        if end := _end(encoder, head, trial, answers):
-            _check_meaning(original, end == "logits", from_logits)
+    for encoder, head in _parts(copied, inputs, pack, features, answers.shape[1]):
+        logits, end = _end(encoder, head, trial, answers)
+        if end:
+            _check_meaning(original, end == "logits", from_logits, answers.shape[1])
             return encoder, head
+        if np.allclose(special.expit(logits), answers, rtol=1e-4, atol=1e-5):
+            raise ValueError(_several_labels(original, "its last layer has a sigmoid"))
     raise ValueError(
         "classifier: expected answers that are the softmax, the sigmoid or the logits of its last "
         f"Dense layer, received others from {original.name}"
@@ -174,6 +203,10 @@ def last_dense(classifier: keras.Model) -> tuple[np.ndarray, np.ndarray]:
     names = [layer.name for layer in classifier.layers]
     layer = classifier.get_layer("logit" if "logit" in names else "logits")
     kernel = ops.convert_to_numpy(layer.kernel)
+    if layer.quantization_mode:
+        # Its own numbers are whole ones on another scale.
+        rows = ops.convert_to_numpy(layer(np.eye(len(kernel), dtype=np.float32)))
+        kernel = rows - (ops.convert_to_numpy(layer.bias) if layer.use_bias else 0.0)
     bias = ops.convert_to_numpy(layer.bias) if layer.use_bias else np.zeros(kernel.shape[1])
     if layer.name == "logit":  # TwoLogits: that of the first class is 0.
         kernel, bias = np.hstack([np.zeros_like(kernel), kernel]), np.append(0.0, bias)
@@ -181,7 +214,10 @@ def last_dense(classifier: keras.Model) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
-    """Reads a `.keras` file.
+    """Reads a `.keras` file, or the `.h5` file of a whole model.
+
+    Before Keras reads it, what it would build is looked through: no code of the file's is run, and
+    no other file is read.
 
     Args:
       path: The file.
@@ -189,10 +225,14 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
 
     Raises:
       FileNotFoundError: If there is no such file.
-      ValueError: If it is no path, or Keras cannot load the file.
+      ValueError: If it is no path, Keras cannot load the file, or it holds Python code or names a
+        file or an address; the message says what was found.
     """
     check = keras_files.check_classifier if what == "classifier" else keras_files.check_file
     file = check(what, path)
+    expected = f"{what}: expected a .keras or .h5 file that Keras can load, received {file}"
+    if fault := keras_files.fault_in(file, _is_registered):
+        raise ValueError(f"{expected}: {fault}")
     try:
         model = keras.models.load_model(file, compile=False)
         # It says what the answers are meant to be.
@@ -205,9 +245,18 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
                 f"it holds {name}, which is not registered here: import the module that registers "
                 "it, or load inside of keras.saving.custom_object_scope"
             )
-        raise ValueError(
-            f"{what}: expected a .keras file that Keras can load, received {file} ({why})"
-        ) from error
+        raise ValueError(f"{expected} ({why})") from error
+
+
+# Keras keeps TensorFlow's functions (`tf.nn.softmax`) under these names, and does not find them.
+# Not in a `custom_object_scope`, which would take the place of the caller's.
+keras.saving.get_custom_objects().update(
+    softmax_v2=keras.activations.softmax, log_softmax_v2=keras.activations.log_softmax
+)
+
+
+def _is_registered(name: str) -> bool:
+    return keras.saving.get_registered_object(name) is not None
 
 
 def check_loadable(model: keras.Model) -> None:
@@ -249,11 +298,7 @@ def reason(error: Exception) -> str:
     """In a line why Keras could not make an object; it hands on reasons inside of others."""
     message = str(error)
     if "enable_unsafe_deserialization" in message:
-        return (
-            "a Lambda layer holds Python code, which Keras runs only after "
-            "keras.config.enable_unsafe_deserialization(); where you trust it, call that first, "
-            "or put a registered layer in its place"
-        )
+        return "it holds Python code, which is not run from a file"
     first = message.rpartition("Exception encountered: ")[2].strip().splitlines()
     return first[0] if first else type(error).__name__
 
@@ -263,8 +308,8 @@ def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
         classifier = load(classifier, "classifier")
     if not isinstance(classifier, keras.Model):
         raise ValueError(
-            "classifier: expected a Keras model or the path of a .keras file, received "
-            f"{type(classifier).__name__}"
+            "classifier: expected a Keras model or the path of a .keras or .h5 file, received "
+            + _what_it_is(classifier)
         )
     if not classifier.built or not classifier.weights:
         raise ValueError(
@@ -274,15 +319,36 @@ def _loaded(classifier: keras.Model | str | os.PathLike) -> keras.Model:
     return classifier
 
 
+def _what_it_is(classifier: Any) -> str:
+    """What is no model of Keras 3, and what to do."""
+    kind = type(classifier)
+    if any(base.__module__.split(".")[0] == "tf_keras" for base in kind.__mro__):
+        return (
+            f"a {kind.__name__} of tf_keras, which is Keras 2: model.save('my.h5'), and give the "
+            f"path of that file; or {keras_files.FIT_SCORES}"
+        )
+    if isinstance(classifier, layers.TFSMLayer):
+        return f"a TFSMLayer, which runs a SavedModel: {keras_files.SAVED_MODEL}"
+    if hasattr(classifier, "signatures"):
+        return f"a SavedModel: {keras_files.SAVED_MODEL}"
+    if isinstance(classifier, layers.Layer):
+        return (
+            f"the layer {kind.__name__}: make a model of it, "
+            "keras.Sequential([keras.Input(shape), layer])"
+        )
+    return kind.__name__
+
+
 def copy(model: keras.Model) -> keras.Model:
     """A model of the same layers with weights of its own.
 
     Raises:
       ValueError: If Keras cannot copy it.
     """
+    _check_layers(model)
     if _is_graph(model):
         # Of the same layers, but not compiled: a loss of one's own need not be known to Keras.
-        model = keras.Model(model.inputs, model.outputs, name=model.name)
+        model = keras.Model(_given(model), model.outputs, name=model.name)
         try:
             twin = keras.models.clone_model(model)
         except (TypeError, ValueError) as error:
@@ -299,17 +365,56 @@ def copy(model: keras.Model) -> keras.Model:
                 "classifier: expected a model that Keras can save, with get_config() and "
                 f"from_config(), received a {type(model).__name__} without"
             ) from error
+    for layer, other in _pairs(model, twin, "lora_enabled"):
+        # Where it was added after the layer was made, no configuration tells of it.
+        if layer.lora_enabled and not other.lora_enabled:
+            other.enable_lora(layer.lora_rank, lora_alpha=layer.lora_alpha)
+    if len(twin.weights) != len(model.weights):
+        raise ValueError(
+            f"classifier: expected a model that Keras can copy, received {model.name}, whose copy "
+            f"has {len(twin.weights)} weights in place of {len(model.weights)}: save it, and give "
+            f"the path of the file; or {keras_files.FIT_SCORES}"
+        )
     twin.set_weights(model.get_weights())
-    for layer, other in zip(flat_layers(model), flat_layers(twin), strict=True):
+    for layer, other in _pairs(model, twin, "save_assets"):
         # An adapted vocabulary is no weight; Keras knows it as files of the layer.
-        if hasattr(layer, "save_assets"):
-            with tempfile.TemporaryDirectory() as folder:
-                layer.save_assets(folder)
-                other.load_assets(folder)
+        with tempfile.TemporaryDirectory() as folder:
+            layer.save_assets(folder)
+            other.load_assets(folder)
+    for other in flat_layers(twin):
         # An adapted Normalization computes what it applies from its weights here, once.
         if hasattr(other, "finalize_state"):
             other.finalize_state()
     return twin
+
+
+def _pairs(model: keras.Model, twin: keras.Model, attribute: str) -> Iterator[tuple[Any, Any]]:
+    """Layers with an attribute, and those of the copy that belong to them."""
+
+    def having(one: keras.Model) -> list[Any]:
+        # Some models name a layer in several places.
+        layers_of = {id(layer): layer for layer in flat_layers(one) if hasattr(layer, attribute)}
+        return list(layers_of.values())
+
+    return zip(having(model), having(twin), strict=True)
+
+
+def _check_layers(model: keras.Model) -> None:
+    """ValueError for layers that are programs, which Keras neither copies nor reads from a file."""
+    expected = f"classifier: expected a model that Keras can copy, received {model.name} with"
+    for layer in flat_layers(model):
+        if isinstance(layer, layers.Lambda):
+            raise ValueError(
+                f"{expected} the Lambda layer {layer.name!r}, Python code that no file can hold: "
+                "write what it does as a layer with @keras.saving.register_keras_serializable(), "
+                "build the model with that and call set_weights(old.get_weights()); or "
+                f"{keras_files.FIT_SCORES}"
+            )
+        if isinstance(layer, layers.TFSMLayer):
+            raise ValueError(
+                f"{expected} the TFSMLayer {layer.name!r}, which runs a SavedModel: "
+                f"{keras_files.SAVED_MODEL}"
+            )
 
 
 def _is_graph(model: keras.Model) -> bool:
@@ -317,78 +422,187 @@ def _is_graph(model: keras.Model) -> bool:
     return bool(getattr(model, "inputs", None) and getattr(model, "outputs", None))
 
 
-def _inputs(model: keras.Model, example: np.ndarray | None) -> Any:
-    """The model's input, symbolic."""
+def _given(model: keras.Model) -> Any:
+    """The inputs of a graph of layers, in the structure in which it takes them."""
+    # One that was never called has no `input`.
+    return model.inputs if isinstance(model, keras.Sequential) else model.input
+
+
+def named_tensors(model: keras.Model) -> Any:
+    """The symbolic input of a graph of layers; several in a dictionary: by the names under which
+    the model takes them, or those of its input layers."""
+    given = _given(model)
+    tensors = tree.flatten(given)
+    if len(tensors) == 1:
+        return tensors[0]
+    if isinstance(given, dict) and len(given) == len(tensors):
+        return dict(given)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def new_inputs(like: Any) -> Any:
+    """Inputs for a further model, of the shapes and types of `named_tensors`."""
+    if not isinstance(like, dict):
+        return keras.Input(like.shape[1:], dtype=like.dtype, name="image")
+    return {
+        name: keras.Input(one.shape[1:], dtype=one.dtype, name=_layer_name(name))
+        for name, one in like.items()
+    }
+
+
+_LAYERS = {"encoder", "ends", "classifier", "card", "tap", "view", "mcp_logit", "residual", "ramp"}
+_LAYERS |= {"answer", "head", "neighbors", "image_head", "image_neighbors", "looks", "all_inputs"}
+_LAYERS |= {"second_opinion", "logit_of_u", "estimator", "uncertainty", "probs", "logits"}
+"""Names of layers of this package's models, which no input can have."""
+
+
+def _layer_name(name: str) -> str:
+    """Of an input. Keras warns where it is another one than the input's key."""
+    name = name.replace("/", "_")
+    return f"{name}_input" if name in _LAYERS else name
+
+
+def _packed(model: keras.Model, inputs: Any) -> Any:
+    """Inputs by name as a graph of layers takes them."""
+    given = _given(model)
+    if isinstance(given, dict) and len(given) == 1:
+        return dict.fromkeys(given, inputs)
+    if isinstance(given, dict) and len(given) == len(model.inputs) or not isinstance(inputs, dict):
+        return inputs
+    return tree.pack_sequence_as(given, list(inputs.values()))
+
+
+def _checked_example(model: keras.Model, example: Any) -> Any:
+    """A few inputs as arrays, by name where there are several."""
     if _is_graph(model):
-        if len(model.inputs) != 1 or len(model.outputs) != 1:
+        tensors = named_tensors(model)
+        names = [*tensors] if isinstance(tensors, dict) else []
+        example = named_inputs.by_name(example, names, "example")
+    elif isinstance(example, tuple):
+        names = [f"input_{number}" for number in range(1, 1 + len(example))]
+        example = named_inputs.by_name(example, names, "example")
+    if not named_inputs.is_named(example):
+        return _example_array(None, example)
+    checked = {name: _example_array(name, one) for name, one in example.items()}
+    named_inputs.check_count(checked, "example")
+    return checked
+
+
+def _example_array(name: str | None, example: Any) -> np.ndarray:
+    where = named_inputs.place("example", name)
+    array = metrics.array(where, example)
+    if not array.ndim or not array.size:
+        received = "none" if array.ndim else f"{array.dtype} ()"
+        raise ValueError(f"{where}: expected at least one input [n, ...], received {received}")
+    return array
+
+
+def _inputs(model: keras.Model, example: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """The model's input, symbolic, several by name; and what makes of them what it takes."""
+    if _is_graph(model):
+        if len(model.outputs) != 1:
             raise ValueError(
-                "classifier: expected one input and one output, received "
-                f"{len(model.inputs)} and {len(model.outputs)}"
+                f"classifier: expected one output, class scores [n, k], received "
+                f"{len(model.outputs)} of {model.name}; attach to one of them: "
+                "keras.Model(model.input, model.outputs[0])"
             )
-        own = model.inputs[0]
-        return keras.Input(own.shape[1:], dtype=own.dtype, name="image")
+        return new_inputs(named_tensors(model)), functools.partial(_packed, model)
     if example is not None:
-        kind = "string" if example.dtype.kind in "OSU" else example.dtype.name
-        return keras.Input(example.shape[1:], dtype=kind, name="image")
+        inputs = new_inputs(named_inputs.each(_like, example))
+        # Named by their places.
+        in_order = isinstance(inputs, dict) and [*inputs] == [
+            f"input_{number}" for number in range(1, 1 + len(inputs))
+        ]
+        return inputs, (lambda inputs: tuple(inputs.values())) if in_order else _same
     shape = (model.get_build_config() or {}).get("input_shape")
-    if not isinstance(shape, list | tuple) or None in shape[1:]:
+    if not isinstance(shape, list | tuple) or not all(isinstance(n, int) for n in shape[1:]):
         raise ValueError(
             f"example: expected a few inputs of {model.name}, which does not know their shape, "
             "received none"
         )
-    return keras.Input(shape[1:], name="image")
+    return keras.Input(shape[1:], name="image"), _same
 
 
-def _trial(inputs: Any, example: np.ndarray | None) -> Any:
-    """A few inputs to compare answers on."""
+def _same(inputs: Any) -> Any:
+    return inputs
+
+
+def _like(example: np.ndarray) -> keras.KerasTensor:
+    kind = "string" if example.dtype.kind in "OSU" else example.dtype.name
+    return keras.KerasTensor((None, *example.shape[1:]), kind)
+
+
+def _trial(inputs: Any, example: Any) -> Any:
+    """A few inputs to compare answers on, several by name."""
     if example is not None:
-        if not example.ndim or not example.size:
-            received = "none" if example.ndim else f"{example.dtype} ()"
-            raise ValueError(f"example: expected at least one input [n, ...], received {received}")
-        return ops.convert_to_tensor(example[:16])
-    if inputs.dtype == "string":
-        raise ValueError("example: expected a few inputs of a model that reads text, received none")
-    if None in inputs.shape[1:]:
-        raise ValueError(
-            f"example: expected a few inputs of a model with the input {inputs.shape}, "
-            "received none"
-        )
+        return named_inputs.each(lambda one: ops.convert_to_tensor(one[:16]), example)
     random = np.random.default_rng(0)
-    shape = (8, *inputs.shape[1:])
-    if "float" in inputs.dtype:
+    rows = 16 if any("float" in one.dtype for one in tree.flatten(inputs)) else 8
+    return named_inputs.each(lambda one: _random_input(one, rows, random), inputs)
+
+
+def _random_input(one: Any, rows: int, random: np.random.Generator) -> Any:
+    """So many values of one input."""
+    if one.dtype == "string":
+        raise ValueError("example: expected a few inputs of a model that reads text, received none")
+    if None in one.shape[1:]:
+        raise ValueError(
+            f"example: expected a few inputs of a model with the input {one.shape}, received none"
+        )
+    if "float" in one.dtype:
         # Standardized numbers for some models, pixels for others: what sets an answer apart from
         # its parts, a limit say, may not show on the other kind.
+        shape = (rows // 2, *one.shape[1:])
         numbers = np.concatenate([random.normal(size=shape), random.uniform(0, 255, shape)])
-        return ops.convert_to_tensor(numbers, inputs.dtype)
+        return ops.convert_to_tensor(numbers, one.dtype)
     # Pixels, or tokens: any vocabulary has two.
-    top = 256 if inputs.dtype == "uint8" else 2
-    return ops.convert_to_tensor(random.integers(0, top, shape), inputs.dtype)
+    top = 256 if one.dtype == "uint8" else 2
+    return ops.convert_to_tensor(random.integers(0, top, (rows, *one.shape[1:])), one.dtype)
 
 
-def _answers(original: keras.Model, trial: Any, example: np.ndarray | None) -> np.ndarray:
+def _answers(original: keras.Model, trial: Any, example: Any) -> np.ndarray:
     """What the model says to the trial."""
     try:
-        return ops.convert_to_numpy(original(trial, training=False))
+        answers = tree.flatten(original(trial, training=False))
     except (TypeError, ValueError) as error:
         if example is None:
             raise
+        received = ", ".join(f"{one.dtype} {one.shape}" for _, one in named_inputs.items(example))
         raise ValueError(
-            f"example: expected inputs that {original.name} takes, received {example.dtype} "
-            f"{example.shape}"
+            f"example: expected inputs that {original.name} takes, received {received}"
         ) from error
+    if len(answers) != 1:
+        raise ValueError(
+            f"classifier: expected one output, class scores [n, k], received {len(answers)} of "
+            f"{original.name}"
+        )
+    return ops.convert_to_numpy(answers[0])
+
+
+_PLACES = {
+    3: "one for each of several places, such as words or boxes",
+    4: "one for each pixel, as of a segmentation",
+}
+"""What answers of so many axes are."""
 
 
 def _check_answers(answers: np.ndarray) -> None:
     if answers.ndim != 2 or not answers.shape[1]:
+        what = _PLACES.get(answers.ndim, "")
+        remedy = (
+            f", {what}: btcp_tf.fit_scores(logits, labels) takes logits [n, k] with a row for each "
+            "of them, or for each object"
+        )
         raise ValueError(
-            f"classifier: expected class scores [n, k], received answers of shape {answers.shape}"
+            "classifier: expected class scores [n, k], received answers of shape "
+            f"{answers.shape}{remedy if what else ''}"
         )
     if not np.isfinite(answers).all():
         raise ValueError("classifier: expected finite class scores, received NaN or infinity")
 
 
 def _parts(
-    model: keras.Model, inputs: Any, features: str, width: int
+    model: keras.Model, inputs: Any, pack: Callable[[Any], Any], features: str, width: int
 ) -> Iterator[tuple[keras.Model, keras.Model]]:
     """Ways to take the model apart, the most likely one first."""
     dense = _last_dense(model) if _is_graph(model) else None
@@ -410,7 +624,7 @@ def _parts(
         )
     for position in fitting:
         read = (names.index(features), "output") if features else (position, "input")
-        vectors = Tap(model, *read, name="tap")(inputs)
+        vectors = Tap(model, *read, name="tap")(pack(inputs))
         _check_vectors(vectors.shape, features or f"what {names[position]} reads")
         start = keras.Input(vectors.shape[1:], name="features")
         yield keras.Model(inputs, vectors, name="encoder"), _head(start, start, inside[position])
@@ -456,7 +670,7 @@ def _cut(model: keras.Model, dense: layers.Dense, features: str) -> tuple[keras.
                 f"features: expected a layer that all of the answer passes through, received "
                 f"{features}"
             ) from error
-    return keras.Model(model.inputs[0], vectors, name="encoder"), _head(start, x, dense)
+    return keras.Model(named_tensors(model), vectors, name="encoder"), _head(start, x, dense)
 
 
 def _check_vectors(shape: tuple[int | None, ...], what: str) -> None:
@@ -477,7 +691,11 @@ def _head(start: Any, x: Any, dense: layers.Dense) -> keras.Model:
         name="logit" if one else "logits",
     )
     logits = copy(x)
-    copy.set_weights(dense.get_weights())
+    weights = dense.get_weights()
+    if dense.lora_enabled and dense.quantization_mode is None:
+        # With LoRA's part in it.
+        weights = [ops.convert_to_numpy(dense.kernel), *weights[1 : 1 + dense.use_bias]]
+    copy.set_weights(weights)
     if one:
         logits = TwoLogits(name="logits")(logits)
         probs = TwoProbs(dtype="float32", name="probs")(logits)
@@ -487,19 +705,34 @@ def _head(start: Any, x: Any, dense: layers.Dense) -> keras.Model:
     return keras.Model(start, probs, name="classifier")
 
 
-def _end(encoder: keras.Model, head: keras.Model, trial: Any, answers: np.ndarray) -> str:
-    """Which end of the two parts the answers are, "logits" or "probs"; "": neither."""
-    ends = both_ends(head)
+def _end(
+    encoder: keras.Model, head: keras.Model, trial: Any, answers: np.ndarray
+) -> tuple[np.ndarray, str]:
+    """The logits of the two parts; and which end of them the answers are, "logits" or "probs"; "":
+    neither."""
     skip = head.output.shape[1] - answers.shape[1]  # 1 with one answer for two classes.
-    outputs = ends(encoder(trial, training=False), training=False)
+    ends = both_ends(head)(encoder(trial, training=False), training=False)
+    outputs = [ops.convert_to_numpy(end)[:, skip:] for end in ends]
     for name, output in zip(("logits", "probs"), outputs, strict=True):
-        if np.allclose(ops.convert_to_numpy(output)[:, skip:], answers, rtol=1e-5, atol=1e-6):
-            return name
-    return ""
+        if np.allclose(output, answers, rtol=1e-5, atol=1e-6):
+            return outputs[0], name
+    return outputs[0], ""
 
 
-def _check_meaning(model: keras.Model, are_logits: bool, from_logits: bool | None) -> None:
-    """ValueError if answers are not what they are said to be, or are a regression's."""
+def _several_labels(model: keras.Model, why: str) -> str:
+    """What to do about a model that tells of each class whether it is there."""
+    return (
+        "classifier: expected one true class for each input (softmax, or one sigmoid), received "
+        f"{model.name}, which gives several labels at once: {why}; use a judge for each label i: "
+        "btcp_tf.fit_scores(np.stack([0 * logits[:, i], logits[:, i]], axis=1), labels[:, i])"
+    )
+
+
+def _check_meaning(
+    model: keras.Model, are_logits: bool, from_logits: bool | None, width: int
+) -> None:
+    """ValueError if answers are not what they are said to be, are a regression's, or tell of each
+    of several labels whether it is there."""
     if from_logits is not None:
         if bool(from_logits) != are_logits:
             raise ValueError(
@@ -507,7 +740,15 @@ def _check_meaning(model: keras.Model, are_logits: bool, from_logits: bool | Non
                 f"{'logits' if are_logits else 'probabilities'}, received {from_logits}"
             )
         return
-    if are_logits and (loss := keras_files.regression_loss(getattr(model, "loss", None))):
+    loss = getattr(model, "loss", None)
+    if are_logits and width > 1 and keras_files.is_binary(loss):
+        why = (
+            "its loss is the binary cross-entropy (attach(classifier, from_logits=True) says that "
+        )
+        raise ValueError(
+            _several_labels(model, f"{why}they are the logits of a softmax all the same)")
+        )
+    if are_logits and (loss := keras_files.regression_loss(loss)):
         raise ValueError(
             "classifier: expected a classifier, whose answers are softmax, sigmoid or logits, "
             f"received {model.name}, a regression: its last layer has no activation, and its loss "

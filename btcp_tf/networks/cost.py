@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from btcp_tf.data import named_inputs
+
 
 def multiply_adds(
     model: keras.layers.Layer, shape: Sequence[int | None], dtype: str, *, size: int = 64
@@ -40,9 +42,24 @@ def multiply_adds(
     """
     if size < 1:
         raise ValueError(f"size: expected at least 1, received {size}; give the length of an axis")
-    sides = [1, *(size if side is None else side for side in shape)]
+    return of_call(model, (shape, dtype), size=size)
+
+
+def of_call(model: keras.layers.Layer, inputs: Any, *, size: int = 64) -> int:
+    """`multiply_adds` of a model that may have several inputs.
+
+    Args:
+      model: A Keras model or layer.
+      inputs: (shape, type) of one input, without the axis of rows; of several by name.
+      size: Taken for the length of an axis where a shape has None.
+    """
+
+    def spec(one: tuple[Sequence[int | None], str]) -> tf.TensorSpec:
+        shape, dtype = one
+        return tf.TensorSpec([1, *(size if side is None else side for side in shape)], dtype)
+
     function = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
-    return _of_graph(function.get_concrete_function(tf.TensorSpec(sides, dtype)).graph)
+    return _of_graph(function.get_concrete_function(named_inputs.each(spec, inputs)).graph)
 
 
 def _of_graph(graph: Any) -> int:

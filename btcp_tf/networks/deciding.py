@@ -50,14 +50,15 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     undecided = Undecided(h[-width:, 0].tolist(), limit, name="undecided")([z, logit, weight])
 
     # What was computed behind the gate, now of fewer rows.
-    known = {
-        id(old): BehindGate(0.0, name=f"undecided_{name}")([undecided, values])
-        for name, old, values in (
-            ("inputs", inputs_behind, model.input),
-            ("logits", logits_behind, logits),
-            ("z", z_behind, z),
-        )
-    }
+    known: dict[int, Any] = {}
+    for name, old, values in (
+        ("inputs", inputs_behind, model.input),
+        ("logits", logits_behind, logits),
+        ("z", z_behind, z),
+    ):
+        rows = BehindGate(0.0, name=f"undecided_{name}")([undecided, values])
+        pairs = zip(tree.flatten(old), tree.flatten(rows), strict=True)
+        known |= {id(one): again for one, again in pairs}
     columns, change = (_again(tensor, known) for tensor in (looks.output, second.output))
     # Odds are clipped there.
     skipped = LookEvidence()([z] * (1 + width // 2))

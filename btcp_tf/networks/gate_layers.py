@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
+from keras import ops, tree
 
 from btcp_tf.networks.evidence_arrays import CLIPPED, look_extremes
 from btcp_tf.networks.evidence_layers import Float32Layer
@@ -32,18 +32,21 @@ class _Gated(Float32Layer):
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class BehindGate(_Gated):
-    """(z `[n, 1]`, values `[n, ...]`) → the m rows of the values with z above the gate."""
+    """(z `[n, 1]`, values `[n, ...]`, perhaps several by name) → the m rows of the values with z
+    above the gate."""
 
     def __init__(self, gate: float, **settings: Any) -> None:
         super().__init__(gate, autocast=False, **settings)  # Values keep their type.
 
     def call(self, inputs: Sequence[Any]) -> Any:
         z, values = inputs
-        return tf.boolean_mask(values, z[:, 0] > self.gate)
+        above = z[:, 0] > self.gate
+        return tree.map_structure(lambda one: tf.boolean_mask(one, above), values)
 
     def compute_output_spec(self, inputs: Sequence[Any]) -> Any:
-        values = inputs[1]
-        return keras.KerasTensor((None, *values.shape[1:]), dtype=values.dtype)
+        return tree.map_structure(
+            lambda one: keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype), inputs[1]
+        )
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
@@ -54,7 +57,7 @@ class UnlessEmpty(keras.layers.Layer):
     input (TensorFlow 2.21), on which what follows fails. The model itself is used, not a copy.
 
     Args:
-      model: A model of one input and one output, whose shape is known but for the rows.
+      model: A model of one output, whose shape is known but for the rows.
     """
 
     def __init__(self, model: keras.Model, **settings: Any) -> None:
@@ -77,7 +80,7 @@ class UnlessEmpty(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         spec = self.compute_output_spec(inputs)
         return tf.cond(
-            tf.shape(inputs)[0] > 0,
+            tf.shape(tree.flatten(inputs)[0])[0] > 0,
             lambda: ops.reshape(self.model(inputs, training=False), (-1, *spec.shape[1:])),
             lambda: tf.zeros((0, *spec.shape[1:]), spec.dtype),
         )

@@ -1,9 +1,11 @@
-"""What a file is that is given as a classifier, and how its network was trained; without Keras."""
+"""What a file is that is given as a classifier, what is in it, and how its network was trained;
+without Keras."""
 
 import json
 import os
 import re
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ _REGRESSION = {
 
 
 def check_file(setting: str, path: str | os.PathLike) -> Path:
-    """The path of a file that may be a `.keras` file; what is something else is called by its name.
+    """The path of a file that may be a `.keras` file, or an HDF5 file of a whole model; what is
+    something else is called by its name.
 
     Args:
       setting: Name of the argument, for errors.
@@ -34,14 +37,14 @@ def check_file(setting: str, path: str | os.PathLike) -> Path:
 
     Raises:
       FileNotFoundError: If there is no such file, or it is a folder.
-      ValueError: If it is no path, or the file is no zip archive.
+      ValueError: If it is no path, or the file is no such file.
     """
     found = files.as_path(setting, path)
     kind = _kind_of_folder(found) if found.is_dir() else _kind_of_file(found)
     if not kind:
-        return files.check_keras_file(setting, found)
+        return found if is_hdf5(found) else files.check_keras_file(setting, found)
     error = FileNotFoundError if found.is_dir() else ValueError
-    raise error(f"{setting}: expected a .keras file, received {found}, which is {kind}")
+    raise error(f"{setting}: expected a .keras or .h5 file, received {found}, which is {kind}")
 
 
 def check_classifier(setting: str, path: str | os.PathLike) -> Path:
@@ -56,12 +59,150 @@ def check_classifier(setting: str, path: str | os.PathLike) -> Path:
 
 
 def loss_in(path: str | os.PathLike) -> Any:
-    """The loss that the model in a `.keras` file was compiled with, as Keras wrote it: a name, a
+    """The loss that the model in a file was compiled with, as Keras wrote it: a name, a
     dictionary, perhaps one for each output; None: it was not compiled, or the file is damaged."""
+    path = Path(path)
     try:
-        return (json.loads(_config(Path(path))).get("compile_config") or {}).get("loss")
+        if is_hdf5(path):
+            return json.loads(_hdf5_text(path, "training_config")).get("loss")
+        return (json.loads(_config(path)).get("compile_config") or {}).get("loss")
     except (AttributeError, ValueError):
         return None
+
+
+_OLD_OPERATIONS = {"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"}
+_OLD_OPERATIONS |= {"InstanceProperty", "TensorFlowOpLayer"}
+"""Layers that Keras 2 made of operations of TensorFlow; Keras 3 has none of them."""
+
+_ADDRESS = re.compile(r"(https?|ftp|file|gs|s3|hf|kaggle)://", re.IGNORECASE)
+
+FIT_SCORES = "give its answers to btcp_tf.fit_scores(logits, labels), which needs no model"
+"""What is always left."""
+
+_PYTHON = (
+    "which is Python code, and is not run from a file: write what it does as a layer with "
+    "@keras.saving.register_keras_serializable(), build the model with that, call "
+    f"model.load_weights on this file and save it anew; or {FIT_SCORES}"
+)
+
+
+def fault_in(path: str | os.PathLike, is_registered: Callable[[str], bool]) -> str:
+    """What in a file Keras must not, or cannot, load, with a remedy; "": nothing was found.
+
+    The description of the layers is looked through, before Keras reads it, for code (Lambda layers,
+    functions of modules), for files and addresses that loading would read, and for what Keras 3
+    does not have.
+
+    Args:
+      path: From `check_file`.
+      is_registered: Whether Keras knows a custom object of this name.
+    """
+    path = Path(path)
+    if (version := _keras_version(path)).startswith(("1.", "2.")) and not is_hdf5(path):
+        return (
+            f"it was written by Keras {version}, whose .keras files Keras 3 cannot read: where "
+            "that Keras is installed, load it and save it again with model.save('my.h5'), "
+            f"which is read here; or {FIT_SCORES}"
+        )
+    try:
+        layers = json.loads(_config(path))
+    except ValueError:
+        return ""  # A damaged file: Keras says so.
+    for key, value in _parts_of(layers):
+        if reason := _fault_of(key, value, is_registered):
+            return reason
+    return ""
+
+
+def _parts_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(key, value) of all that is in a JSON value; a list's entries have its key."""
+    yield key, value
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _parts_of(entry, name)
+    if isinstance(value, list) and key != "vocabulary":  # Words may look like addresses.
+        for entry in value:
+            yield from _parts_of(entry, key)
+
+
+def _fault_of(key: str, value: Any, is_registered: Callable[[str], bool]) -> str:
+    """See `fault_in`; of one part of the description."""
+    if isinstance(value, str) and key in ("vocabulary", "vocabulary_file", "merges") and value:
+        return (
+            f"it names the file {value!r} ({key}), which loading would read: build the layer with "
+            "the list of words itself, load the weights and save the model anew"
+        )
+    if isinstance(value, str) and _ADDRESS.match(value):
+        return (
+            f"it names the address {value!r:.120} ({key}), which loading could read: build the "
+            "model with what is there, load the weights and save it anew"
+        )
+    kind = value.get("class_name") if isinstance(value, dict) else None
+    if not isinstance(kind, str):
+        return ""
+    settings = value.get("config")
+    name = settings.get("name", "") if isinstance(settings, dict) else ""
+    if kind == "Lambda":
+        return f"it holds the Lambda layer {name!r}, {_PYTHON}"
+    if kind == "__lambda__":
+        return f"it holds a lambda function ({key}), {_PYTHON}"
+    module = str(value.get("module") or "builtins")
+    is_keras = module.split(".")[0] in ("builtins", "keras", "keras_hub", "keras_nlp", "keras_cv")
+    if kind == "function" and not is_keras and not is_registered(str(settings)):
+        return (
+            f"it names the function {settings!r:.60} of the module {module!r}, which is not "
+            "registered: only functions with @keras.saving.register_keras_serializable() are taken "
+            "from a file; import the module that registers it"
+        )
+    if kind in _OLD_OPERATIONS:
+        return (
+            f"it holds {kind} ({name}), an operation of TensorFlow in a model of Keras 2, which "
+            "Keras 3 does not have: build the model in Keras 3 with a layer in its place, such as "
+            f"keras.layers.Rescaling or Activation, and load the weights; or {FIT_SCORES}"
+        )
+    if kind == "TFSMLayer":
+        source = settings.get("filepath", "") if isinstance(settings, dict) else ""
+        return f"it holds a TFSMLayer, which runs the SavedModel {source!r}; {SAVED_MODEL}"
+    return ""
+
+
+SAVED_MODEL = (
+    "it cannot be taken apart into layers: give the model that it was exported from, saved with "
+    f"model.save('my.keras'); or {FIT_SCORES}"
+)
+"""What to do about a SavedModel."""
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_HDF5)) == _HDF5
+    except OSError:
+        return False
+
+
+def _hdf5_text(path: Path, name: str) -> str:
+    """An attribute of an HDF5 file; "": there is none, or the file is damaged."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get(name, "")
+    except (OSError, RuntimeError, UnicodeDecodeError):
+        return ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+
+
+def _keras_version(path: Path) -> str:
+    """Of the Keras that wrote a file; "": it does not say."""
+    if is_hdf5(path):
+        return _hdf5_text(path, "keras_version")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return str(json.loads(archive.read("metadata.json")).get("keras_version", ""))
+    except (AttributeError, KeyError, OSError, ValueError, zipfile.BadZipFile):
+        return ""
 
 
 def regression_loss(loss: Any) -> str:
@@ -73,22 +214,38 @@ def regression_loss(loss: Any) -> str:
     >>> regression_loss("mean_squared_error"), regression_loss("binary_crossentropy")
     ('mse', '')
     """
+    letters = _letters(loss)
+    return letters if letters in _REGRESSION.values() else _REGRESSION.get(letters, "")
+
+
+def is_binary(loss: Any) -> bool:
+    """Whether a loss is that of a yes or no for each answer.
+
+    >>> is_binary("binary_crossentropy"), is_binary("categorical_crossentropy")
+    (True, False)
+    """
+    return _letters(loss) in ("binarycrossentropy", "binaryfocalcrossentropy", "bce")
+
+
+def _letters(loss: Any) -> str:
+    """The name of a loss, in small letters alone; "": there is none, or several."""
     if isinstance(loss, dict) and "class_name" not in loss:
         loss = list(loss.values())
     if isinstance(loss, list | tuple):
-        return regression_loss(loss[0]) if len(loss) == 1 else ""
+        return _letters(loss[0]) if len(loss) == 1 else ""
     if isinstance(loss, dict):
         # A function is written as the name of its kind, with its own name beside it.
         is_function = loss["class_name"] == "function"
         loss = loss.get("config") if is_function else loss["class_name"]
     elif loss is not None and not isinstance(loss, str):
         loss = getattr(loss, "__name__", type(loss).__name__)
-    letters = re.sub("[^a-z]", "", str(loss).lower())
-    return letters if letters in _REGRESSION.values() else _REGRESSION.get(letters, "")
+    return re.sub("[^a-z]", "", str(loss).lower())
 
 
 def _config(path: Path) -> bytes:
-    """The description of the layers in a `.keras` file; b"": there is none."""
+    """The description of the layers in a file; b"": there is none."""
+    if is_hdf5(path):
+        return _hdf5_text(path, "model_config").encode()
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.read("config.json")
@@ -113,19 +270,13 @@ def _kind_of_folder(path: Path) -> str:
 
 def _kind_of_file(path: Path) -> str:
     """What a file is in the place of a `.keras` file, and what to do; "": nothing known."""
-    try:
-        with path.open("rb") as file:
-            is_hdf5 = file.read(len(_HDF5)) == _HDF5
-    except OSError:
+    if not is_hdf5(path):
         return ""
-    if not is_hdf5:
-        return ""
-    if path.name.endswith(".weights.h5"):
+    if path.name.endswith(".weights.h5") or not _config(path):
         return (
             "a file of weights alone: build the model, call model.load_weights on this file, "
             + _SAVE
         )
-    return (
-        "an HDF5 file: read it with keras.models.load_model (or, if it holds weights alone, build "
-        f"the model and call model.load_weights), {_SAVE}"
-    )
+    if path.suffix not in (".h5", ".hdf5"):
+        return "an HDF5 file under another name: give it one that ends with .h5"
+    return ""

@@ -13,6 +13,8 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from btcp_tf.data import named_inputs
+from btcp_tf.networks.classifiers import named_tensors, new_inputs
 from btcp_tf.networks.evidence_layers import is_image
 from btcp_tf.networks.look_layers import (
     TILE,
@@ -215,7 +217,9 @@ class FixedDropout(LookLayer):
         )
 
     def call(self, inputs: Any) -> Any:
-        return self._pass(self.model, ops.cast(inputs, self.model.inputs[0].dtype))
+        tensors = named_tensors(self.model)
+        inputs = named_inputs.each(lambda one, like: ops.cast(one, like.dtype), inputs, tensors)
+        return self._pass(self.model, inputs)
 
     def _pass(self, model: keras.Model, inputs: Any) -> Any:
         # Not with clone_model: files of two models of the same layers are read wrongly by Keras.
@@ -248,11 +252,12 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
     wrappers) is not. Everything else, BatchNorm too, is in inference mode.
 
     Args:
-      model: Functional, or a Sequential that is built; of one input.
+      model: Functional, its inputs in a dictionary if there are several; or a Sequential that is
+        built.
       seed: Seed of the draws.
 
     Returns:
-      A model of the same input and outputs. The weights are those of `model`: whoever changes one
+      A model of the same inputs and outputs. The weights are those of `model`: whoever changes one
       changes both. A file may have both of them. (Of a classifier that is cut in two, thin the part
       with the dropout itself: Keras cannot read a file that has a model and, beside it, another
       one that calls it.)
@@ -265,9 +270,9 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
     >>> sorted({round(float(value), 2) for value in thin(np.ones((1, 1000)))[0]})
     [0.0, 1.25]
     """
-    if not _is_graph(model) or len(model.inputs) != 1:
+    if not _is_graph(model):
         raise ValueError(
-            "fixed_dropout: expected a functional or a built Sequential model of one input, "
+            "fixed_dropout: expected a functional or a built Sequential model, "
             f"received a {type(model).__name__}; build its layers as a functional model"
         )
     if not dropout_layers(model):
@@ -275,8 +280,7 @@ def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:
             f"fixed_dropout: expected a model with dropout, received {model.name} of layers "
             f"{', '.join(layer.name for layer in model.layers)}; leave this look out"
         )
-    start = model.inputs[0]
-    inputs = keras.Input(start.shape[1:], dtype=start.dtype)
+    inputs = new_inputs(named_tensors(model))
     # Of a name of its own: it may stand beside the classifier in one model.
     name = f"{model.name}_dropout_{seed}"
     return keras.Model(inputs, FixedDropout(model, seed)(inputs), name=name)

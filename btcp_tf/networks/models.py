@@ -179,12 +179,12 @@ def uncertainty_of(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def outputs_model(model: keras.Model) -> keras.Model:
-    """image → {`features`, `logits`, `probs`}, the inputs of the methods; weights are shared."""
+    """Inputs → {`features`, `logits`, `probs`}, the inputs of the methods; weights are shared."""
     encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
-    image = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype, name="image")
-    features = encoder(image)
+    inputs = classifiers.new_inputs(classifiers.named_tensors(encoder))
+    features = encoder(inputs)
     logits, probs = classifiers.both_ends(classifier)(features)
-    return keras.Model(image, {"features": features, "logits": logits, "probs": probs})
+    return keras.Model(inputs, {"features": features, "logits": logits, "probs": probs})
 
 
 def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Model]:

@@ -48,11 +48,11 @@ def fits(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
 _ROUNDING = 1e-3
 
 
-def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarray | Sequence[bytes]:
+def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarray | Sequence[Any]:
     """Images in the type of a signature's input; text in UTF-8.
 
     Args:
-      images: `[n, ...]`; `[n]` for text.
+      images: `[n, ...]`; `[n]` for text, also where the model takes `[n, 1]`.
       name: The input's name, for errors.
       spec: Type and shape of the input; None where the server does not say.
 
@@ -64,8 +64,10 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
     except ValueError as error:
         raise ValueError(f"{name}: expected images of one shape, received {error}") from None
     received = f"{array.dtype} {list(array.shape)}"
-    is_text = array.ndim == 1 and all(isinstance(one, str) for one in array)
-    if is_text and len(array) and (spec is None or spec.dtype == "string"):
+    is_text = array.size and all(isinstance(one, str) for one in array.flat)
+    if is_text and spec == Spec("string", (None, 1)) and array.shape[1:] in ((), (1,)):
+        return [[one.encode()] for one in array.flat]
+    if is_text and array.ndim == 1 and (spec is None or spec.dtype == "string"):
         return [one.encode() for one in array]
     if array.dtype.kind not in "buif" or not array.ndim:
         raise ValueError(f"{name}: expected numbers [n, ...], received {received}")
@@ -79,6 +81,8 @@ def checked_inputs(images: ArrayLike, name: str, spec: Spec | None) -> np.ndarra
         raise ValueError(f"{name}: expected {wanted}, received {array.dtype}")
     if spec.dtype == "string":
         raise ValueError(f"{name}: expected text or files ({wanted}), received {array.dtype}")
+    if spec.shape == (None, 1) and array.ndim == 1:
+        array = array[:, None]
     if spec.shape is not None and not fits(array.shape, spec.shape):
         raise ValueError(f"{name}: expected {wanted}, received {received}")
     if array.dtype == spec.dtype:

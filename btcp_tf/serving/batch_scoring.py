@@ -98,7 +98,8 @@ class _Job:
 
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None
-        return open_inputs(self.place, key=self.key, class_names=class_names)
+        names = [*(self.about.get("inputs") or {})]
+        return open_inputs(self.place, key=self.key, class_names=class_names, names=names)
 
     def settings(self, inputs: Inputs) -> dict[str, Any]:
         """Everything that decides the content of the file, as JSON values."""
@@ -133,9 +134,10 @@ def score(
     Args:
       model: A version directory of a SavedModel, or the folder of its versions, of which the
         highest is taken.
-      input: A folder, npz or npy file, see `inputs.open_inputs`.
+      input: A folder, an npz, npy or CSV file, see `inputs.open_inputs`.
       output: The file to write, .csv, .jsonl or .parquet.
-      key: Array of an npz file; "": `x_test`, `images` or `x`.
+      key: Array of an npz file; "": `x_test`, `images` or `x`. Or column of a CSV file; "": the
+        only one.
       labels: Whether to add the true classes, see `inputs.open_inputs`.
       batch_size: Inputs that the model answers at once, from 1 to 1,000,000. Two or three batches
         are in memory.
@@ -213,7 +215,9 @@ def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     job.say(f"loading {job.directory}")
     scorer = Scorer(job.directory)
     converted = ""
-    if inputs.dtype is None:
+    if inputs.named:
+        scorer.check_named(inputs.what, inputs.named)
+    elif inputs.dtype is None:
         scorer.check_files(inputs.what)
         converted = "files of another size or number of channels"
     elif scorer.check(inputs.what, inputs.dtype, inputs.shape):

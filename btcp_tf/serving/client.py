@@ -107,13 +107,17 @@ class Client:
         self._transport.close()
 
     def predict(
-        self, images: ArrayLike, *, signature: str = "serving_default"
+        self,
+        images: ArrayLike | Mapping[str, ArrayLike],
+        *,
+        signature: str = "serving_default",
     ) -> dict[str, np.ndarray]:
         """Answers for images, or for other numbers that the model takes.
 
         Args:
           images: `[n, ...]` as the model's input, n >= 0; strings `[n]` for a model of text. Floats
-            become the model's float type; whole numbers its integer type if they fit.
+            become the model's float type; whole numbers its integer type if they fit. Of a model
+            of several inputs a dictionary of them by name.
           signature: `serving_float` takes the pixels of a uint8 model as floats.
 
         Returns:
@@ -127,8 +131,12 @@ class Client:
         It raises what `Client` says.
         """
         deadline = Deadline(self._timeout)
-        name, spec = self._input(signature, "images", deadline)
-        return self._answers(signature, name, answers.checked_inputs(images, name, spec), deadline)
+        if isinstance(images, Mapping):
+            inputs = self._named(signature, images, deadline)
+        else:
+            name, spec = self._input(signature, "images", deadline)
+            inputs = {name: answers.checked_inputs(images, name, spec)}
+        return self._answers(signature, inputs, deadline)
 
     def predict_bytes(
         self, files: Sequence[bytes], *, signature: str = "serving_bytes"
@@ -152,7 +160,7 @@ class Client:
         name, spec = self._input(signature, "image_bytes", deadline)
         if spec and spec.dtype != "string":
             raise ValueError(f"signature: expected one that takes files, received {signature!r}")
-        return self._answers(signature, name, files, deadline)
+        return self._answers(signature, {name: files}, deadline)
 
     def about(self) -> dict[str, Any]:
         """The description of the model: the content of its `assets.extra/btcp_tf.json`.
@@ -166,7 +174,8 @@ class Client:
         known = self._signature("about", deadline)
         name = "ask" if known is None else next(iter(known.inputs), "")
         try:
-            outputs = self._transport.call("about", name, [b"?"] if name else None, deadline)
+            ask = {name: [b"?"]} if name else {}
+            outputs = self._transport.call("about", ask, deadline)
         except ValueError as error:
             if "input" not in str(error):
                 raise
@@ -200,10 +209,31 @@ class Client:
             return default, None
         if len(known.inputs) != 1:
             raise ValueError(
-                "signature: expected one with one input, received "
-                f"{signature!r} with {len(known.inputs)}"
+                f"signature: expected one with one input, received {signature!r} with "
+                f"{len(known.inputs)}; give a dictionary of {', '.join(known.inputs)}"
             )
         return next(iter(known.inputs.items()))
+
+    def _named(
+        self, signature: str, inputs: Mapping[str, ArrayLike], deadline: Deadline
+    ) -> dict[str, Any]:
+        """Inputs by name, checked, each of the same rows."""
+        known = self._signature(signature, deadline)
+        wanted = known.inputs if known else dict.fromkeys(inputs)
+        if not inputs or wanted.keys() != inputs.keys():
+            raise ValueError(
+                f"images: expected the inputs {', '.join(wanted) or 'of the model'}, received "
+                f"{', '.join(map(str, inputs)) or 'none'}"
+            )
+        checked = {
+            name: answers.checked_inputs(value, name, wanted[name])
+            for name, value in inputs.items()
+        }
+        counts = {name: len(value) for name, value in checked.items()}
+        if len({*counts.values()}) > 1:
+            received = ", ".join(f"{n} of {name}" for name, n in counts.items())
+            raise ValueError(f"images: expected as many rows of each input, received {received}")
+        return checked
 
     def _signature(self, signature: str, deadline: Deadline) -> Signature | None:
         """A signature of the model; None where the server does not know any."""
@@ -220,22 +250,23 @@ class Client:
         return self._signatures[signature]
 
     def _answers(
-        self, signature: str, name: str, inputs: Any, deadline: Deadline
+        self, signature: str, inputs: Mapping[str, Any], deadline: Deadline
     ) -> dict[str, np.ndarray]:
-        where = self._transport.where
+        where, first = self._transport.where, next(iter(inputs.values()))
 
         def ask(start: int, stop: int) -> dict[str, np.ndarray]:
-            outputs = self._transport.call(signature, name, inputs[start:stop], deadline)
+            rows = {name: value[start:stop] for name, value in inputs.items()}
+            outputs = self._transport.call(signature, rows, deadline)
             return answers.checked_answers(outputs, range(start, stop), where)
 
         parts = []
-        for start in range(0, len(inputs), self._batch_size):
-            stop = min(start + self._batch_size, len(inputs))
+        for start in range(0, len(first), self._batch_size):
+            stop = min(start + self._batch_size, len(first))
             try:
                 parts.append(ask(start, stop))
             except Refused as refusal:
                 # Arrays fit the model or do not, all rows alike; a file may be the only bad one.
-                if isinstance(inputs, list):
+                if isinstance(first, list) and len(inputs) == 1:
                     _blame(ask, start, stop, refusal)
                 raise
         if not parts:

@@ -8,17 +8,20 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from btcp_tf.core import arrays
+from btcp_tf.data import named_inputs
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.networks import models
+from btcp_tf.networks import classifiers, models
 from btcp_tf.serving import fresh_answers, signatures
-from btcp_tf.serving.signatures import BATCH, Blueprint
+from btcp_tf.serving.signatures import BATCH, IMAGES, Blueprint
 from btcp_tf.thresholds import Threshold
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -78,38 +81,40 @@ def _start() -> subprocess.Popen:
     )
 
 
-def _warmup_inputs(path: Path) -> tf.Tensor:
-    """Inputs of the largest request that `_write_warmup` wrote."""
+def _warmup_inputs(path: Path) -> dict[str, tf.Tensor]:
+    """Inputs, by name, of the largest request that `_write_warmup` wrote."""
     from tensorflow_serving.apis import prediction_log_pb2
 
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     if not records:
         raise ValueError(f"{path}: expected requests, received none")
     log = prediction_log_pb2.PredictionLog.FromString(records[-1])
-    return tf.constant(tf.make_ndarray(log.predict_log.request.inputs["images"]))
+    inputs = log.predict_log.request.inputs
+    return {name: tf.constant(tf.make_ndarray(inputs[name])) for name in inputs}
 
 
 def check(
     blueprint: Blueprint,
     directory: Path,
-    sample_images: np.ndarray,
-    calibration: tuple[np.ndarray, Predictions] | None,
+    sample_images: Inputs,
+    calibration: tuple[Inputs, Predictions] | None,
 ) -> None:
     """Checks a SavedModel in a fresh process, see `saved_model.export`.
 
     Args:
       blueprint: What the directory was written from.
       directory: The SavedModel.
-      sample_images: `[m, ...]` in the model's type, m > 0.
+      sample_images: `[m, ...]` in the model's type, m > 0; several inputs by name.
       calibration: Inputs in the model's type, and the rows that the threshold was chosen on.
 
     Raises:
       RuntimeError: If its answers are not those of the Keras model, or it accepts other calibration
         rows than those with u < tau.
     """
-    sizes = sorted({0, 1, len(sample_images)})
+    sizes = sorted({0, 1, named_inputs.count(sample_images)})
     inputs, rows = calibration or (None, None)
-    answers = _fresh_answers(directory, sample_images, sizes, blueprint.intake.scale, inputs)
+    scale = getattr(blueprint.intake, "scale", (1.0, 0.0))
+    answers = _fresh_answers(directory, sample_images, sizes, scale, inputs)
     limit = signatures.limit_of(blueprint.threshold)
     names = list(signatures.signatures(blueprint.model, blueprint.intake))
     wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
@@ -128,7 +133,8 @@ def check(
             "accept": u < limit,
         }
         # Files hold whole pixels alone, which float inputs need not be.
-        exact = names if blueprint.model.input.dtype == "uint8" else [SIGNATURE]
+        like = classifiers.named_tensors(blueprint.model)
+        exact = names if getattr(like, "dtype", "") == "uint8" else [SIGNATURE]
         for signature in exact:
             wanted |= {f"calibration/{signature}/{name}": x for name, x in answer.items()}
     with_logit = "logit" in models.with_logit(blueprint.model).output
@@ -141,24 +147,28 @@ def check(
 
 def _fresh_answers(
     directory: Path,
-    sample_images: np.ndarray,
+    sample_images: Inputs,
     sizes: Sequence[int],
     scale: tuple[float, float],
-    rows: np.ndarray | None,
+    rows: Inputs | None,
 ) -> dict[str, np.ndarray]:
     """What a SavedModel answers in a process without this package, see `fresh_answers.main`."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        np.save(folder / fresh_answers.IMAGES, sample_images)
-        np.save(folder / fresh_answers.ROWS, sample_images[:0] if rows is None else rows)
+        none = named_inputs.take(sample_images, slice(0))
+        for kind, inputs in (("images", sample_images), ("rows", none if rows is None else rows)):
+            for number, (_, array) in enumerate(named_inputs.items(inputs)):
+                # A file for each: those of an npz file cannot be mapped into memory.
+                np.save(folder / f"{kind}{number}.npy", array)
         arguments = {
             "directory": str(directory),
             "folder": scratch,
+            "names": [name or IMAGES for name, _ in named_inputs.items(sample_images)],
             "sizes": sizes,
             "scale": scale,
             "batch_size": BATCH,
         }
-        seconds = _CHECK_SECONDS + (0 if rows is None else len(rows))
+        seconds = _CHECK_SECONDS + (0 if rows is None else named_inputs.count(rows))
         with _ready_process() as process:
             try:
                 _, errors = process.communicate(json.dumps(arguments), timeout=seconds)
@@ -179,20 +189,25 @@ def _fresh_answers(
 
 
 def _keras_answers(
-    blueprint: Blueprint, images: np.ndarray, sizes: Sequence[int]
+    blueprint: Blueprint, inputs: Inputs, sizes: Sequence[int]
 ) -> dict[int, dict[str, np.ndarray]]:
-    """Answers of the Keras model to the first images, by their number."""
-    images_spec = tf.TensorSpec((None, *images.shape[1:]), blueprint.model.input.dtype)
+    """Answers of the Keras model to the first inputs, by their number."""
+    spec = named_inputs.each(
+        lambda one, like: tf.TensorSpec((None, *one.shape[1:]), like.dtype),
+        inputs,
+        classifiers.named_tensors(blueprint.model),
+    )
 
-    @tf.function(input_signature=[images_spec], jit_compile=False)
-    def outputs_on_cpu(images: tf.Tensor) -> dict[str, tf.Tensor]:
+    @tf.function(input_signature=[spec], jit_compile=False)
+    def outputs_on_cpu(inputs: Any) -> dict[str, tf.Tensor]:
         with tf.device("/CPU:0"):
-            return blueprint.model(images, training=False)
+            return blueprint.model(inputs, training=False)
 
     names = np.array([name.encode() for name in blueprint.class_names])
     wanted = {}
     for size in sizes:
-        outputs = outputs_on_cpu(tf.constant(images[: max(size, 1)]))
+        first = named_inputs.take(inputs, slice(max(size, 1)))
+        outputs = outputs_on_cpu(named_inputs.each(tf.constant, first))
         probs = outputs["probs"].numpy()[:size].astype(np.float32)
         predicted = probs.argmax(axis=-1).astype(np.int64)
         wanted[size] = {
@@ -302,13 +317,13 @@ def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> No
     old, new = (tf.saved_model.load(str(path)).signatures for path in (source, changed))
     # The graph is a copy: `about` of models of version 0.1.0 has no input here either.
     answer = new["about"]
-    inputs = {name: tf.constant(["?"]) for name in answer.structured_input_signature[1]}
-    if np.ravel(answer(**inputs)["json"].numpy())[0].decode() != about:
+    ask = {name: tf.constant(["?"]) for name in answer.structured_input_signature[1]}
+    if np.ravel(answer(**ask)["json"].numpy())[0].decode() != about:
         raise RuntimeError(f"export: expected the new threshold in {ABOUT_FILE}, received the old")
-    images = _warmup_inputs(source / WARMUP_FILE)
-    batch = f"{len(images)}/{SIGNATURE}/"
+    inputs = _warmup_inputs(source / WARMUP_FILE)
+    batch = f"{named_inputs.count(inputs)}/{SIGNATURE}/"
     wanted, answers = (
-        {batch + name: x.numpy() for name, x in signature[SIGNATURE](images=images).items()}
+        {batch + name: x.numpy() for name, x in signature[SIGNATURE](**inputs).items()}
         for signature in (old, new)
     )
     # Rounded to the side of tau that it is on.

@@ -10,19 +10,25 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-IMAGES, ROWS, ANSWERS = "images.npy", "rows.npy", "answers.npz"
+ANSWERS = "answers.npz"
 
 
 def main(
-    directory: str, folder: str, sizes: Sequence[int], scale: tuple[float, float], batch_size: int
+    directory: str,
+    folder: str,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    scale: tuple[float, float],
+    batch_size: int,
 ) -> None:
     """Writes the answers of all signatures to an npz file.
 
     Args:
       directory: The SavedModel.
-      folder: Where the inputs are, those of `IMAGES` and further ones of `ROWS`, perhaps none; and
-        where `ANSWERS` is written, with `2/about/json`, `<size>/<signature>/<answer>`, and
-        `calibration/<signature>/<answer>` of the further inputs.
+      folder: Where the inputs are, `images0.npy` and further ones, perhaps none, `rows0.npy`, with
+        a number for each of the names; and where `ANSWERS` is written, with `2/about/json`,
+        `<size>/<signature>/<answer>`, and `calibration/<signature>/<answer>` of the further inputs.
+      names: Of the inputs of `serving_default`.
       sizes: Numbers of the first inputs to answer together.
       scale: (scale, offset) from pixels to the model's inputs.
       batch_size: How many of the further inputs to answer together.
@@ -35,33 +41,40 @@ def main(
         # With a type: an empty list would become floats.
         return tf.constant([tf.io.encode_png(image).numpy() for image in pixels], tf.string)
 
-    inputs: dict[str, Callable[[Any], Mapping[str, tf.Tensor]]] = {
-        "serving_default": lambda images: {"images": tf.constant(images)},
-        "serving_float": lambda images: {"images": tf.constant(images, tf.float32)},
-        "serving_bytes": lambda images: {"image_bytes": files(images)},
+    def own(inputs: Sequence[Any]) -> dict[str, tf.Tensor]:
+        return {name: tf.constant(one) for name, one in zip(names, inputs, strict=True)}
+
+    takes: dict[str, Callable[[Sequence[Any]], Mapping[str, tf.Tensor]]] = {
+        "serving_default": own,
+        "serving_float": lambda inputs: {"images": tf.constant(inputs[0], tf.float32)},
+        "serving_bytes": lambda inputs: {"image_bytes": files(inputs[0])},
     }
 
-    def answer(signature: str, images: Any) -> dict[str, Any]:
-        answers = signatures[signature](**inputs[signature](images))
+    def answer(signature: str, inputs: Sequence[Any]) -> dict[str, Any]:
+        answers = signatures[signature](**takes[signature](inputs))
         return {name: value.numpy() for name, value in answers.items()}
 
+    def stored(kind: str, **settings: Any) -> list[Any]:
+        paths = [f"{folder}/{kind}{number}.npy" for number in range(len(names))]
+        return [np.load(path, **settings) for path in paths]
+
     signatures = tf.saved_model.load(directory).signatures
-    images = np.load(f"{folder}/{IMAGES}")
+    images = stored("images")
     about = signatures["about"](ask=tf.constant(["", "?"]))["json"].numpy()
     written = {"2/about/json": about.astype("S")}
-    known = [name for name in inputs if name in signatures]
+    known = [name for name in takes if name in signatures]
     for size in sizes:
         for signature in known:
-            for name, value in answer(signature, images[:size]).items():
+            for name, value in answer(signature, [one[:size] for one in images]).items():
                 # Text comes as Python objects, which a file of arrays does not hold.
                 value = value.astype("S") if value.dtype == "O" else value
                 written[f"{size}/{signature}/{name}"] = value
-    rows = np.load(f"{folder}/{ROWS}", mmap_mode="r")
+    rows = stored("rows", mmap_mode="r")
     # Files hold whole pixels alone, which float inputs need not be.
-    exact = known if images.dtype == np.uint8 else ["serving_default"]
-    for signature in exact if len(rows) else ():
-        starts = range(0, len(rows), batch_size)
-        parts = [answer(signature, np.array(rows[n : n + batch_size])) for n in starts]
+    exact = known if images[0].dtype == np.uint8 else ["serving_default"]
+    for signature in exact if len(rows[0]) else ():
+        batches = [slice(n, n + batch_size) for n in range(0, len(rows[0]), batch_size)]
+        parts = [answer(signature, [np.array(one[some]) for one in rows]) for some in batches]
         for name in ("predicted", "uncertainty", "accept"):
             written[f"calibration/{signature}/{name}"] = np.concatenate([p[name] for p in parts])
     np.savez(f"{folder}/{ANSWERS}", **written)

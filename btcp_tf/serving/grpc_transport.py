@@ -7,7 +7,7 @@ import numpy as np
 
 from btcp_tf.core import wording
 from btcp_tf.serving import transport
-from btcp_tf.serving.transport import FIRST_WAIT, Deadline, Refused, Server, Signature
+from btcp_tf.serving.transport import FIRST_WAIT, Deadline, Refused, Server, Signature, Values
 
 # gRPC makes 5 attempts at most, whatever the policy is.
 GRPC_RETRIES = 4
@@ -69,15 +69,13 @@ class Grpc:
         except (DecodeError, TypeError, ValueError):
             raise transport.unexpected(self.where, "signatures", packed) from None
 
-    def call(
-        self, signature: str, name: str, value: Any, deadline: Deadline
-    ) -> dict[str, np.ndarray]:
+    def call(self, signature: str, inputs: Values, deadline: Deadline) -> dict[str, np.ndarray]:
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2
 
         request = predict_pb2.PredictRequest(model_spec=self._model)
         request.model_spec.signature_name = signature
-        if value is not None:
+        for name, value in inputs.items():
             dtype = None if isinstance(value, np.ndarray) else tf.string
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value, dtype))
         answer = self._ask(self._predictions.Predict, request, deadline)

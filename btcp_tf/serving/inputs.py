@@ -1,4 +1,4 @@
-"""Inputs to be scored, in batches: a folder of image files, an npz or an npy file.
+"""Inputs to be scored, in batches: a folder of image files, an npz, an npy or a CSV file.
 
 They are read batch by batch, from any input on, so that memory does not grow with their number.
 Needs no TensorFlow.
@@ -19,10 +19,14 @@ from btcp_tf.core import arrays, files, wording
 from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders
 from btcp_tf.data.arrays import npz_labels, npz_names
+from btcp_tf.serving import answers, tables
 
 _KEYS = ("images", "x")
 
 _LABEL_KEYS = ("y_test", "labels", "y")
+
+RESERVED = {"input", "labels", "problem", *answers.ANSWERS, *answers.SECOND}
+"""Names of columns that no input can have."""
 
 UNLABELED = -1
 """The label of an input whose true class is not known."""
@@ -49,9 +53,11 @@ class Inputs:
     key: str = ""
     """Name of the array in an npz file."""
     dtype: np.dtype | None = None
-    """Type of the array; None for image files."""
+    """Type of the array; None for image files, and of several inputs."""
     shape: tuple[int, ...] = ()
     """Shape of one input of the array."""
+    named: Mapping[str, tuple[np.dtype, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
+    """Type and shape of several inputs, by name."""
     label_fingerprint: str = ""
     """Changes where an array of labels changes."""
     note: str = ""
@@ -61,20 +67,27 @@ class Inputs:
 
 
 def open_inputs(
-    path: str | os.PathLike, *, key: str = "", class_names: Sequence[str] | None = None
+    path: str | os.PathLike,
+    *,
+    key: str = "",
+    class_names: Sequence[str] | None = None,
+    names: Sequence[str] = (),
 ) -> Inputs:
-    """Finds all inputs, without reading them.
+    """Finds all inputs, without reading them (of a CSV file: reads them once).
 
     Args:
       path: A folder, of which all visible files are inputs, see `data.files_below`; an npz file, of
-        which the array `x_test`, `images` or `x` is taken; or an npy file. Arrays are `[n, ...]` in
-        C order.
-      key: Name of another array of the npz file.
+        which the array `x_test`, `images` or `x` is taken; an npy file; or a CSV file, of which the
+        only column is taken that holds no labels. Arrays are `[n, ...]` in C order.
+      key: Name of another array of the npz file, or of a column.
       class_names: The k classes, to add the true class of each input; None adds none. It is the
         name of the folder that a file is in (files in no sub-folder have none); in an
         npz file, an array of whole numbers of any type or of names `[n]` or `[n, 1]`, or one-hot
         `[n, k]`: the one with y for x in its name (`x_test`, `y_test`), or else `y_test`, `labels`
-        or `y`.
+        or `y`; in a CSV file a column of numbers or names, `labels`, `label` or `y`, of which
+        entries may be empty.
+      names: Of the inputs of a model that has several: the arrays, or columns, of these names are
+        taken. None: it has one.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
@@ -82,11 +95,17 @@ def open_inputs(
     """
     place = files.as_path("input", path).expanduser()
     check_place(place, key, class_names is not None)
+    if names and (key or place.suffix.lower() not in (".npz", ".csv")):
+        raise ValueError(
+            f"input: expected an npz or a CSV file with the inputs {', '.join(names)}, and no key, "
+            f"received {place}{f' and {key}' if key else ''}"
+        )
     if place.is_file():
-        return _arrays(place, key, class_names)
+        is_table = place.suffix.lower() == ".csv"
+        return (_table if is_table else _arrays)(place, key, class_names, names)
     if not place.is_dir():
         raise FileNotFoundError(
-            "input: expected a folder of images, an npz or an npy file, received "
+            "input: expected a folder of images, an npz or an npy file, or a CSV file, received "
             f"{os.fspath(path)!r}, which is {'no file' if place.exists() else 'not there'}"
         )
     return _folder(place, class_names)
@@ -95,17 +114,17 @@ def open_inputs(
 def check_place(place: Path, key: str, labels: bool) -> None:
     """ValueError for a file of another kind, or what cannot be asked of it; nothing is read."""
     is_array = place.is_file() and place.suffix.lower() == ".npy"
-    if place.is_file() and not is_array and place.suffix.lower() != ".npz":
+    if place.is_file() and not is_array and place.suffix.lower() not in (".npz", ".csv"):
         raise ValueError(
-            "input: expected a folder of images, an npz or an npy file, received "
+            "input: expected a folder of images, an npz or an npy file, or a CSV file, received "
             f"{os.fspath(place)!r}"
         )
     if key and (is_array or place.is_dir()):
-        raise ValueError(f"key: expected it with an npz file, received it with {place}")
+        raise ValueError(f"key: expected it with an npz or a CSV file, received it with {place}")
     if labels and is_array:
         raise ValueError(
-            f"labels: expected them with a folder or an npz file, received them with {place}, "
-            "which holds one array"
+            "labels: expected them with a folder, an npz or a CSV file, received them with "
+            f"{place}, which holds one array"
         )
 
 
@@ -197,34 +216,110 @@ def as_name(text: str) -> str:
     return os.fsdecode(re.sub(rb"\\(\\|x([0-9a-f]{2}))", plain, text.encode()))
 
 
-def _arrays(path: Path, key: str, class_names: Sequence[str] | None) -> Inputs:
-    names: list[str] = []
+def _arrays(
+    path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str]
+) -> Inputs:
+    known: list[str] = []
     if path.suffix.lower() == ".npz":
-        names = arrays.array_names(path)
-        key = _image_key(path, names, key)
-    images = arrays.stored_array(path, key)
+        known = arrays.array_names(path)
+        key = "" if names else _image_key(path, known, key)
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(
+            f"{path}: expected the arrays {', '.join(names)}, received "
+            f"{folders.some(known) or 'no array'}, without {', '.join(missing)}"
+        )
+    stored = {name: arrays.stored_array(path, name or key, text=True) for name in names or ("",)}
+    first = next(iter(stored.values()))
+    for array in stored.values():
+        if len(array) != len(first):
+            raise ValueError(
+                f"{path}: expected as many rows in each input, received {len(first):,} in "
+                f"{first.name} and {len(array):,} in {array.name}"
+            )
     labels = None
     if class_names is not None:
-        stored = arrays.stored_array(path, _label_key(path, names, key), text=True)
-        labels = _Labels(stored, images, class_names)
+        own = arrays.stored_array(path, _label_key(path, known, key), text=True)
+        labels = _Labels(own, first, class_names)
 
     def verify() -> None:
-        for array in (images, labels.stored) if labels else (images,):
+        for array in (*stored.values(), labels.stored) if labels else stored.values():
             array.verify()
 
-    content = [images.checksum, images.dtype.str, *map(str, images.shape)]
+    content = [
+        text
+        for array in stored.values()
+        for text in (array.checksum, array.dtype.str, *map(str, array.shape))
+    ]
     return Inputs(
-        len(images),
+        len(first),
         hashlib.sha256("\n".join(content).encode()).hexdigest(),
-        lambda start, size: _array_batches(images, labels, start, size),
-        f"{path}: {images.name}",
-        "rows of the array",
+        lambda start, size: _array_batches(stored, labels, start, size),
+        f"{path}: {', '.join(names) or first.name}",
+        "rows of the array" if not names else "rows of the arrays",
         key,
-        images.dtype,
-        images.shape[1:],
+        None if names else first.dtype,
+        () if names else first.shape[1:],
+        {name: (array.dtype, array.shape[1:]) for name, array in stored.items() if name},
         label_fingerprint=labels.stored.checksum if labels else "",
         verify=verify,
     )
+
+
+def _table(path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str]) -> Inputs:
+    key = "" if names else tables.only_column(path, key)
+    columns, labels = list(names or [key]), ""
+    if class_names is not None:
+        labels = tables.label_column(path)
+    table = tables.open_table(path, [*columns, *[labels] * bool(labels)])
+    numbers = {}
+    if class_names is not None:
+        numbers = {wording.clean(name): label for label, name in enumerate(class_names)}
+        numbers = {str(label): label for label in numbers.values()} | numbers
+    stat, text = path.stat(), np.dtype(object)
+
+    def batches(start: int, size: int) -> Iterator[Batch]:
+        for rows in table.batches(start, size):
+            count = len(next(iter(rows.values())))
+            row_names = [f"{path.stem}[{row}]" for row in range(start, start + count)]
+            batch = {"input": np.array(row_names, object)}
+            batch |= {name: rows[name] for name in names} or {"images": rows[key]}
+            if labels:
+                batch["labels"] = _classes(path, labels, rows[labels], numbers, start)
+            yield batch
+            start += count
+
+    if labels:
+        for _ in batches(0, 2**16):
+            pass
+    content = f"{stat.st_size} {stat.st_mtime_ns} {columns}"
+    return Inputs(
+        table.count,
+        hashlib.sha256(content.encode()).hexdigest(),
+        batches,
+        f"{path}: {', '.join(columns)}",
+        "rows of the table",
+        key,
+        None if names else text,
+        (),
+        {name: (text, ()) for name in names},
+        label_fingerprint=labels,
+    )
+
+
+def _classes(
+    path: Path, column: str, entries: np.ndarray, numbers: Mapping[str, int], start: int
+) -> np.ndarray:
+    """Class numbers of the entries of a column; `UNLABELED` where one is empty."""
+    labels = np.full(len(entries), UNLABELED, np.int64)
+    for row, entry in enumerate(entries):
+        entry = wording.clean(entry)
+        if entry and entry not in numbers:
+            raise ValueError(
+                f"{path}: {column}: expected one of the classes {folders.some(list(numbers))}, "
+                f"received {entry!r} in row {start + row}"
+            )
+        labels[row] = numbers[entry] if entry else UNLABELED
+    return labels
 
 
 def _image_key(path: Path, names: Sequence[str], key: str) -> str:
@@ -253,16 +348,21 @@ def _label_key(path: Path, names: Sequence[str], key: str) -> str:
 
 
 def _array_batches(
-    images: StoredArray, labels: "_Labels | None", start: int, size: int
+    stored: Mapping[str, StoredArray], labels: "_Labels | None", start: int, size: int
 ) -> Iterator[Batch]:
+    """`stored`: by name of the input, "" where there is one."""
+    first = next(iter(stored.values()))
+    called = first.path.stem if len(stored) > 1 else first.name
     label_batches = labels.batches(start, size) if labels else itertools.repeat(None)
-    for rows, row_labels in zip(images.batches(start, size), label_batches, strict=False):
-        names = [f"{images.name}[{row}]" for row in range(start, start + len(rows))]
-        batch = {"input": np.array(names, object), "images": rows}
+    parts = zip(*(array.batches(start, size) for array in stored.values()), strict=True)
+    for rows, row_labels in zip(parts, label_batches, strict=False):
+        names = [f"{called}[{row}]" for row in range(start, start + len(rows[0]))]
+        batch = {"input": np.array(names, object)}
+        batch |= {name or "images": one for name, one in zip(stored, rows, strict=True)}
         if row_labels is not None:
             batch["labels"] = row_labels
         yield batch
-        start += len(rows)
+        start += len(rows[0])
 
 
 class _Labels:

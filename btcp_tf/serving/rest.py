@@ -19,7 +19,7 @@ from requests import exceptions as errors
 
 from btcp_tf.core import wording
 from btcp_tf.serving import transport
-from btcp_tf.serving.transport import Deadline, Refused, Server, Signature
+from btcp_tf.serving.transport import Deadline, Refused, Server, Signature, Values
 
 
 class _Transient(Exception):
@@ -66,24 +66,26 @@ class Rest:
         except (TypeError, ValueError):
             raise transport.unexpected(f"{self.where}/metadata", "signatures", content) from None
 
-    def call(self, signature: str, name: str, value: Any, deadline: Deadline) -> dict[str, Any]:
+    def call(self, signature: str, inputs: Values, deadline: Deadline) -> dict[str, Any]:
         """Outputs of one request by name, arrays or lists.
 
         Args:
           signature: Name of the signature.
-          name: Name of its input.
-          value: An array or a list of bytes; None for no input.
+          inputs: By name, arrays or lists of bytes, of the same rows; {} for no input.
           deadline: When the call ends.
 
         A single output has the name "" where the protocol leaves it out.
         """
-        rows = self._rows and value is not None
-        if isinstance(value, np.ndarray):
-            inputs = value.tolist()
-        else:
-            inputs = [{"b64": base64.b64encode(file).decode()} for file in value or ()]
-        columns = {} if value is None else {name: inputs}
-        asked = {"instances": inputs} if rows else {"inputs": columns}
+        columns = {name: _json_values(value) for name, value in inputs.items()}
+        rows = self._rows and bool(columns)
+        asked: dict[str, Any] = {"inputs": columns}
+        if rows:
+            every = [*columns.values()]
+            # One input alone stands without its name.
+            asked = {"instances": every[0]}
+            if len(columns) > 1:
+                parts = zip(*every, strict=True)
+                asked = {"instances": [dict(zip(columns, row, strict=True)) for row in parts]}
         body = json.dumps({"signature_name": signature, **asked}).encode()
         answer = self._ask(":predict", body, deadline, self._retries)
         content = self._content(*answer, ":predict")
@@ -92,7 +94,7 @@ class Rest:
         if outputs is None:
             raise transport.unexpected(f"{self.where}:predict", key, content)
         if rows:
-            return self._of_rows(outputs, len(inputs))
+            return self._of_rows(outputs, len(asked["instances"]))
         return outputs if isinstance(outputs, dict) else {"": outputs}
 
     def _of_rows(self, outputs: Any, n: int) -> dict[str, Any]:
@@ -189,6 +191,15 @@ class Rest:
         except errors.RequestException as error:
             raise ValueError(f"{url}: expected an address, received {error}") from None
         raise _Transient(deadline.trouble, _retry_after(retry_after))
+
+
+def _json_values(value: Any) -> Any:
+    """An array, or lists of bytes, as JSON has them."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return [_json_values(one) for one in value]
 
 
 _BROKEN = (errors.ConnectionError, errors.ChunkedEncodingError, errors.ContentDecodingError)

@@ -29,16 +29,20 @@ from btcp_tf.core import files, json_files, wording
 from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
 from btcp_tf.core.wording import shape_text
-from btcp_tf.data.input_checks import InputRange
+from btcp_tf.data import input_checks, named_inputs
+from btcp_tf.data.input_checks import Ranges
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.networks import deciding
+from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.serving import answers, export_check, publishing, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
+from btcp_tf.serving.inputs import RESERVED
 from btcp_tf.serving.publishing import PUBLICATION
-from btcp_tf.serving.signatures import ABOUT, LIMITS, TAU, Blueprint, Intake
+from btcp_tf.serving.signatures import ABOUT, IMAGES, LIMITS, TAU, Blueprint, Intake
 from btcp_tf.thresholds import Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -50,13 +54,13 @@ def export(
     root: str | os.PathLike,
     name: str,
     class_names: Sequence[str],
-    sample_images: np.ndarray,
+    sample_images: Inputs,
     *,
     threshold: Threshold,
     held_out: Mapping[str, Predictions] | None = None,
-    calibration_inputs: np.ndarray | None = None,
+    calibration_inputs: Inputs | None = None,
     about: Mapping[str, Any] | None = None,
-    input_range: InputRange | None = None,
+    input_range: Ranges = None,
     pixels: str | None = None,
     decide_only: bool = False,
     verbose: int = 0,
@@ -66,8 +70,9 @@ def export(
     Signatures, for any number n of inputs from 0 on:
 
     - `serving_default` takes `images` `[n, ...]` as the model does: uint8 pixels `[n, height,
-      width, channels]` for the networks trained here, text for a model of strings. NaN and infinity
-      fail the request, and so do numbers that are too far from `input_range`;
+      width, channels]` for the networks trained here, text for a model of strings. A model of
+      several inputs takes them by their names. NaN and infinity fail the request, and so do numbers
+      that are too far from `input_range`;
     - `serving_float`, of uint8 models: `images` float32 of the same shape, from 0 to 255. They are
       rounded to whole numbers; NaN fails the request, and so does another scale: all from 0 to 1,
       or beyond 0 to 255 by more than 255;
@@ -85,7 +90,8 @@ def export(
     of the threshold that it is on, so that `accept` is `uncertainty < tau`, in float64, for those
     who have these answers alone.
 
-    In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape`, `threshold` (the fields of
+    In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape` (of several inputs null, and
+    beside it `inputs`: `dtype` and `shape` by name), `threshold` (the fields of
     `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
     this package's checkout, null without one), where they are known `input_range` (its fields) and
     `pixels`, and `about`, NaN and infinity being null; each of
@@ -104,7 +110,7 @@ def export(
       root: Export root; made where it is missing.
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
-      sample_images: `[m, ...]` in the model's type, m > 0.
+      sample_images: `[m, ...]` in the model's type, m > 0; several inputs by name.
       threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its column `COLUMN`, in float64 as `served` answers it, and
@@ -147,11 +153,12 @@ def export(
                 "export in the process that chooses the threshold on an array"
             )
         held_out = {} if calibration is None else {"calibration": calibration[1]}
-    intake = Intake.of(model, sample_images, input_range, pixels)
-    sample_images = intake.with_whole_pixels(sample_images)
+    intake = Intake.of_all(model, sample_images, input_range, pixels)
+    if isinstance(intake, Intake):
+        sample_images = intake.with_whole_pixels(sample_images)
     facts = {
         "class_names": class_names,
-        "image_shape": model.input.shape[1:],
+        **_shapes(model),
         **_decision(threshold, held_out),
         "versions": {
             "btcp_tf": btcp_tf.__version__,
@@ -159,14 +166,16 @@ def export(
             "tensorflow": tf.__version__,
         },
         "git": _git_hash(),
-        **({} if input_range is None else {"input_range": input_range}),
+        **({} if input_range is None else {"input_range": input_checks.to_json(input_range)}),
         **({} if pixels is None else {"pixels": pixels}),
         **({exported.DECIDE_ONLY: True} if decide_only else {}),
     }
     text = _json_text({**(about or {}), **facts})
     blueprint = Blueprint(model, class_names, threshold, text, intake)
     folder = files.as_path("root", files.as_path("root", root) / name)
-    rows = f", which answers {len(calibration[0]):,} calibration rows" if calibration else ""
+    rows = (
+        f", which answers {len(calibration[1].predicted):,} calibration rows" if calibration else ""
+    )
     say(f"writing a SavedModel to {folder}, checked in a fresh process{rows}", verbose)
     with _temporary_directory(folder) as temporary:
         signatures.write(blueprint, temporary)
@@ -243,7 +252,7 @@ def _copy(source: Path, directory: Path) -> None:
 
 
 def _validate(
-    model: keras.Model, name: str, class_names: Sequence[str], sample_images: np.ndarray
+    model: keras.Model, name: str, class_names: Sequence[str], sample_images: Inputs
 ) -> None:
     if not name or name in (".", "..") or Path(name).name != name:
         raise ValueError(f"name: expected one directory name, received {name!r}")
@@ -259,37 +268,52 @@ def _validate(
     classes = model.output["probs"].shape[-1]
     if len(class_names) != classes:
         raise ValueError(f"class_names: expected {classes} names, received {len(class_names)}")
-    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
-    fits = sample_images.ndim and answers.fits(sample_images.shape[1:], shape)
-    same_type = (
-        sample_images.dtype == dtype or dtype == "string" and sample_images.dtype.kind == "S"
-    )
-    if not same_type or not fits or not len(sample_images):
+    like = named_tensors(model)
+    if taken := RESERVED & (like.keys() if isinstance(like, dict) else set()):
         raise ValueError(
-            f"sample_images: expected at least one {dtype} image of shape {shape_text(shape)}, "
-            f"received {sample_images.dtype} {list(sample_images.shape)}"
+            f"model: expected inputs of other names than those of answers, received "
+            f"{', '.join(sorted(taken))}; name the input layers otherwise"
         )
+    for key, sample in named_inputs.items(sample_images):
+        one = like if key is None else like[key]
+        shape, dtype = tuple(one.shape[1:]), one.dtype
+        fits = sample.ndim and answers.fits(sample.shape[1:], shape)
+        same_type = sample.dtype == dtype or dtype == "string" and sample.dtype.kind == "S"
+        if not same_type or not fits or not len(sample):
+            raise ValueError(
+                f"{named_inputs.place('sample_images', key)}: expected at least one {dtype} image "
+                f"of shape {shape_text(shape)}, received {sample.dtype} {list(sample.shape)}"
+            )
+
+
+def _shapes(model: keras.Model) -> dict[str, Any]:
+    """The entries `image_shape` and, of several inputs, `inputs` of `btcp_tf.json`."""
+    like = named_tensors(model)
+    if not isinstance(like, dict):
+        return {"image_shape": like.shape[1:]}
+    inputs = {name: {"dtype": one.dtype, "shape": one.shape[1:]} for name, one in like.items()}
+    return {"image_shape": None, "inputs": inputs}
 
 
 def _calibration(
-    held_out: Mapping[str, Predictions], inputs: np.ndarray | None
-) -> tuple[np.ndarray, Predictions] | None:
+    held_out: Mapping[str, Predictions], inputs: Inputs | None
+) -> tuple[Inputs, Predictions] | None:
     """The inputs and rows of the calibration set, where both are known."""
     if inputs is None:
         return None
     rows = held_out.get("calibration")
-    if rows is None or len(rows.predicted) != len(inputs):
+    if rows is None or len(rows.predicted) != named_inputs.count(inputs):
         received = "none" if rows is None else str(len(rows.predicted))
         raise ValueError(
             f"calibration_inputs: expected an input for each calibration row, received "
-            f"{len(inputs)} inputs for {received} rows"
+            f"{named_inputs.count(inputs)} inputs for {received} rows"
         )
-    return np.asarray(inputs), rows
+    return named_inputs.each(np.asarray, inputs), rows
 
 
 def _deciding(
-    model: keras.Model, threshold: Threshold, calibration: tuple[np.ndarray, Predictions] | None
-) -> tuple[keras.Model, tuple[np.ndarray, Predictions] | None]:
+    model: keras.Model, threshold: Threshold, calibration: tuple[Inputs, Predictions] | None
+) -> tuple[keras.Model, tuple[Inputs, Predictions] | None]:
     """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
     limit = thresholds.logit_limit(threshold.tau)
     model = deciding.decide_only(model, limit)
@@ -411,15 +435,16 @@ def _write_extra(directory: Path, about: str, held_out: Mapping[str, Predictions
         )
 
 
-def _write_warmup(path: Path, name: str, images: np.ndarray) -> None:
+def _write_warmup(path: Path, name: str, inputs: Inputs) -> None:
     from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
     with tf.io.TFRecordWriter(str(path)) as writer:
-        for size in sorted({1, len(images)}):
+        for size in sorted({1, named_inputs.count(inputs)}):
             request = predict_pb2.PredictRequest()
             request.model_spec.name = name
             request.model_spec.signature_name = SIGNATURE
-            request.inputs["images"].CopyFrom(tf.make_tensor_proto(images[:size]))
+            for key, one in named_inputs.items(inputs):
+                request.inputs[key or IMAGES].CopyFrom(tf.make_tensor_proto(one[:size]))
             log = prediction_log_pb2.PredictionLog(
                 predict_log=prediction_log_pb2.PredictLog(request=request)
             )

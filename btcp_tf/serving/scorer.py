@@ -1,5 +1,6 @@
 """An exported model that scores batches."""
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 
 from btcp_tf.core import command, wording
 from btcp_tf.core.wording import shape_text
-from btcp_tf.data import folders
+from btcp_tf.data import folders, input_checks
 from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
@@ -37,8 +38,9 @@ class Scorer:
 
     A batch is a dict of arrays of n rows: `images`, numbers `[n, ...]` as the model takes them, or
     uint8 images that `data.convert` brings to its size and channels (and `data.scaled` to its
-    scale, for a model of float images whose scale is known); or `files`, paths of image files as
-    `data.read_image` takes them. Other entries are passed through.
+    scale, for a model of float images whose scale is known), text for a model of text; or `files`,
+    paths of image files as `data.read_image` takes them. Of a model of several inputs each of them
+    by its name. Other entries are passed through. Numbers may come as text, as CSV has them.
 
     The answer adds `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
     `uncertainty` float32 `[n]` in [0, 1] (higher = less to be trusted), `accept` bool `[n]`, and
@@ -62,11 +64,22 @@ class Scorer:
         self.directory = exported.newest(model)
         about = exported.read_about(self.directory)
         self.class_names: list[str] = about["class_names"]
-        self._range, self._pixels = _intake(self.directory, about)
+        ranges, self._pixels = _intake(self.directory, about)
         # The signature does not keep the model alive.
         self._loaded = _load(self.directory)
-        self._signature, spec = _signature(self.directory, self._loaded, len(self.class_names))
+        names = [*(about.get("inputs") or {})]
+        self._signature, specs = _signature(
+            self.directory, self._loaded, len(self.class_names), names
+        )
         self._has_second = _SECOND_TYPES.items() <= _output_types(self._signature).items()
+        self._range = None if names else ranges
+        self.inputs: dict[str, Input] = {}
+        """Several inputs, by name; none: there is one."""
+        for name in names:
+            spec, range_ = specs[name], (ranges or {}).get(name)
+            dtype = np.dtype(spec.dtype.as_numpy_dtype)
+            self.inputs[name] = Input(name, dtype, tuple(spec.shape[1:]), range_)
+        spec = next(iter(specs.values()))
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
         self._pool: ThreadPoolExecutor | None = None
@@ -92,6 +105,10 @@ class Scorer:
         Raises:
           ValueError: If they are not taken at all; the message begins with `what`.
         """
+        only = Input(what, self.dtype, self.shape, self._range)
+        if (dtype.kind in "OSU" or self.dtype == object) and not self.inputs:
+            only.check(dtype, shape)
+            return False
         is_scaled = self._pixels not in (None, "0_255") and dtype == np.uint8
         fits = answers.fits(shape, self.shape)
         if fits and _keeps_kind(dtype, self.dtype) and not is_scaled:
@@ -105,6 +122,18 @@ class Scorer:
             f"received {dtype} of shape {shape_text(shape)}"
         )
 
+    def check_named(
+        self, what: str, arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+    ) -> None:
+        """ValueError that begins with `what` unless these are the model's inputs: type and shape
+        of one, by name."""
+        if arrays.keys() != self.inputs.keys():
+            raise ValueError(
+                f"{what}: expected {self._takes}, received {', '.join(arrays) or 'none'}"
+            )
+        for name, one in self.inputs.items():
+            one.check(*arrays[name])
+
     def check_files(self, what: str) -> None:
         """Raises a ValueError that begins with `what` unless the model takes image files."""
         if self.image_shape is None:
@@ -116,20 +145,25 @@ class Scorer:
 
     @property
     def _takes(self) -> str:
-        return f"{self.dtype} of shape {shape_text(self.shape)}"
+        if self.inputs:
+            return ", ".join(f"{name}: {one.text}" for name, one in self.inputs.items())
+        return Input("", self.dtype, self.shape, None).text
 
     def prepare(self, batch: Mapping[str, np.ndarray]) -> Batch:
-        """A batch with `images` as the model takes them, and `problem`; needs no TensorFlow.
+        """A batch with `images`, or inputs by name, as the model takes them, and `problem`; needs
+        no TensorFlow.
 
         Raises:
           ValueError: If the inputs do not fit the model.
         """
         if not isinstance(batch, Mapping):
             raise ValueError(f"batch: expected arrays by name, received {type(batch).__name__}")
-        for name in ("images", "files"):
+        for name in self.inputs or ("images", "files"):
             if name in batch and not np.ndim(batch[name]):
                 received = type(batch[name]).__name__
                 raise ValueError(f"{name}: expected an array [n, ...], received {received}")
+        if self.inputs:
+            return self._prepared_by_name(batch)
         if "files" in batch:
             images, problem = self._read(batch["files"])
         elif "images" in batch:
@@ -140,6 +174,26 @@ class Scorer:
             )
         rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
         return rest | {"images": images, "problem": problem}
+
+    def _prepared_by_name(self, batch: Mapping[str, np.ndarray]) -> Batch:
+        if missing := [name for name in self.inputs if name not in batch]:
+            raise ValueError(
+                f"batch: expected {self._takes}, received {', '.join(batch) or 'none'}, without "
+                f"{', '.join(missing)}"
+            )
+        inputs = {}
+        problem = np.full(len(next(batch[name] for name in self.inputs)), "", object)
+        for name, one in self.inputs.items():
+            array = np.asarray(batch[name])
+            if len(array) != len(problem):
+                raise ValueError(
+                    f"{name}: expected {len(problem):,} rows, as of the input before it, received "
+                    f"{len(array):,}"
+                )
+            inputs[name], wrong = one.converted(array)
+            bad = (problem == "") & (wrong != "")
+            problem[bad] = [f"{name}: {reason}" for reason in wrong[bad]]
+        return {**batch, **inputs, "problem": problem}
 
     def _read(self, files: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Image files as inputs of the model, and what is wrong with each."""
@@ -166,7 +220,7 @@ class Scorer:
             assert self.image_shape is not None
             images = self._scaled(convert(images, self.image_shape))
             return images, np.full(len(images), "", object)
-        return _checked_rows(images, self.dtype, self._range)
+        return Input("images", self.dtype, self.shape, self._range).converted(images)
 
     def _scaled(self, images: np.ndarray) -> np.ndarray:
         """uint8 images of the model's size, in its type."""
@@ -176,7 +230,8 @@ class Scorer:
 
     def answer(self, prepared: Mapping[str, np.ndarray]) -> Batch:
         """The model's answers to a batch from `prepare`."""
-        n = len(prepared["images"])
+        names = [*(self.inputs or ("images",))]
+        n = len(prepared["problem"])
         problem = np.array(prepared["problem"], object)
         columns: Batch = {
             "predicted": np.full(n, -1, np.int64),
@@ -193,18 +248,18 @@ class Scorer:
         if (problem == "").any():
             import tensorflow as tf
 
-            outputs = self._signature(images=tf.constant(prepared["images"]))
+            outputs = self._signature(**{name: tf.constant(prepared[name]) for name in names})
             values = {name: outputs[name].numpy() for name in columns}
             finite = np.isfinite(values["probs"]).all(axis=1)
             for name in ("uncertainty", "second_probability"):
                 finite &= np.isfinite(values.get(name, 0.0))
             problem[(problem == "") & ~finite] = "the model's answer is not finite"
-            names = [name.decode("utf-8") for name in values["class_name"]]
-            values["class_name"] = np.array(names, object)
+            classes = [name.decode("utf-8") for name in values["class_name"]]
+            values["class_name"] = np.array(classes, object)
             good = problem == ""
             for name, column in columns.items():
                 column[good] = values[name][good]
-        rest = {name: column for name, column in prepared.items() if name != "images"}
+        rest = {name: column for name, column in prepared.items() if name not in names}
         return rest | columns | {"problem": problem}
 
 
@@ -224,9 +279,18 @@ def _load(directory: Path) -> Any:
             ) from error
 
 
-def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, Any]:
-    """The serving signature of a model and the `TensorSpec` of its input; ValueError if it does not
-    answer as this package's models do."""
+def _signature(
+    directory: Path, loaded: Any, classes: int, names: Sequence[str]
+) -> tuple[Callable, Mapping[str, Any]]:
+    """The serving signature of a model and the `TensorSpec` of each of its inputs; ValueError if it
+    does not answer as this package's models do.
+
+    Args:
+      directory: Where it is, for errors.
+      loaded: The SavedModel.
+      classes: Number of its classes.
+      names: Of several inputs; none: it has one.
+    """
     if SIGNATURE not in loaded.signatures:
         raise ValueError(
             f"{directory}: expected the signature {SIGNATURE}, received "
@@ -235,19 +299,20 @@ def _signature(directory: Path, loaded: Any, classes: int) -> tuple[Callable, An
     signature = loaded.signatures[SIGNATURE]
     inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
     types = _output_types(signature)
-    if set(inputs) != {"images"} or not _TYPES.items() <= types.items():
+    wanted = [*(names or ("images",))]
+    if set(inputs) != {*wanted} or not _TYPES.items() <= types.items():
         raise ValueError(
-            f"{directory}: expected images in and {_types_text(_TYPES)} out, received "
+            f"{directory}: expected {', '.join(wanted)} in and {_types_text(_TYPES)} out, received "
             f"{', '.join(inputs)} in and {_types_text(types)} out; export the model again with "
             "this version of btcp_tf"
         )
-    shape, width = inputs["images"].shape, outputs["probs"].shape[-1]
-    if shape.rank is None or width not in (None, classes):
+    shapes, width = [inputs[name].shape for name in wanted], outputs["probs"].shape[-1]
+    if any(shape.rank is None for shape in shapes) or width not in (None, classes):
         raise ValueError(
             f"{directory}: expected inputs of a known rank and {classes} classes, received "
-            f"{shape} and {width}"
+            f"{', '.join(map(str, shapes))} and {width}"
         )
-    return signature, inputs["images"]
+    return signature, inputs
 
 
 def _output_types(signature: Any) -> dict[str, str]:
@@ -258,6 +323,95 @@ def _types_text(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {dtype}" for name, dtype in types.items()) or "nothing"
 
 
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """What a model takes as one input."""
+
+    name: str
+    """For errors."""
+    dtype: np.dtype
+    """Object for text."""
+    shape: tuple[int | None, ...]
+    """Of one sample."""
+    fitted_on: InputRange | None
+    """Numbers far from it are refused."""
+
+    @property
+    def text(self) -> str:
+        """In a few words."""
+        kind = "text" if self.dtype == object else self.dtype
+        return f"{kind} of shape {shape_text(self.shape)}"
+
+    def check(self, dtype: np.dtype, shape: Sequence[int]) -> None:
+        """ValueError unless arrays of this type and shape (of one sample) are taken: numbers as
+        text, too, and `[n]` for `[n, 1]`."""
+        is_text = dtype.kind in "OSU"
+        fits = answers.fits(shape, self.shape) or (not shape and self.shape == (1,))
+        if is_text:
+            kind_fits = self.dtype == object or self.shape in ((), (1,))
+        else:
+            whole = dtype.kind in "biu" and self.dtype.kind in "biu"
+            kind_fits = whole or (self.dtype != object and _keeps_kind(dtype, self.dtype))
+        if not fits or not kind_fits:
+            raise ValueError(
+                f"{self.name}: expected {self.text} for each input; received "
+                f"{'text' if is_text else dtype} of shape {shape_text(shape)}"
+            )
+
+    def converted(self, array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """An array as the model takes it, and what is wrong with each row; such rows are blank."""
+        self.check(array.dtype, array.shape[1:])
+        if array.ndim == 1 and self.shape == (1,):
+            array = array[:, None]
+        if self.dtype == object:
+            return _texts(array)
+        problem = np.full(len(array), "", object)
+        if array.dtype.kind in "OSU":
+            array, problem = _numbers(array)
+        if self.dtype.kind in "biu" and array.dtype != self.dtype:
+            array, others = _in_range(array, self.dtype)
+            problem = np.where(problem == "", others, problem)
+        rows, others = _checked_rows(array, self.dtype, self.fitted_on)
+        return rows, np.where(problem == "", others, problem)
+
+
+def _texts(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Text as bytes in UTF-8, and what is no text."""
+    rows = np.empty(array.shape, object)
+    problem = np.full(len(array), "", object)
+    for place, value in np.ndenumerate(array):
+        if isinstance(value, str | bytes):
+            rows[place] = value.encode("utf-8", "replace") if isinstance(value, str) else value
+        else:
+            rows[place] = b""
+            problem[place[0]] = f"expected text, received {value!r:.40}"
+    return rows, problem
+
+
+def _numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers that are written out, float64, and what is none; that is 0."""
+    rows = np.zeros(array.shape)
+    problem = np.full(len(array), "", object)
+    for place, value in np.ndenumerate(array):
+        try:
+            rows[place] = float(value)
+        except (TypeError, ValueError):
+            problem[place[0]] = f"expected a number, received {value!r:.40}"
+    return rows, problem
+
+
+def _in_range(array: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers, and rows with others than the type holds; these are 0."""
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    with np.errstate(invalid="ignore"):
+        good = (array >= low) & (array <= high) & (array % 1 == 0)
+    problem = np.full(len(array), "", object)
+    for row in np.flatnonzero(~good.reshape(len(array), -1).all(axis=1)):
+        value = array[row][~good[row]].flat[0] if array.ndim > 1 else array[row]
+        problem[row] = f"expected {dtype}, received {value.item()}"
+    return np.where(good, array, 0).astype(dtype), problem
+
+
 def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
     """Whether numbers keep their meaning in the other type, but for digits of a float."""
     if wanted.kind == "f":
@@ -265,11 +419,11 @@ def _keeps_kind(dtype: np.dtype, wanted: np.dtype) -> bool:
     return dtype.kind == wanted.kind and np.can_cast(dtype, wanted, "safe")
 
 
-def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[InputRange | None, str | None]:
-    """The range of the inputs that the estimator was fitted on, and the scale of pixels; None where
-    the model does not say, as those of version 0.1.0."""
+def _intake(directory: Path, about: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """The range of the inputs that the estimator was fitted on, by name where there are several,
+    and the scale of pixels; None where the model does not say, as those of version 0.1.0."""
     try:
-        fitted_on, pixels = InputRange.from_json(about.get("input_range")), about.get("pixels")
+        fitted_on, pixels = input_checks.from_json(about.get("input_range")), about.get("pixels")
         if pixels not in (None, *PIXELS):
             raise ValueError(f"pixels is {pixels!r}")
     except ValueError as error:

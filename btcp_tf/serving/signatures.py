@@ -12,10 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import thresholds
+from btcp_tf.data import named_inputs
 from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes, scaled
-from btcp_tf.data.input_checks import FLAT, InputRange
+from btcp_tf.data.input_checks import FLAT, InputRange, Ranges
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.networks import models
+from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.thresholds import Threshold
 from btcp_tf.training.inference import Inference
 
@@ -24,7 +27,7 @@ BATCH = 256
 export is checked. Other batches may round the last digits in another way."""
 
 
-def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def served(model: keras.Model, inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
     """Answers of the SavedModel of a model, before u is rounded to float32.
 
     The threshold of a SavedModel is chosen on these answers. They are computed on the CPU and in
@@ -32,7 +35,7 @@ def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     Args:
       model: As in `export`.
-      inputs: `[n, ...]` in the model's type, n > 0.
+      inputs: `[n, ...]` in the model's type, n > 0; several by name.
 
     Returns:
       `probs` float32 `[n, k]`, and u float64 `[n]`: expit of logit(u) where there is one.
@@ -42,11 +45,23 @@ def served(model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return answers["probs"].astype(np.float32), models.uncertainty_of(answers)
 
 
-def in_own_type(model: keras.Model, inputs: Any) -> np.ndarray:
-    """Inputs as an array; text as bytes in UTF-8, which files of arrays can hold."""
-    inputs = np.asarray(inputs)
-    is_text = model.input.dtype == "string" and inputs.dtype.kind in "OU"
-    return np.char.encode(inputs.astype(str), "utf-8") if is_text else inputs
+def in_own_type(model: keras.Model, inputs: Any) -> Inputs:
+    """Inputs as arrays; text as bytes in UTF-8, which files of arrays can hold."""
+
+    def own(one: Any, like: Any) -> np.ndarray:
+        one = np.asarray(one)
+        is_text = like.dtype == "string" and one.dtype.kind in "OU"
+        return np.char.encode(one.astype(str), "utf-8") if is_text else one
+
+    return named_inputs.each(own, inputs, named_tensors(model))
+
+
+def specs(model: keras.Model) -> dict[str, tf.TensorSpec]:
+    """What `SIGNATURE` takes, by name: the model's inputs, or `images` where it has one."""
+    return {
+        name or IMAGES: tf.TensorSpec((None, *one.shape[1:]), one.dtype, name=name or IMAGES)
+        for name, one in named_inputs.items(named_tensors(model))
+    }
 
 
 def on_one_device(model: keras.Model) -> keras.Model:
@@ -58,6 +73,9 @@ def on_one_device(model: keras.Model) -> keras.Model:
         return copy
     return model
 
+
+IMAGES = "images"
+"""Name of the input of a model that has one, whatever it is of."""
 
 TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
 """Names of the model's variables that `with_threshold` changes. It has the first where it compares
@@ -86,7 +104,7 @@ _CONSTANT_SIZE = 2**16
 """Weights of at most so many numbers are constants of the graph."""
 
 
-def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+def _with_constants(model: keras.Model) -> Callable[[Any], dict[str, tf.Tensor]]:
     """The model at inference, as one function that all signatures share.
 
     oneDNN packs a product's weights once where they are constants, and at each call where they are
@@ -105,10 +123,11 @@ def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Te
         # Made inside the function: a constant from outside would be an input of it.
         return [tf.constant(small[id(v)]) if id(v) in small else v.value for v in variables]
 
-    @tf.function(
-        input_signature=[tf.TensorSpec(model.input.shape, model.input.dtype)], autograph=False
-    )
-    def outputs(images: tf.Tensor) -> dict[str, tf.Tensor]:
+    like = named_tensors(model)
+    spec = named_inputs.each(lambda one: tf.TensorSpec(one.shape, one.dtype), like)
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def outputs(images: Any) -> dict[str, tf.Tensor]:
         return model.stateless_call(
             values(model.trainable_variables),
             values(model.non_trainable_variables),
@@ -119,21 +138,33 @@ def _with_constants(model: keras.Model) -> Callable[[tf.Tensor], dict[str, tf.Te
     return outputs
 
 
+def _padded(one: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """An empty batch as one blank row, whose answer is cut off.
+
+    oneDNN's fused convolution gives an empty batch the shape of its input (TensorFlow 2.21), and
+    what follows fails.
+    """
+    blank = tf.cast(count == 0, tf.int32)
+    return tf.pad(one, [[0, blank]] + [[0, 0]] * (one.shape.rank - 1))
+
+
 def _decide(
-    outputs: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    outputs: Callable[[Any], dict[str, tf.Tensor]],
     class_names: Sequence[str],
     limit: tf.Variable,
-    images: tf.Tensor,
+    inputs: Any,
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
     # A server's session checks no shapes, and some networks take images of any size.
-    images = tf.ensure_shape(images, images.shape)
-    # oneDNN's fused convolution gives an empty batch the shape of its input (TensorFlow 2.21), and
-    # what follows fails. So an empty batch runs as one blank image, whose answer is cut off.
-    count = tf.shape(images)[0]
-    blank = tf.cast(count == 0, tf.int32)
-    padding = [[0, blank]] + [[0, 0]] * (images.shape.rank - 1)
-    answers = outputs(tf.pad(images, padding))
+    inputs = named_inputs.each(lambda one: tf.ensure_shape(one, one.shape), inputs)
+    counts = [tf.shape(one)[0] for _, one in named_inputs.items(inputs)]
+    count = counts[0]
+    if len(counts) > 1:
+        message = [f"expected as many rows of each of {', '.join(inputs)}, received", *counts]
+        same = tf.reduce_all(tf.stack(counts) == count)
+        with tf.control_dependencies([tf.debugging.Assert(same, message)]):
+            count = tf.identity(count)
+    answers = outputs(named_inputs.each(lambda one: _padded(one, count), inputs))
     probs = tf.cast(answers["probs"][:count], tf.float32)
     uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
     if "logit" in answers:
@@ -178,13 +209,13 @@ class Intake(NamedTuple):
     @classmethod
     def of(
         cls,
-        model: keras.Model,
+        like: Any,
         sample_images: np.ndarray,
         input_range: InputRange | None,
         pixels: str | None,
     ) -> "Intake":
-        """For the arguments of `export`; ValueError where `pixels` is not for that model."""
-        shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+        """Of one input, for the arguments of `export`; ValueError where `pixels` is not for it."""
+        shape, dtype = tuple(like.shape[1:]), like.dtype
         if pixels is not None and (
             pixels not in PIXELS or "float" not in dtype or not are_image_sizes(shape)
         ):
@@ -208,6 +239,24 @@ class Intake(NamedTuple):
         """(scale, offset) from pixels to the model's inputs."""
         return PIXELS[self.pixels or "0_255"]
 
+    @classmethod
+    def of_all(
+        cls, model: keras.Model, sample: Inputs, input_range: Ranges, pixels: str | None
+    ) -> Any:
+        """Of the only input; of several by name."""
+        like = named_tensors(model)
+        if not isinstance(like, dict):
+            return cls.of(like, sample, input_range, pixels)
+        if pixels is not None:
+            raise ValueError(
+                f"pixels: expected none with several inputs ({', '.join(like)}), whose images come "
+                f"as arrays, received {pixels!r}"
+            )
+        ranges = input_range or dict.fromkeys(like)
+        return named_inputs.each(
+            lambda one, rows, seen: cls.of(one, rows, seen, None), like, sample, ranges
+        )
+
     def with_whole_pixels(self, images: np.ndarray) -> np.ndarray:
         """The nearest images that files can hold, where the model takes files of float images."""
         if not self.pixels:
@@ -217,9 +266,9 @@ class Intake(NamedTuple):
         return scaled(whole, self.pixels).astype(images.dtype)
 
 
-def _checked(intake: Intake, images: tf.Tensor) -> tf.Tensor:
+def _checked(intake: Intake, images: tf.Tensor, name: str = IMAGES) -> tf.Tensor:
     """The same floats; the request fails unless they are like those of fit, see `Intake`."""
-    images = tf.debugging.check_numerics(images, f"images: expected {intake.expected}")
+    images = tf.debugging.check_numerics(images, f"{name}: expected {intake.expected}")
     if math.isinf(intake.high):
         return images
     axes = list(range(1, images.shape.rank))
@@ -228,7 +277,7 @@ def _checked(intake: Intake, images: tf.Tensor) -> tf.Tensor:
     near = tf.reduce_all((bottom >= intake.low) & (top <= intake.high))
     spread = top - bottom
     vary = tf.reduce_any(spread >= intake.least) | ~tf.reduce_any(spread > 0)
-    message = [f"images: expected {intake.expected}, received numbers from and to"]
+    message = [f"{name}: expected {intake.expected}, received numbers from and to"]
     message += [tf.reduce_min(bottom), tf.reduce_max(top)]
     with tf.control_dependencies([tf.debugging.Assert(near & vary, message)]):
         return tf.identity(images)
@@ -317,9 +366,16 @@ def _upright(file: tf.Tensor, pixels: tf.Tensor) -> tf.Tensor:
     return tf.cond(tf.strings.regex_full_match(head, _ORIENTATION), turned, lambda: pixels)
 
 
-def signatures(model: keras.Model, intake: Intake) -> dict[str, tuple[tf.TensorSpec, Callable]]:
-    """By name what a signature takes, and how the model's inputs are made of it."""
-    shape, dtype = tuple(model.input.shape[1:]), model.input.dtype
+Signatures = dict[str, tuple[list[tf.TensorSpec], Callable]]
+"""By name what a signature takes, and how the model's inputs are made of it."""
+
+
+def signatures(model: keras.Model, intake: Any) -> Signatures:
+    """The signatures of a model, for what `Intake.of_all` says of it."""
+    like = named_tensors(model)
+    if isinstance(like, dict):
+        return {SIGNATURE: ([*specs(model).values()], functools.partial(_by_name, intake, like))}
+    shape, dtype = tuple(like.shape[1:]), like.dtype
 
     def floats(image_bytes: tf.Tensor) -> tf.Tensor:
         scale, offset = intake.scale
@@ -328,18 +384,25 @@ def signatures(model: keras.Model, intake: Intake) -> dict[str, tuple[tf.TensorS
     own: Callable = (
         functools.partial(_checked, intake) if "float" in dtype else lambda images: images
     )
-    known: dict[str, tuple[tf.TensorSpec, Callable]] = {
-        SIGNATURE: (tf.TensorSpec((None, *shape), dtype, name="images"), own)
-    }
+    known: Signatures = {SIGNATURE: ([*specs(model).values()], own)}
     files = tf.TensorSpec((None,), tf.string, name="image_bytes")
     if dtype == "uint8":
-        spec = tf.TensorSpec((None, *shape), tf.float32, name="images")
-        known["serving_float"] = (spec, functools.partial(_rounded, intake))
+        spec = tf.TensorSpec((None, *shape), tf.float32, name=IMAGES)
+        known["serving_float"] = ([spec], functools.partial(_rounded, intake))
         if are_image_sizes(shape):
-            known["serving_bytes"] = (files, functools.partial(_decoded, shape))
+            known["serving_bytes"] = ([files], functools.partial(_decoded, shape))
     elif intake.pixels:
-        known["serving_bytes"] = (files, floats)
+        known["serving_bytes"] = ([files], floats)
     return known
+
+
+def _by_name(intakes: dict[str, Intake], like: dict[str, Any], *inputs: tf.Tensor) -> Any:
+    """Several inputs, checked as `_checked` does it."""
+    named = dict(zip(like, inputs, strict=True))
+    return {
+        name: _checked(intakes[name], one, name) if "float" in like[name].dtype else one
+        for name, one in named.items()
+    }
 
 
 class Blueprint(NamedTuple):
@@ -350,7 +413,8 @@ class Blueprint(NamedTuple):
     threshold: Threshold
     about: str
     """What the signature `about` answers: JSON."""
-    intake: Intake
+    intake: Any
+    """See `Intake.of_all`."""
 
 
 def write(blueprint: Blueprint, directory: Path) -> None:
@@ -366,16 +430,16 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
-    def add(name: str, spec: tf.TensorSpec, answer: Callable) -> None:
-        function = tf.function(answer, input_signature=[spec], autograph=False)
+    def add(name: str, taken: list[tf.TensorSpec], answer: Callable) -> None:
+        function = tf.function(answer, input_signature=taken, autograph=False)
         function.get_concrete_function()
         archive.add_endpoint(name, function)
 
     def deciding(prepare: Callable) -> Callable:
-        return lambda inputs: _decide(outputs, class_names, limit, prepare(inputs))
+        return lambda *inputs: _decide(outputs, class_names, limit, prepare(*inputs))
 
-    for name, (spec, prepare) in signatures(model, intake).items():
-        add(name, spec, deciding(prepare))
+    for name, (taken, prepare) in signatures(model, intake).items():
+        add(name, taken, deciding(prepare))
     ask = tf.TensorSpec((None,), tf.string, name="ask")
-    add("about", ask, lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
+    add("about", [ask], lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
     archive.write_out(str(directory), verbose=False)

@@ -45,6 +45,10 @@ class Spec(NamedTuple):
         return cls(DTYPES.get(dtype, dtype), None if is_unknown else known)
 
 
+Values = Mapping[str, Any]
+"""Inputs of a request by name: arrays, or lists of bytes."""
+
+
 class Signature(NamedTuple):
     inputs: dict[str, Spec]
     outputs: dict[str, Spec]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from btcp_tf.data.images import PIXELS
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.data.splits import Dataset
 from btcp_tf.networks import models, plausibility
 from btcp_tf.training.inference import Inference
@@ -130,7 +131,7 @@ def may_be_untrained(examined: plausibility.Plausibility) -> bool:
 
 def outdone(
     network: "keras.Model",
-    images: np.ndarray,
+    images: Inputs,
     labels: np.ndarray,
     logits: np.ndarray,
 ) -> str:
@@ -152,7 +153,7 @@ def outdone(
     parts = (network.get_layer("encoder"), network.get_layer("classifier"))
     weights = [weight for part in parts for weight in part.weights]
     before = [weight.numpy() for weight in weights]
-    infer = Inference(models.outputs_model(network), len(images))
+    infer = Inference(models.outputs_model(network), len(labels))
     rng = np.random.default_rng(0)
     try:
         for _ in range(_SHUFFLED):

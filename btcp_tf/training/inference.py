@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.rows import Rows
+from btcp_tf.data import named_inputs
+from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.networks import models
+from btcp_tf.networks.classifiers import named_tensors
 
 
 class Inference:
@@ -19,7 +22,7 @@ class Inference:
     an empty batch, and the outputs do not depend on the number of devices.
 
     Args:
-      model: Functional, with one input.
+      model: Functional.
       batch_size: Samples at once.
 
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Rescaling(10.0)])
@@ -29,9 +32,9 @@ class Inference:
 
     def __init__(self, model: keras.Model, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._call = traced(model, model.inputs[0])
+        self._call = traced(model, named_tensors(model))
 
-    def __call__(self, inputs: np.ndarray, title: str = "") -> Any:
+    def __call__(self, inputs: Inputs, title: str = "") -> Any:
         """Outputs for all `inputs`, as NumPy arrays; `title` shows a progress bar."""
         return _in_batches(self._call, inputs, self._batch_size, title)
 
@@ -41,20 +44,21 @@ def traced(model: Callable[..., Any], like: Any) -> Callable[[Any], Any]:
 
     Args:
       model: Called with inputs and `training=False`.
-      like: Its symbolic input.
+      like: Its symbolic input, or several by name.
     """
-    spec = tf.TensorSpec((None, *like.shape[1:]), like.dtype)
+    spec = named_inputs.each(lambda one: tf.TensorSpec((None, *one.shape[1:]), one.dtype), like)
     return tf.function(
         lambda x: model(x, training=False), input_signature=[spec], jit_compile=False
     ).get_concrete_function()
 
 
-def _in_batches(call: Callable, inputs: np.ndarray, batch_size: int, title: str) -> Any:
-    starts = range(0, len(inputs), batch_size)
+def _in_batches(call: Callable, inputs: Inputs, batch_size: int, title: str) -> Any:
+    starts = range(0, named_inputs.count(inputs), batch_size)
     bar = Bar(title, len(starts), shown=bool(title))
     rows: list[Rows] = []
     for number, start in enumerate(starts, 1):
-        batch = call(tf.constant(inputs[start : start + batch_size]))
+        part = named_inputs.take(inputs, slice(start, start + batch_size))
+        batch = call(named_inputs.each(tf.constant, part))
         tensors = tf.nest.flatten(batch)
         rows = rows or [Rows() for _ in tensors]
         for own, tensor in zip(rows, tensors, strict=True):

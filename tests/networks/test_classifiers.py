@@ -4,6 +4,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import btcp_tf
@@ -206,10 +207,9 @@ def squared(x):
     return x * x
 
 
-def multiple_inputs():
+def two_outputs():
     image, x = trunk()
-    other = keras.Input((8,))
-    return keras.Model([image, other], layers.Dense(3)(layers.Add()([x, other])))
+    return keras.Model(image, {"boxes": layers.Dense(4)(x), "classes": layers.Dense(3)(x)})
 
 
 def with_nan():
@@ -235,17 +235,35 @@ REFUSED = {
         "conv",
         r"vectors \[n, d\], received conv of shape \(None, 10",
     ),
-    "several labels": (lambda: functional(3, "sigmoid"), "", "softmax, the sigmoid or the logits"),
+    "several labels": (
+        lambda: functional(3, "sigmoid"),
+        "",
+        "one true class .*several labels at once: .*sigmoid; use a judge for each .*fit_scores",
+    ),
+    "several labels as logits": (
+        lambda: compiled(keras.losses.BinaryCrossentropy(from_logits=True), 3),
+        "",
+        "several labels at once: its loss is the binary cross-entropy",
+    ),
     "relu": (lambda: functional(3, "relu"), "", "softmax, the sigmoid or the logits"),
     "something behind": (lambda: functional(3, None, lambda x: x * 2), "", "received others from"),
     "no dense layer": (no_dense, "", "a last Dense layer of 4 units"),
     "spatial answers": (
         lambda: keras.Sequential([keras.Input(SHAPE), layers.Conv2D(3, 3)]),
         "",
-        r"class scores \[n, k\], received answers of shape",
+        r"class scores \[n, k\], received answers of shape .* one for each pixel.*fit_scores",
+    ),
+    "answers at several places": (
+        lambda: keras.Sequential([keras.Input((6, 3)), layers.Dense(4)]),
+        "",
+        r"received answers of shape \(16, 6, 4\), one for each of several places.*fit_scores",
     ),
     "not finite": (with_nan, "", "finite class scores, received NaN"),
-    "two inputs": (multiple_inputs, "", "one input and one output, received 2 and 1"),
+    "two outputs": (
+        two_outputs,
+        "",
+        r"one output, .* received 2 of .*keras.Model\(model.input, model.outputs\[0\]\)",
+    ),
     "a way around": (around, "hidden", "all of the answer passes through, received hidden"),
     "not built": (Subclass, "", "built and has weights"),
     "a function of one's own": (
@@ -256,7 +274,7 @@ REFUSED = {
     "a lambda": (
         lambda: functional(3, None, layers.Lambda(lambda x: x * 2)),
         "",
-        "Keras can copy, .*Python code, which Keras runs only after .*enable_unsafe_deserial",
+        "Keras can copy, .*the Lambda layer 'lambda.*register_keras_serializable.*fit_scores",
     ),
     "not savable": (lambda: subclass(NotSavable), "", "Keras can save.*received a NotSavable"),
 }
@@ -407,7 +425,7 @@ def test_what_is_no_file_of_a_classifier_is_called_by_its_name(tmp_path, capsys)
     cases = {
         "judge.keras": "expected a classifier, received a Judge .*the classifier's own .keras file",
         "my.weights.h5": "a file of weights alone: .*load_weights.* model.save",
-        "old.h5": "an HDF5 file: .*load_model.* model.save",
+        "old.h5": "a file of weights alone: .*load_weights.* model.save",
         "models": "a SavedModel: .*that it was exported from, saved with model.save",
         "models/1": "a SavedModel: .*that it was exported from, saved with model.save",
         "run": "the folder of a run.* --flagfile=.*flags.cfg",
@@ -428,3 +446,183 @@ def test_what_is_no_file_of_a_classifier_is_called_by_its_name(tmp_path, capsys)
     model.save(tmp_path / "my.keras")
     with pytest.raises(ValueError, match="that Judge.save wrote, .*my.keras .*btcp_tf.attach puts"):
         btcp_tf.load(tmp_path / "my.keras")
+
+
+def keyword_calls():
+    image = keras.Input(SHAPE)
+    x = layers.Dense(4, "relu")(inputs=layers.Flatten()(inputs=image))
+    return keras.Model(image, layers.Dense(3, "softmax")(inputs=x))
+
+
+@keras.saving.register_keras_serializable("test_classifiers")
+class Decorated(keras.Model):
+    """Its head is called by keyword, inside of `tf.function`s."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.flat, self.last = layers.Flatten(), layers.Dense(3)
+
+    def build(self, shape):
+        self.last.build((None, int(np.prod(shape[1:]))))
+        self.built = True
+
+    @tf.function
+    def logits(self, images):
+        return self.last(inputs=self.flat(images))
+
+    @tf.function
+    def call(self, images):
+        return tf.nn.softmax(self.logits(images))
+
+
+def decorated():
+    model = Decorated()
+    model(np.zeros((2, *SHAPE), np.float32))
+    return model
+
+
+def with_lora():
+    model = functional(3, "softmax")
+    for layer in (model.layers[-1], model.get_layer("hidden")):
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    return model
+
+
+def in_int8():
+    model = functional(3, "softmax")
+    model.layers[-1].quantize("int8")
+    return model
+
+
+ODD = {
+    "tf.nn.softmax": lambda: functional(3, tf.nn.softmax),
+    "an activation layer of tf.nn.softmax": lambda: functional(
+        3, None, layers.Activation(tf.nn.softmax)
+    ),
+    "called with keywords": keyword_calls,
+    "tf.function": decorated,
+    "LoRA": with_lora,
+    "int8": in_int8,
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_takes_odd_models(case, tmp_path):
+    model, x = ODD[case](), np.random.default_rng(0).normal(size=(9, *SHAPE)).astype(np.float32)
+    wanted = model(x, training=False)
+    judge = btcp_tf.attach(model, example=x)
+    judge.save(tmp_path / "judge.keras")
+    for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
+        np.testing.assert_allclose(one.predict(x)["probs"], wanted, atol=1e-5)
+    _, head = classifiers.take_apart(model, example=x)
+    kernel, bias = classifiers.last_dense(head)
+    features = np.random.default_rng(1).normal(size=(5, len(kernel))).astype(np.float32)
+    logits, _ = classifiers.both_ends(head)(features)
+    # int8 rounds the features, too.
+    np.testing.assert_allclose(
+        features @ kernel + bias, logits, atol=0.1 if case == "int8" else 1e-4
+    )
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_takes_hdf5_files(tmp_path):
+    model = functional(3, "softmax")
+    x = np.random.default_rng(0).normal(size=(9, *SHAPE)).astype(np.float32)
+    for name in ("my.h5", "my.hdf5"):
+        model.save(tmp_path / name)
+        judge = btcp_tf.attach(tmp_path / name)
+        np.testing.assert_allclose(judge.predict(x)["probs"], model(x), atol=1e-6)
+    compiled("mse").save(tmp_path / "regression.h5")
+    with pytest.raises(ValueError, match="a regression: .* its loss is mse"):
+        classifiers.take_apart(tmp_path / "regression.h5")
+    (tmp_path / "my.keras").write_bytes((tmp_path / "my.h5").read_bytes())
+    with pytest.raises(ValueError, match="HDF5 file under another name: .* ends with .h5"):
+        classifiers.load(tmp_path / "my.keras")
+
+
+def rewritten(path, change, target):
+    """A copy of a `.keras` file with another description of its layers."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w") as copy:
+        for name in source.namelist():
+            content = source.read(name)
+            copy.writestr(name, change(name, content))
+
+
+def replaced(old, new):
+    return lambda name, content: content.replace(old, new) if name == "config.json" else content
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("ending", [".keras", ".h5"])
+def test_a_file_with_python_code_is_refused_before_it_is_read(ending, tmp_path, monkeypatch):
+    path = tmp_path / f"my{ending}"
+    functional(3, None, layers.Lambda(lambda x: x * 2, name="twice")).save(path)
+    monkeypatch.setattr(keras.models, "load_model", None)
+    with pytest.raises(
+        ValueError, match=r"it holds the Lambda layer 'twice', .*load_weights .*fit_scores"
+    ) as caught:
+        classifiers.load(path)
+    assert "unsafe" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+FOUND = {
+    "a function of a module": (
+        replaced(
+            b'"activation": "softmax"',
+            b'"activation": {"module": "os", "class_name": "function", "config": "system", '
+            b'"registered_name": "function"}',
+        ),
+        "names the function 'system' of the module 'os', which is not registered",
+    ),
+    "an address": (
+        replaced(b'"name": "conv"', b'"name": "conv", "path": "https://example.org/x"'),
+        "names the address 'https://example.org/x' .path., which loading could read",
+    ),
+    "a file of words": (
+        replaced(b'"name": "conv"', b'"name": "conv", "vocabulary": "/etc/hostname"'),
+        "names the file '/etc/hostname' .vocabulary., which loading would read",
+    ),
+    "a SavedModel": (
+        replaced(
+            b'"class_name": "GlobalAveragePooling2D", "config": {',
+            b'"class_name": "TFSMLayer", "config": {"filepath": "models/1", ',
+        ),
+        "holds a TFSMLayer, which runs the SavedModel 'models/1'; it cannot be taken apart",
+    ),
+    "an operation of Keras 2": (
+        replaced(b'"class_name": "GlobalAveragePooling2D"', b'"class_name": "TFOpLambda"'),
+        "holds TFOpLambda .*, an operation of TensorFlow in a model of Keras 2, which Keras 3 does",
+    ),
+    "Keras 2": (
+        lambda name, content: (
+            content if name != "metadata.json" else b'{"keras_version": "2.15.0"}'
+        ),
+        r"was written by Keras 2.15.0, .* cannot read: .* model.save.'my.h5'., which is read here",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_is_found_in_a_file_is_said(case, tmp_path):
+    change, message = FOUND[case]
+    functional(3, "softmax").save(tmp_path / "good.keras")
+    rewritten(tmp_path / "good.keras", change, tmp_path / "my.keras")
+    with pytest.raises(ValueError, match=f"^classifier: expected .*my.keras: it {message}"):
+        classifiers.take_apart(tmp_path / "my.keras")
+
+
+def test_what_is_no_model_of_keras_3_is_called_by_its_name(tmp_path):
+    functional(3, "softmax").export(tmp_path / "model", verbose=False)
+    layer = layers.TFSMLayer(tmp_path / "model", call_endpoint="serve")
+    old = type("Sequential", (), {"__module__": "tf_keras.src.engine.sequential"})()
+    cases = (
+        (layer, "a TFSMLayer, which runs a SavedModel: .*fit_scores"),
+        (tf.saved_model.load(str(tmp_path / "model")), "a SavedModel: .*fit_scores"),
+        (old, r"a Sequential of tf_keras, which is Keras 2: model.save\('my.h5'\), and give"),
+        (layers.Dense(3), "the layer Dense: make a model of it"),
+        (keras.Sequential([keras.Input(SHAPE), layer]), "copy, .* the TFSMLayer .* SavedModel: "),
+    )
+    for given, message in cases:
+        with pytest.raises(ValueError, match=f"^classifier: expected .*{message}"):
+            classifiers.take_apart(given)

@@ -1,0 +1,73 @@
+"""CSV files as inputs of `btcp_tf.predict`."""
+
+import numpy as np
+import pytest
+
+from btcp_tf.serving.inputs import UNLABELED, open_inputs
+
+CLASSES = ["cat", "dog", "owl"]
+
+
+def table(folder, text, name="in.csv"):
+    path = folder / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_columns_are_taken_by_name_and_batches_begin_anywhere(tmp_path):
+    path = table(
+        tmp_path,
+        '\ufeffid,"age",word,label\n1,3.5,"a, b",dog\n2,,"line\nbreak",\n\n3,x,c,0\n',
+    )
+    inputs = open_inputs(path, class_names=CLASSES, names=["word", "age"])
+    assert (inputs.count, inputs.dtype, inputs.key) == (3, None, "")
+    assert [*inputs.named] == ["word", "age"]
+    first, second = inputs.batches(0, 2)
+    assert first["input"].tolist() == ["in[0]", "in[1]"]
+    assert first["word"].tolist() == ["a, b", "line\nbreak"]
+    assert first["age"].tolist() == ["3.5", ""] and second["age"].tolist() == ["x"]
+    assert np.concatenate([first["labels"], second["labels"]]).tolist() == [1, UNLABELED, 0]
+    (rest,) = inputs.batches(2, 9)
+    assert rest["input"].tolist() == ["in[2]"] and rest["labels"].tolist() == [0]
+    table(tmp_path, "id,age,word,label\n1,3.5,a,dog\n")
+    assert open_inputs(path, names=["word", "age"]).fingerprint != inputs.fingerprint
+
+
+def test_a_model_of_one_input_takes_the_only_column_or_the_key(tmp_path):
+    path = table(tmp_path, "text,y\nfine,cat\n" + "long " * 50_000 + ",owl\n")
+    inputs = open_inputs(path, class_names=CLASSES)
+    (batch,) = inputs.batches(0, 9)
+    assert (inputs.key, len(batch["images"][1])) == ("text", 250_000)
+    assert batch["labels"].tolist() == [0, 2]
+    two = table(tmp_path, "id,text\n1,fine\n", "two.csv")
+    with pytest.raises(ValueError, match="expected one column of inputs, .*id.*text; --key=NAME"):
+        open_inputs(two)
+    assert open_inputs(two, key="text").key == "text"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "message"),
+    [
+        ("a,b\n1\n", {"key": "a"}, "line 2: expected 2 entries, received 1"),
+        ("a,a\n1,2\n", {"key": "a"}, "different names of columns, received a, a"),
+        ("", {"key": "a"}, "different names of columns, received none"),
+        ("a,b\n", {"key": "a"}, "at least one row, received none"),
+        ("a,b\n1,2\n", {"key": "c"}, "expected the columns c, received a, b, without c"),
+        ("a,b\n1,2\n", {"names": ["b", "c"]}, "the columns b, c, received a, b, without c"),
+        ('a,b\n1,"2\n', {"key": "a"}, "in.csv: unexpected end of data"),
+        ("a,y\n1,2\n1,fox\n", {"class_names": CLASSES}, "y: expected one of .* 'fox' in row 1"),
+        ("a\n1\n", {"class_names": CLASSES}, "labels: expected a column labels or label or y"),
+        ("a\n1\n", {"names": ["a"], "key": "a"}, "the inputs a, and no key"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text, more, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as caught:
+        open_inputs(table(tmp_path, text), **more)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_utf_8_is_refused(tmp_path):
+    path = tmp_path / "in.csv"
+    path.write_bytes(b"a\ncaf\xe9\n")
+    with pytest.raises(ValueError, match="in.csv: 'utf-8' codec can't decode"):
+        open_inputs(path)

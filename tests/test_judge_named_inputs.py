@@ -1,0 +1,292 @@
+"""Classifiers of several inputs of different types, from `attach` to the client."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from scipy import special
+
+import btcp_tf
+from btcp_tf.core import json_files
+from btcp_tf.decisions import exported
+from btcp_tf.serving import batch_scoring, transport
+from btcp_tf.serving.client import Client
+from btcp_tf.serving.scorer import Scorer
+
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
+
+WORDS = ["low", "mid", "high"]
+
+
+def samples(n, seed):
+    """Rows of tokens, a number and a word, each of which tells something of three classes."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, n)
+    tokens = random.integers(1, 20, (n, 6)).astype(np.int32)
+    told = random.random(n) < 0.8
+    tokens[told, random.integers(0, 6, n)[told]] = 20 + y[told]
+    word = np.where(random.random(n) < 0.5, y, random.integers(0, 3, n))
+    age = (random.normal(size=n) + y).astype(np.float32)
+    return {"tokens": tokens, "age": age, "word": np.array(WORDS)[word]}, y
+
+
+def network(kind):
+    tokens = keras.Input((6,), dtype="int32", name="tokens")
+    age = keras.Input((1,), name="age")
+    word = keras.Input((1,), dtype="string", name="word")
+    known = layers.StringLookup(vocabulary=WORDS, output_mode="one_hot")(word)
+    seen = layers.GlobalAveragePooling1D()(layers.Embedding(23, 8)(tokens))
+    x = layers.Dropout(0.3)(layers.Dense(16, "relu")(layers.Concatenate()([seen, age, known])))
+    inputs = [tokens, age, word]
+    given = {one.name: one for one in inputs} if kind == "dict" else inputs
+    return keras.Model(given, layers.Dense(3, "softmax")(x))
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    keras.utils.set_random_seed(0)
+    model = network("dict")
+    # So short that a second head finds more in the features.
+    model.compile("adam", "sparse_categorical_crossentropy")
+    x, y = samples(600, 0)
+    rows = {name: tf.constant(one if one.ndim > 1 else one[:, None]) for name, one in x.items()}
+    model.fit(rows, tf.constant(y), epochs=8, verbose=0)
+    return model
+
+
+def attached(classifier):
+    return btcp_tf.attach(classifier, example=samples(4, 0)[0], class_names=["a", "b", "c"])
+
+
+@pytest.fixture(scope="module")
+def judge(classifier):
+    judge = attached(classifier)
+    judge.fit(*samples(500, 1), reference=samples(600, 0), looks=["dropouts"], cost=9.0, verbose=0)
+    judge.select_threshold(*samples(300, 2), rule="target_coverage", coverage=0.5)
+    return judge
+
+
+@pytest.fixture(scope="module")
+def version(judge, tmp_path_factory):
+    return judge.export(tmp_path_factory.mktemp("models"), "many", samples(8, 3)[0], verbose=0)
+
+
+def test_a_judge_of_several_inputs_learns_answers_and_survives_a_file(judge, tmp_path):
+    x, y = samples(60, 3)
+    answers = judge.predict(x)
+    assert judge.fitted["evidence"] and answers["accept"].any()
+    assert "tokens int32 [n, 6], age float32 [n, 1], word string [n, 1]" in repr(judge)
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras").predict(x)
+    np.testing.assert_array_equal(again["uncertainty"], answers["uncertainty"])
+    assert judge.predictions(x, y).uncertainty["residual"].tolist() == (
+        answers["uncertainty"].tolist()
+    )
+    rows = {name: one if one.ndim > 1 else one[:, None] for name, one in x.items()}
+    dataset = tf.data.Dataset.from_tensor_slices((rows, y)).batch(16)
+    assert judge.evaluate(dataset, draws=10)[1]["auroc"] == pytest.approx(
+        judge.evaluate(x, y, draws=10)[1]["auroc"]
+    )
+
+
+def test_the_copies_of_a_sample_are_known_by_all_of_its_inputs(judge):
+    x, y = samples(500, 1)
+    with pytest.raises(ValueError, match="samples that have not been seen"):
+        judge.evaluate(x, y)
+    other = {**x, "age": x["age"] + 0.5}
+    assert judge.evaluate(other, y, draws=10)[1]["n"] == 500
+
+
+def test_a_model_of_a_list_takes_a_list_a_tuple_and_names(classifier):
+    twin = network("list")
+    twin.set_weights(classifier.get_weights())
+    judge, (x, _) = attached(twin), samples(20, 4)
+    wanted = attached(classifier).predict(x)["probs"]
+    assert list(judge.model.input) == ["tokens", "age", "word"]
+    for given in (x, list(x.values()), tuple(x.values())):
+        np.testing.assert_allclose(judge.predict(given)["probs"], wanted, rtol=1e-6)
+
+
+@keras.saving.register_keras_serializable("test_named_inputs")
+class Pair(keras.Model):
+    """A subclass that takes two inputs as a tuple."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.last = layers.Dense(3, "softmax")
+
+    def build(self, shapes):
+        self.last.build((None, 4))
+        self.built = True
+
+    def call(self, inputs):
+        first, second = inputs
+        return self.last(keras.ops.concatenate([first, second], axis=1))
+
+
+def test_a_subclass_of_two_inputs_is_taken_with_an_example():
+    model, x = Pair(), (np.eye(3, 2, dtype=np.float32), np.ones((3, 2), np.float32))
+    wanted = model(x).numpy()
+    judge = btcp_tf.attach(model, example=x)
+    np.testing.assert_allclose(judge.predict(x)["probs"], wanted, rtol=1e-6)
+    np.testing.assert_allclose(
+        judge.predict({"input_1": x[0], "input_2": x[1]})["probs"], wanted, rtol=1e-6
+    )
+
+
+WRONG = {
+    "one is missing": (lambda x: {"age": x["age"]}, "x: expected the inputs .* received age alone"),
+    "another one": (lambda x: {**x, "more": x["age"]}, "x: expected .* received .* and more"),
+    "not as many": (lambda x: {**x, "age": x["age"][:3]}, "x: .*as many samples .* 3 of age"),
+    "too few in a list": (lambda x: [x["age"]], "x: expected the inputs .* 1 in a list"),
+    "an array": (lambda x: x["age"], "x: expected the inputs .* of type ndarray"),
+    "fractions": (lambda x: {**x, "tokens": x["tokens"] + 0.5}, r'x\["tokens"\]: expected int32'),
+    "no text": (lambda x: {**x, "word": x["age"]}, r'x\["word"\]: expected text'),
+    "NaN": (lambda x: {**x, "age": x["age"] * np.nan}, r'x\["age"\]: expected finite numbers'),
+    "scale": (lambda x: {**x, "age": x["age"] * 1e4}, r'x\["age"\]: expected numbers like those'),
+    "shape": (lambda x: {**x, "tokens": x["tokens"][:, :5]}, r'x\["tokens"\]: .* shape \[n, 6\]'),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_name_the_input(judge, case):
+    change, message = WRONG[case]
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        judge.predict(change(samples(9, 5)[0]))
+    assert "\n" not in str(caught.value)
+
+
+def test_changes_of_the_input_are_not_on_offer_and_said_so(classifier, capsys):
+    judge = attached(classifier)
+    with pytest.raises(ValueError, match="looks: expected some that suit inputs of tokens int32"):
+        judge.fit(*samples(100, 1), looks=["mirror"], verbose=0)
+    with pytest.raises(ValueError, match="changes the only input, received 'own'"):
+        judge.fit(*samples(100, 1), looks=[layers.Rescaling(2.0, name="own")], verbose=0)
+    judge.fit(*samples(200, 1), looks=[network("dict"), "dropouts"], cost=5.0, verbose=0)
+    assert {"dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
+    judge.fit(*samples(200, 1), evidence=("answer",), verbose=1)
+    assert (
+        "of several inputs (tokens, age, word) no changes are on offer" in capsys.readouterr().out
+    )
+
+
+def test_the_saved_model_takes_inputs_by_name(judge, version):
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    assert {*serve.structured_input_signature[1]} == {"tokens", "age", "word"}
+    x, _ = samples(30, 6)
+    wanted = judge.predict(x)
+    rows = {name: tf.constant(one if one.ndim > 1 else one[:, None]) for name, one in x.items()}
+    served = {name: value.numpy() for name, value in serve(**rows).items()}
+    assert special.logit(served["uncertainty"].astype(float)) == pytest.approx(
+        special.logit(wanted["uncertainty"]), abs=1e-3
+    )
+    assert served["accept"].tolist() == wanted["accept"].tolist()
+    for wrong, message in (
+        ({"age": rows["age"] * np.nan}, "age: expected numbers like those"),
+        ({"age": rows["age"] * 1e5}, "age: expected numbers like those"),
+        ({"age": rows["age"][:3]}, "expected as many rows of each of"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            serve(**{**rows, **wrong})
+    about = exported.read_about(version)
+    assert about["image_shape"] is None
+    assert about["inputs"]["tokens"] == {"dtype": "int32", "shape": [6]}
+
+
+def test_predict_scores_npz_and_csv_by_name(judge, version, tmp_path):
+    x, y = samples(40, 7)
+    np.savez(tmp_path / "in.npz", **{**x, "tokens": x["tokens"].astype(np.int64)}, y=y)
+    path = tmp_path / "a.csv"
+    summary = batch_scoring.score(
+        version, tmp_path / "in.npz", path, labels=True, batch_size=16, verbose=0
+    )
+    assert (summary.inputs, summary.problems, summary.labeled) == (40, 0, 40)
+    wanted = judge.predict(x)["uncertainty"]
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    u = [float(row[rows[0].index("uncertainty")]) for row in rows[1:]]
+    assert special.logit(u) == pytest.approx(special.logit(wanted), abs=1e-3)
+    np.savez(tmp_path / "less.npz", age=x["age"])
+    with pytest.raises(ValueError, match="arrays tokens, age, word, received age, without tokens"):
+        batch_scoring.score(version, tmp_path / "less.npz", tmp_path / "b.csv", verbose=0)
+    np.savez(tmp_path / "rows.npz", **{**x, "age": x["age"][:3]})
+    with pytest.raises(ValueError, match="as many rows in each input, received 40 in tokens and 3"):
+        batch_scoring.score(version, tmp_path / "rows.npz", tmp_path / "b.csv", verbose=0)
+    with pytest.raises(ValueError, match="input: expected an npz or a CSV file with the inputs"):
+        batch_scoring.score(version, tmp_path, tmp_path.parent / "b.csv", verbose=0)
+
+
+def test_the_scorer_says_what_is_wrong_with_a_row(version):
+    x, _ = samples(6, 8)
+    x = {**x, "age": x["age"].astype(object), "tokens": x["tokens"].astype(np.int64)}
+    x["word"] = x["word"].astype(object)
+    x["age"][1], x["word"][2], x["tokens"][3, 0] = "old", None, 2**40
+    answers = Scorer(version)(x)
+    problems = dict(enumerate(answers["problem"]))
+    assert {row for row, text in problems.items() if text} == {1, 2, 3}
+    assert problems[1] == "age: expected a number, received 'old'"
+    assert problems[2] == "word: expected text, received None"
+    assert problems[3] == f"tokens: expected int32, received {2**40}"
+    assert np.isfinite(answers["uncertainty"]).tolist() == [True, False, False, False, True, True]
+
+
+class Server:
+    """A model that answers a client what a SavedModel says, as TensorFlow Serving's REST does."""
+
+    where = "double"
+
+    def __init__(self, version):
+        self.serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+        self.asked = []
+
+    def signatures(self, deadline):
+        specs = self.serve.structured_input_signature[1]
+        inputs = {name: transport.Spec(s.dtype.name, tuple(s.shape)) for name, s in specs.items()}
+        return {"serving_default": transport.Signature(inputs, {})}
+
+    def call(self, signature, inputs, deadline):
+        self.asked.append({name: len(value) for name, value in inputs.items()})
+        outputs = self.serve(**{name: tf.constant(value) for name, value in inputs.items()})
+        return {name: value.numpy() for name, value in outputs.items()}
+
+
+def test_the_client_sends_inputs_by_name(judge, version, monkeypatch):
+    client = Client("127.0.0.1:1", "many", batch_size=16)
+    client._transport = server = Server(version)
+    x, _ = samples(20, 9)
+    answers = client.predict(x)
+    assert server.asked == [dict.fromkeys(x, 16), dict.fromkeys(x, 4)]
+    assert answers["accept"].tolist() == judge.predict(x)["accept"].tolist()
+    with pytest.raises(ValueError, match="one with one input, .* with 3; give a dictionary of"):
+        client.predict(x["age"])
+    with pytest.raises(ValueError, match="images: expected the inputs .*, received age"):
+        client.predict({"age": x["age"]})
+    with pytest.raises(ValueError, match="as many rows of each input, received .*3 of age"):
+        client.predict({**x, "age": x["age"][:3]})
+
+
+@pytest.mark.parametrize("form", ["rows", "columns"])
+def test_rest_has_rows_and_columns_of_several_inputs(form, monkeypatch):
+    client = Client("127.0.0.1:1", "many", form=form)
+    sent = []
+
+    def ask(path, body, deadline, retries):
+        sent.append(json.loads(body))
+        row = {"json": "{}"}
+        content = {"predictions": [row, row]} if form == "rows" else {"outputs": {"json": ["{}"]}}
+        return 200, json_files.to_text(content).encode()
+
+    monkeypatch.setattr(client._transport, "_ask", ask)
+    inputs = {"age": np.array([[1.5], [2.5]], np.float32), "word": [[b"low"], [b"mid"]]}
+    client._transport.call("serving_default", inputs, transport.Deadline(9))
+    words = [[{"b64": "bG93"}], [{"b64": "bWlk"}]]
+    (request,) = sent
+    if form == "rows":
+        assert request["instances"] == [
+            {"age": [1.5], "word": words[0]},
+            {"age": [2.5], "word": words[1]},
+        ]
+    else:
+        assert request["inputs"] == {"age": [[1.5], [2.5]], "word": words}

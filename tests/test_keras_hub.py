@@ -1,0 +1,86 @@
+"""Classifiers of KerasHub, made from their configurations with random weights."""
+
+import keras
+import numpy as np
+import pytest
+
+import btcp_tf
+
+hub = pytest.importorskip("keras_hub", reason="needs pip install 'btcp_tf[hub]'")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", *"abcdefgh"]
+
+
+def backbone():
+    keras.utils.set_random_seed(0)
+    return hub.models.BertBackbone(
+        vocabulary_size=30,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=16,
+        max_sequence_length=12,
+    )
+
+
+def tokens(n):
+    ids = np.random.default_rng(0).integers(1, 30, (n, 12))
+    return {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": 0 * ids}
+
+
+def lora(model):
+    model.backbone.enable_lora(2)
+    model.layers[-1].enable_lora(2)
+    for weight in model.weights:
+        if "lora" in weight.path:
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+
+
+CHANGES = {"as it is": lambda model: None, "LoRA": lora, "int8": lambda m: m.quantize("int8")}
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_text_classifier_answers_as_before_and_survives_a_file(case, tmp_path):
+    model = hub.models.BertTextClassifier(backbone(), num_classes=3)
+    CHANGES[case](model)
+    x = tokens(20)
+    wanted = keras.ops.softmax(model(x, training=False)).numpy()
+    judge = btcp_tf.attach(model, example=tokens(4))
+    assert {*judge.model.input} == {"token_ids", "padding_mask", "segment_ids"}
+    judge.save(tmp_path / "judge.keras")
+    for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
+        np.testing.assert_allclose(one.predict(x)["probs"], wanted, atol=1e-5)
+
+
+def test_the_preprocessor_stays_outside():
+    tokenizer = hub.tokenizers.BertTokenizer(vocabulary=WORDS)
+    preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=12)
+    model = hub.models.BertTextClassifier(backbone(), num_classes=3, preprocessor=preprocessor)
+    texts = ["good film", "bad film", "film"]
+    judge = btcp_tf.attach(model, example=preprocessor(texts))
+    wanted = keras.ops.softmax(model.predict(texts, verbose=0)).numpy()
+    answers = judge.predict(preprocessor(texts))
+    np.testing.assert_allclose(answers["probs"], wanted, atol=1e-5)
+    with pytest.raises(ValueError, match="^x: expected the inputs token_ids.*preprocessor.texts."):
+        judge.predict(texts)
+
+
+def test_an_image_classifier_is_taken(tmp_path):
+    keras.utils.set_random_seed(0)
+    body = hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64, 64],
+        stackwise_num_blocks=[1, 1],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(16, 16, 3),
+    )
+    model = hub.models.ResNetImageClassifier(body, num_classes=3)
+    x = np.random.default_rng(0).uniform(0, 255, (6, 16, 16, 3)).astype(np.float32)
+    wanted = keras.ops.softmax(model(x, training=False)).numpy()
+    judge = btcp_tf.attach(model)
+    judge.save(tmp_path / "judge.keras")
+    for one in (judge, btcp_tf.load(tmp_path / "judge.keras")):
+        np.testing.assert_allclose(one.predict(x)["probs"], wanted, atol=1e-5)
