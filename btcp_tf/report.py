@@ -91,6 +91,12 @@ _FLAGS: Mapping[str, tuple[Any, Any, str]] = {
     ),
     "bootstrap_draws": (flags.DEFINE_integer, 1000, "Draws of the bootstrap intervals."),
     "reverse": (flags.DEFINE_list, [], "Columns where higher = more trusted."),
+    "columns": (
+        flags.DEFINE_list,
+        [],
+        "Names of the uncertainty columns of a predictions file; empty: all columns of numbers but "
+        "those that say which row it is, such as id and timestamp.",
+    ),
     "seed": (flags.DEFINE_integer, 0, "Seed of the bootstrap draws."),
     "files_dir": (
         flags.DEFINE_string,

@@ -826,6 +826,26 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     assert str(folder / "report.html") in shown
 
 
+def test_columns_that_are_no_uncertainty_are_left_out_and_told(undrawn, tmp_path, capfd):
+    p = make_predictions(("theirs",), errors=12)
+    lines = ["id,labels,predicted,theirs,age,comment"]
+    lines += [
+        f"{row},{p.labels[row]}.0,{p.predicted[row]},{p.uncertainty['theirs'][row]},{row},nan"
+        for row in range(60)
+    ]
+    lines[3] = lines[3].replace(",2,nan", ",,blurred")
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(lines) + "\n")
+    tree, printed, rows, extra = reported(path, capfd)
+    assert [row["method"] for row in rows] == ["theirs"]
+    for place in (printed, body(tree), " ".join(extra["notes"])):
+        assert "Left out: age: expected a finite number, received none in line 4;" in place
+        assert "--columns names those that count." in place
+    _, printed, rows, extra = reported(path, capfd, "--columns=id,theirs")
+    assert [row["method"] for row in rows] == ["id", "theirs"] and "Left out" not in printed
+    assert extra["settings"]["columns"] == "id,theirs"
+
+
 def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     p = make_predictions(("mcp",), errors=12)
     lines = ["input,predicted,uncertainty,problem,labels"]
@@ -1199,6 +1219,11 @@ def test_scores_of_which_no_row_has_a_label_are_refused(answers, tmp_path, capfd
         (["{folder}/scores.csv", "--tua=2"], 2, "tua"),
         (["{run}", "--tau=0.3"], 2, "tau: expected only with a predictions file"),
         (["{folder}/scores.csv", "--reverse=nope"], 1, "received nope"),
+        (
+            ["{folder}/scores.csv", "--columns=nope"],
+            1,
+            "an uncertainty column nope, received theirs",
+        ),
         (["{folder}/broken.npz"], 1, "broken.npz"),
         (["{folder}/unlabeled.npz"], 1, "expected labels, the true classes, received none"),
         (["{folder}/odd"], 1, "odd: expected predictions.npz of a run, received none"),
@@ -1232,7 +1257,7 @@ def test_help_lists_the_flags(capsys):
         report.main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "seed"):
+    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "columns", "seed"):
         assert f"--{name}=" in shown
 
 

@@ -54,6 +54,7 @@ def write_predictions_report(
     seed: int = 0,
     files_dir: str | os.PathLike | None = None,
     fit: Fit | None = None,
+    columns: Sequence[str] = (),
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The report of a predictions file from any program: tables, figures, rows.
 
@@ -73,6 +74,7 @@ def write_predictions_report(
         an array of uint8 images that was scored, if its file is there.
       fit: How the column `residual` came about, `ScoresFit.fit`: the page says so, and its figures
         are of this column. None: unknown.
+      columns: Names of the uncertainty columns, see `evaluation.load_answers`; empty: all.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
@@ -84,7 +86,7 @@ def write_predictions_report(
         fit could be of; the message says why.
     """
     page, rows, _ = write_scores_page(
-        path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir, fit
+        path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir, fit, columns
     )
     return page, rows
 
@@ -98,11 +100,12 @@ def write_scores_page(
     seed: int,
     files_dir: str | os.PathLike | None,
     fit: Fit | None,
+    columns: Sequence[str],
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
     folders, array = input_folders(path, files_dir), _scored_array(path, files_dir)
-    answers = load_answers(path, reverse=reverse)
+    answers = load_answers(path, reverse=reverse, columns=columns)
     predictions = answers.predictions
     if predictions.labels is None:
         raise ValueError(f"{path}: expected labels, the true classes, received none")
@@ -119,6 +122,7 @@ def write_scores_page(
         "tau": rows[0]["tau"],
         "bootstrap_draws": bootstrap_draws,
         "reverse": ",".join(reverse),
+        "columns": ",".join(columns),
         "seed": seed,
     }
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
@@ -128,6 +132,7 @@ def write_scores_page(
     threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
     notes = [
         *_left_out_notes(answers),
+        *_unread_notes(answers),
         *_contradiction_notes(answers, own_taus),
         *error_count_notes(rows),
     ]
@@ -375,6 +380,12 @@ def _left_out_notes(answers: Answers) -> list[str]:
     parts = [f"{count:,} {kind}" for kind, count in counts.items() if count]
     total = sum(counts.values())
     return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(parts)}."] if parts else []
+
+
+def _unread_notes(answers: Answers) -> list[str]:
+    """Says which columns of numbers are no uncertainty."""
+    reasons = " ".join(f"{tabular.shown(why)}." for why in answers.unread.values())
+    return [f"Left out: {reasons} --columns names those that count."] if reasons else []
 
 
 def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> list[str]:

@@ -124,7 +124,25 @@ def test_class_numbers(value, number):
 
 
 @pytest.mark.parametrize(
-    "value", [-1, 2**63, True, 1.0, "-1", "1.0", "1_0", "\u0661", "9" * 19, "", None, [0]]
+    "value",
+    [
+        -1,
+        2**63,
+        True,
+        1.5,
+        -1.0,
+        2.0**63,
+        "-1",
+        "1.5",
+        "1.0.",
+        "1e0",
+        "1_0",
+        "\u0661",
+        "9" * 19,
+        "",
+        None,
+        [0],
+    ],
 )
 def test_what_is_no_class_number_is_refused(value):
     with pytest.raises(ValueError, match="expected a class number, received"):
