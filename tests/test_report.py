@@ -846,6 +846,40 @@ def test_columns_that_are_no_uncertainty_are_left_out_and_told(undrawn, tmp_path
     assert extra["settings"]["columns"] == "id,theirs"
 
 
+@pytest.mark.parametrize("ending", ["csv", "npz"])
+def test_a_report_by_group_counts_and_chooses_in_each(undrawn, tmp_path, capfd, ending):
+    rng = np.random.default_rng(0)
+    u, sites = rng.random(900), np.array(["north", "south", "west"])[np.arange(900) % 3]
+    sites[:3] = "east"
+    predicted = rng.integers(0, 3, 900)
+    labels = np.where(rng.random(900) < u**3, (predicted + 1) % 3, predicted)
+    path = tmp_path / f"scores.{ending}"
+    if ending == "npz":
+        np.savez(path, labels=labels, predicted=predicted, mine=u, site=sites)
+    else:
+        lines = zip(labels, predicted, u.tolist(), sites, strict=True)
+        rows = "".join(",".join(map(str, line)) + "\n" for line in lines)
+        path.write_text("labels,predicted,mine,site\n" + rows)
+    is_error = labels != predicted
+    for name, groups in (("site", sites), ("predicted", predicted)):
+        words = (f"--group={name}", "--risk=0.1", "--delta=0.1", "--tau=0.4")
+        tree, _, _, extra = reported(path, capfd, *words)
+        found = extra["groups"]
+        assert found["column"] == name and found["outcomes"].keys() == set(map(str, groups))
+        chosen = thresholds.target_risk_by_group(is_error, u, groups, risk=0.1, delta=0.1)
+        for group, threshold in chosen.items():
+            own = groups == group
+            outcome = found["outcomes"][str(group)]
+            accepted = own & (u < 0.4)
+            assert (outcome["n"], outcome["accepted"]) == (own.sum(), accepted.sum())
+            assert outcome["errors"] == (accepted & is_error).sum()
+            assert found["thresholds"][str(group)] == dataclasses.asdict(threshold)
+        shown = tables(tree)
+        (lines,) = (lines for title, lines in shown.items() if "threshold for each group" in title)
+        assert [line[0] for line in lines[1:]] == [str(group) for group in chosen]
+    assert "thresholds" not in reported(path, capfd, "--group=site")[3]["groups"]
+
+
 def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     p = make_predictions(("mcp",), errors=12)
     lines = ["input,predicted,uncertainty,problem,labels"]
@@ -1257,7 +1291,7 @@ def test_help_lists_the_flags(capsys):
         report.main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "columns", "seed"):
+    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "columns", "group", "seed"):
         assert f"--{name}=" in shown
 
 

@@ -15,7 +15,7 @@ from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
-from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
 from btcp_tf.thresholds import Threshold
@@ -27,6 +27,10 @@ the data has changed; the promise is shown broken, which is worse."""
 ORDERS = ("", "rows", "time")
 """What is known of the order of labels: nothing; that of the rows is the one in which they came; a
 column of times has put them in order."""
+
+
+_OF_GROUPS = ("verdict", "p_value", "labeled", "errors", "interval")
+"""What `to_json` says of the promise in a group."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Findings:
     """u of the scores, `[m]` float64."""
     looked_at: LookedAt | None = None
     """None: there are no looks, or it is not known which inputs they are at."""
+    groups: tuple[GroupPromise, ...] = ()
+    """The promise in each group by itself; empty: the scores have none."""
     repeats: bool = False
     """Whether an earlier look tested the same rows in the same way. Not in the files: the same
     command writes the same ones."""
@@ -109,6 +115,11 @@ class Findings:
     def looked_at_text(self) -> str:
         """How many inputs are looked at again, and what that costs; "": it is not known."""
         return "" if self.looked_at is None else messages.looked_at_text(self.looked_at)
+
+    @property
+    def groups_text(self) -> str:
+        """In which groups the promise is refuted or shown; "": there are no groups."""
+        return messages.groups_text(self.groups, self.promise.limit, self.delta)
 
     @property
     def repeated_look(self) -> str:
@@ -193,6 +204,14 @@ def monitor(
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
     tested, history = history.samples, _with_this_look(history, scores, answers, promise)
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
+    groups: tuple[GroupPromise, ...] = ()
+    if scores.groups is not None:
+        # Numbers in a column of groups are no classes.
+        is_class = scores.groups is scores.predicted
+        names = dict(enumerate(baseline.class_names or ())) if is_class else {}
+        groups = promises.judge_groups(
+            names, scores.groups, accepted, answers, risk, delta, ordered=bool(order)
+        )
     notes = [
         *messages.look_notes(promise, history.earlier_looks, delta),
         *messages.order_notes(promise, sorting),
@@ -214,6 +233,7 @@ def monitor(
         before,
         now,
         compared,
+        groups,
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
@@ -330,6 +350,14 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     assumption, promise = findings.assumption, findings.promise
     promised = {"verdict": promise.verdict, "words": findings.promise_text} | vars(promise)
     del promised["curve"], promised["errors_since"]
+    groups: dict[str, Any] = {}
+    if findings.groups:
+        by_name = {
+            one.name: {"rows": one.rows, "accepted": one.accepted}
+            | {name: getattr(one.promise, name) for name in _OF_GROUPS}
+            for one in findings.groups
+        }
+        groups = {"groups": {"words": findings.groups_text, "by_name": by_name}}
     looked: dict[str, Any] = {}
     if (compared := findings.looked_at) is not None:
         rates, *costs = compared
@@ -352,6 +380,7 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "abstention": assumption.abstention,
         },
         **looked,
+        **groups,
         "promise": promised,
         "baseline": {
             "path": tabular.shown(baseline.name),

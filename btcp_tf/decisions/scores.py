@@ -81,6 +81,8 @@ class Scores:
     """When each row came, `[m]` float64; only its order counts. None: unknown."""
     mcp_logit: np.ndarray | None = None
     """`[m]` float64; None: nobody asked for it, or it is not known."""
+    groups: np.ndarray | None = None
+    """The group of each row, `[m]` text or whole numbers; None: nobody asked for them."""
 
     def row_name(self, row: int) -> str:
         """What a row is called in messages: its input, if that is known, and its number from 0."""
@@ -213,6 +215,7 @@ def load_scores(
     time_column: str = "",
     class_names: Sequence[str] | None = None,
     with_mcp: bool = False,
+    group: str = "",
 ) -> Scores:
     """Reads what `btcp_tf.predict` wrote, or a predictions file of any program.
 
@@ -225,6 +228,7 @@ def load_scores(
       class_names: Names of the classes, which `labels` may have in the place of numbers; None: they
         are not known.
       with_mcp: Whether to read `mcp_logit`, from a column mcp or the class probabilities.
+      group: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names
@@ -235,24 +239,32 @@ def load_scores(
     table = None
     if tabular.is_table(path):
         own = ("input", "labels", "predicted", "class_name", "accept", "problem")
-        wanted = (*own, *columns, *filter(None, [time_column]))
+        wanted = (*own, *columns, *filter(None, [time_column, group]))
         if with_mcp:
             wanted = (*wanted, predictions.REFERENCE)
         table = tabular.read(path, wanted, probabilities=with_mcp)
         if "predicted" in table.names:
             scores = _scores_of_table(table, str(path), columns, time_column, class_names or ())
-            z = _mcp_logit(table.answered()) if with_mcp else None
-            return dataclasses.replace(scores, mcp_logit=z)
+            answered = table.answered()
+            return dataclasses.replace(
+                scores,
+                mcp_logit=_mcp_logit(answered) if with_mcp else None,
+                groups=predictions.groups_of(group, scores.predicted, answered, str(path)),
+            )
     names = arrays.array_names(path) if table is None else table.names
     # A column that is named is read whatever it is called.
     named = [name for name in columns if name in names][:1]
     if named and with_mcp and predictions.REFERENCE in names:
         named.append(predictions.REFERENCE)
     answers = predictions.load_predictions(path, columns=named)
-    scores = _scores_of_predictions(str(path), answers, columns, time_column, with_mcp=with_mcp)
-    if table is not None and time_column in table.values:
-        return dataclasses.replace(scores, times=table.answered().times(time_column))
-    return scores
+    about_rows = (time_column, group)
+    scores = _scores_of_predictions(str(path), answers, columns, about_rows, with_mcp=with_mcp)
+    source = arrays.read_npz(path) if table is None else table.answered()
+    groups = predictions.groups_of(group, scores.predicted, source, str(path))
+    times = None
+    if isinstance(source, tabular.Columns) and time_column in source.values:
+        times = source.times(time_column)
+    return dataclasses.replace(scores, times=times, groups=groups)
 
 
 def _scores_of_table(
@@ -314,9 +326,14 @@ def _mcp_logit(table: tabular.Columns) -> np.ndarray | None:
 
 
 def _scores_of_predictions(
-    name: str, answers: Predictions, columns: Sequence[str], time_column: str, *, with_mcp: bool
+    name: str,
+    answers: Predictions,
+    columns: Sequence[str],
+    about_rows: Sequence[str],
+    *,
+    with_mcp: bool,
 ) -> Scores:
-    others = [column for column in answers.uncertainty if column != time_column]
+    others = [column for column in answers.uncertainty if column not in about_rows]
     column = next((column for column in columns if column in others), None)
     if column is None:
         column = others[0] if len(others) == 1 else _choose_column(name, answers, columns[0])

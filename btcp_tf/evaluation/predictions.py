@@ -36,6 +36,8 @@ ENDINGS = (*tabular.ENDINGS, ".npz")
 
 _LARGEST = 1e100  # Of an uncertainty.
 
+_MOST_GROUPS = 1000  # More are names of rows.
+
 _ACCEPT = "accept"
 """What a file itself decides about each answer."""
 
@@ -266,10 +268,16 @@ class Answers:
     """What `btcp_tf.predict` wrote beside the file of the threshold; None: nothing."""
     unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By name of a column with numbers that is left out: why it is no uncertainty."""
+    groups: np.ndarray | None = None
+    """Of each row, `[n]` text or whole numbers; None: nobody asked for them."""
 
 
 def load_answers(
-    path: str | os.PathLike, *, reverse: Collection[str] = (), columns: Collection[str] = ()
+    path: str | os.PathLike,
+    *,
+    reverse: Collection[str] = (),
+    columns: Collection[str] = (),
+    group: str = "",
 ) -> Answers:
     """Reads a file as `load_predictions` does, with its decisions and what is left out of it.
 
@@ -279,6 +287,7 @@ def load_answers(
       path: See `load_predictions`. In a column or array `accept`, true or 1 is an accepted answer.
       reverse: See `load_predictions`.
       columns: See `load_predictions`.
+      group: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none.
 
     Raises:
       ValueError: As `load_predictions`, and if `accept` holds something else.
@@ -287,13 +296,15 @@ def load_answers(
     file = _file(path)
     if not tabular.is_table(path):
         arrays = read_npz(path, file)
-        answers, unread = _of_arrays(arrays, reverse, columns, path)
+        others = {name: arrays[name] for name in arrays if name != _column_of(group)}
+        answers, unread = _of_arrays(others, reverse, columns, path)
         accept = _decisions(arrays.get(_ACCEPT), len(answers.predicted), file)
-        return Answers(answers, accept, unread=unread)
-    whole = _table(path, columns)
+        groups = groups_of(group, answers.predicted, arrays, file)
+        return Answers(answers, accept, unread=unread, groups=groups)
+    whole = _table(path, columns, _column_of(group))
     answered = whole.answered()
     labeled = _labeled(answered) if "problem" in whole.names else answered
-    answers, unread = _of_table(labeled, reverse, columns, path)
+    answers, unread = _of_table(labeled, reverse, columns, path, _column_of(group))
     return Answers(
         answers,
         labeled.truths(_ACCEPT),
@@ -302,12 +313,55 @@ def load_answers(
         unlabeled=len(answered) - len(labeled),
         tau=_tau_beside(path),
         unread=unread,
+        groups=groups_of(group, answers.predicted, labeled, file),
     )
 
 
-def _table(path: str | os.PathLike, columns: Collection[str]) -> Columns:
+def groups_of(
+    group: str, predicted: np.ndarray, source: Columns | Mapping[str, np.ndarray], file: str
+) -> np.ndarray | None:
+    """The group of each answer, `[n]` text or whole numbers; None where `group` is "".
+
+    Args:
+      group: Name of a column or array, or "predicted": the predicted class is the group.
+      predicted: Predicted classes, `[n]`.
+      source: The table of these answers, or the arrays of a file.
+      file: How errors begin.
+
+    Raises:
+      ValueError: If there is no such column, or an entry is missing.
+    """
+    if not group:
+        return None
+    if not _column_of(group):
+        groups = predicted
+    elif isinstance(source, Columns):
+        groups = source.groups(group)
+    else:
+        groups = source.get(group, np.array([]))
+    if groups.shape != predicted.shape or groups.dtype.kind not in "iuU":
+        raise ValueError(
+            f"{file}: {group}: expected the group of each row, text or whole numbers "
+            f"[{len(predicted)}], received {groups.dtype} {list(groups.shape)}"
+        )
+    if (distinct := len(np.unique(groups))) > _MOST_GROUPS:
+        raise ValueError(
+            f"{file}: {group}: expected at most {_MOST_GROUPS:,} groups, received {distinct:,}; "
+            "name a column that many rows share"
+        )
+    return groups
+
+
+def _column_of(group: str) -> str:
+    """The column that says to which group a row belongs; "": none does."""
+    return "" if group == "predicted" else group
+
+
+def _table(path: str | os.PathLike, columns: Collection[str], group: str = "") -> Columns:
     """A table with all that may be needed of it, the uncertainties `columns` if they are named."""
-    wanted = ("labels", "predicted", _ACCEPT, "input", "problem", *columns) if columns else None
+    wanted = None
+    if columns:
+        wanted = ("labels", "predicted", _ACCEPT, "input", "problem", group, *columns)
     return tabular.read(path, wanted, probabilities=True, file=_file(path))
 
 
@@ -361,7 +415,11 @@ _Read = tuple[Predictions, dict[str, str]]
 
 
 def _of_table(
-    table: Columns, reverse: Collection[str], columns: Collection[str], path: str | os.PathLike
+    table: Columns,
+    reverse: Collection[str],
+    columns: Collection[str],
+    path: str | os.PathLike,
+    group: str = "",
 ) -> _Read:
     """The columns of a table as the arrays that an npz file would hold, checked."""
     arrays: dict[str, np.ndarray] = {}
@@ -372,7 +430,7 @@ def _of_table(
     for name in ("labels", "predicted"):
         if name in table.values:
             arrays[name] = table.class_numbers(name)
-    others = [name for name in table.names if not tabular.is_probability(name)]
+    others = [n for n in table.names if n != group and not tabular.is_probability(n)]
     for name in _candidates(others, reverse, columns, path):
         if name not in table.values or not (name in columns or table.has_numbers(name)):
             continue

@@ -159,6 +159,14 @@ class Columns:
             for value in self.values[name]
         ]
 
+    def groups(self, name: str) -> np.ndarray:
+        """A column of groups, such as sites, `[n]` text; ValueError where one is missing."""
+        self.require(name)
+        missing = list(map(is_missing, self.values[name]))
+        if any(missing):
+            raise self._error(name, "a group", missing.index(True))
+        return np.array(self.texts(name))
+
     def class_numbers(self, name: str) -> np.ndarray:
         """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
         return np.array(self.converted(name, class_number, "a class number"), np.int64)

@@ -19,7 +19,7 @@ from btcp_tf.core.files import check_folder
 from btcp_tf.evaluation import results, tabular
 from btcp_tf.evaluation.predictions import Answers, about_file, load_answers
 from btcp_tf.methods.residual_choice import Fit
-from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
+from btcp_tf.reporting import cells, figures, gallery, glance, group_tables, pages, tables
 from btcp_tf.reporting.cells import GIVEN
 from btcp_tf.reporting.class_failures import per_class
 from btcp_tf.reporting.gallery import Gallery
@@ -55,6 +55,9 @@ def write_predictions_report(
     files_dir: str | os.PathLike | None = None,
     fit: Fit | None = None,
     columns: Sequence[str] = (),
+    group: str = "",
+    risk: float | None = None,
+    delta: float = 0.05,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The report of a predictions file from any program: tables, figures, rows.
 
@@ -75,18 +78,34 @@ def write_predictions_report(
       fit: How the column `residual` came about, `ScoresFit.fit`: the page says so, and its figures
         are of this column. None: unknown.
       columns: Names of the uncertainty columns, see `evaluation.load_answers`; empty: all.
+      group: Column that says to which group a row belongs, or "predicted": what is accepted in each
+        group, and how much of it is wrong; "": no groups.
+      risk: Error rate that a threshold for each group promises, see `target_risk_by_group`; None:
+        none is chosen.
+      delta: Probability that the promise of any group may be broken.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
       `decision`, what `accept` does, `left_out`, the numbers of rows without an answer or a label,
-      `fit`, and `notes`.
+      `fit`, `groups`, with `outcomes` and `thresholds` by name, and `notes`.
 
     Raises:
       ValueError: If the file is none of predictions with labels, or has no column `residual` that a
         fit could be of; the message says why.
     """
     page, rows, _ = write_scores_page(
-        path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir, fit, columns
+        path,
+        output_dir,
+        tau,
+        bootstrap_draws,
+        reverse,
+        seed,
+        files_dir,
+        fit,
+        columns,
+        group,
+        risk,
+        delta,
     )
     return page, rows
 
@@ -101,11 +120,14 @@ def write_scores_page(
     files_dir: str | os.PathLike | None,
     fit: Fit | None,
     columns: Sequence[str],
+    group: str,
+    risk: float | None,
+    delta: float,
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
     folders, array = input_folders(path, files_dir), _scored_array(path, files_dir)
-    answers = load_answers(path, reverse=reverse, columns=columns)
+    answers = load_answers(path, reverse=reverse, columns=columns, group=group)
     predictions = answers.predictions
     if predictions.labels is None:
         raise ValueError(f"{path}: expected labels, the true classes, received none")
@@ -123,6 +145,8 @@ def write_scores_page(
         "bootstrap_draws": bootstrap_draws,
         "reverse": ",".join(reverse),
         "columns": ",".join(columns),
+        **({"group": group} if group else {}),
+        **({} if risk is None else {"risk": risk, "delta": delta}),
         "seed": seed,
     }
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
@@ -137,6 +161,7 @@ def write_scores_page(
         *error_count_notes(rows),
     ]
     decision, own = _judge(answers, own_taus, usual)
+    by_group, groups = group_tables.by_group(answers, method, threshold, risk, delta)
     first = _scores_glance(answers, method, threshold, path)
     to_check = _scores_gallery(answers, method, threshold, folders, array)
     sections: list[tuple[str, Sequence[Block]]] = [
@@ -144,6 +169,7 @@ def write_scores_page(
         ("How well u finds the errors", headline(rows)),
         ("How u was fitted", _about_fit(fit)),
         ("What the file accepts", decision),
+        ("By group", by_group),
         ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
         ("All metrics", [tables.metric_table(rows)]),
         ("Failures per class", per_class([predictions], None, path.stem, "")),
@@ -155,6 +181,8 @@ def write_scores_page(
     extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
     if fit:
         extra["fit"] = dataclasses.asdict(fit)
+    if groups:
+        extra["groups"] = {"column": group, **groups}
     if own:
         extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
