@@ -1,6 +1,6 @@
 """How well the accuracy of a batch is told without its labels, where the inputs change.
 
-    python -m benchmarks.unlabeled_accuracy [--splits=20] [--classifier=mlp|linear]
+    python -m benchmarks.unlabeled_accuracy [--splits=10] [--classifier=mlp|linear]
 
 scikit-learn's digits, in random parts: a small classifier learns from 300, its estimator (the
 `residual` of `fit_scores`) from 500, 400 are the calibration rows, and the last 597 are the batch:
@@ -49,7 +49,7 @@ COLUMNS = (
 
 def main() -> None:
     parser = common.parser("unlabeled_accuracy", __doc__)
-    parser.add_argument("--splits", type=common.count, default=20)
+    parser.add_argument("--splits", type=common.count, default=10)
     parser.add_argument("--classifier", choices=("mlp", "linear"), default="mlp")
     arguments = parser.parse_args()
     common.print_environment("numpy", "scipy", "scikit-learn")

@@ -205,6 +205,42 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     assert any(f"None of the {accepted} accepted answers has a label" in x for x in found.notes)
 
 
+def test_errors_are_expected_by_u_and_the_labels_of_the_baseline():
+    then, now = answers(800, 0), answers(600, 1)
+    base = dataclasses.replace(baseline_of(then, RULE), is_error=then.is_error)
+    found = monitoring.monitor(base, scores_of(now))
+    # u says four times as much as is wrong.
+    assert found.expected.mean_u > 2 * found.expected.high
+    assert found.expected.low < now.is_error.mean() < found.expected.high
+    assert found.expected.calibration_errors == then.is_error.sum()
+    text = found.expected_text
+    assert "of these 600 answers are expected to be wrong" in text
+    assert f"800 answers with a label ({then.is_error.sum()} wrong)" in text
+    assert "have changed" not in text
+    assert "expected  By u alone" in monitor_page.terminal_text(found)
+    content = monitoring.to_json(found, {})["expected"]
+    assert content["words"] == text and content["rate"] == found.expected.rate
+    assert "have changed" in monitoring.monitor(base, scores_of(moved(now))).expected_text
+    # Labels of the scores are not looked at: they may be those of a part that somebody picked.
+    assert (
+        monitoring.monitor(base, scores_of(now), labels=all_labels(now)).expected == found.expected
+    )
+    raw = dataclasses.replace(base, uncertainty=4 * base.uncertainty)
+    for one in (baseline_of(then, RULE), raw):
+        assert monitoring.monitor(one, scores_of(now)).expected is None
+
+
+def test_every_baseline_knows_its_errors(run, tmp_path):
+    p = answers(50, 1)
+    write_model(tmp_path / "m" / "1", p)
+    predictions.save_predictions(tmp_path / "p.npz", p)
+    for path in (tmp_path / "m", tmp_path / "p.npz"):
+        np.testing.assert_array_equal(load_baseline(path).is_error, p.is_error)
+    assert load_baseline(run).is_error.any()
+    predictions.save_predictions(tmp_path / "q.npz", dataclasses.replace(p, labels=None))
+    assert load_baseline(tmp_path / "q.npz").is_error is None
+
+
 def test_a_promise_is_tested_in_each_group_by_itself():
     good, bad = answers(1500, 1), answers(1500, 2, harder=0.2)
     both = Predictions(
@@ -1141,8 +1177,8 @@ def test_json_keeps_its_names(run, tmp_path):
     )
     content = monitoring.to_json(found, {"alpha": 0.01})
     assert set(content) == set(
-        "status state figures next assumption promise baseline scores threshold settings notes "
-        "history versions".split()
+        "status state figures next assumption expected promise baseline scores threshold settings "
+        "notes history versions".split()
     )
     assert set(content["promise"]) >= {"verdict", "broken_at", "row", "input", "interval", "errors"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", content["versions"]["btcp_tf"])

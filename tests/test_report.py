@@ -19,6 +19,7 @@ from scipy.stats import binomtest
 
 from btcp_tf import report, thresholds
 from btcp_tf.decisions.decision_file import Decision
+from btcp_tf.decisions.expected_errors import expected_errors
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
@@ -878,6 +879,24 @@ def test_a_report_by_group_counts_and_chooses_in_each(undrawn, tmp_path, capfd, 
         (lines,) = (lines for title, lines in shown.items() if "threshold for each group" in title)
         assert [line[0] for line in lines[1:]] == [str(group) for group in chosen]
     assert "thresholds" not in reported(path, capfd, "--group=site")[3]["groups"]
+
+
+@pytest.mark.parametrize("ending", production.WRITERS)
+def test_errors_are_expected_among_answers_without_a_label(undrawn, tmp_path, capfd, ending):
+    p = production.answers(900, seed=2)
+    rows = production.rows_of(p, labels=True, broken=(4,))
+    for row in rows[600:]:
+        row["labels"] = None
+    path = production.WRITERS[ending](tmp_path / f"s{ending}", rows)
+    tree, printed, _, extra = reported(path, capfd)
+    kept, u = np.delete(np.arange(600), 4), p.uncertainty["uncertainty"].astype(float)
+    expected = expected_errors(u[600:], (p.is_error[kept], u[kept]))
+    assert extra["expected"] == expected._asdict()
+    for place in (printed, body(tree)):
+        assert "of these 300 answers are expected to be wrong (95 % interval)" in place
+    # Where all rows have one, nothing is expected.
+    path = production.WRITERS[ending](tmp_path / f"t{ending}", rows[:600])
+    assert "expected" not in reported(path, capfd)[3]
 
 
 def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):

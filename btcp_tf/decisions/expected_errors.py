@@ -85,12 +85,16 @@ def expected_errors(
         )
     groups = metrics.tie_groups(*calibration)
     metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
-    u, known = (np.asarray(column, np.float64) for column in (uncertainty, calibration[1]))
+    is_error, known = (np.asarray(column, np.float64) for column in calibration)
+    u = np.asarray(uncertainty, np.float64)
     for column in (u, known):
         good = (column >= 0) & (column <= 1)
         checks.check_rows(good, column, "uncertainty: expected values in [0, 1]")
-    z, center = _logit(known), float(_logit(known).mean())
-    mode, covariance = _calibration(z, np.asarray(calibration[0], np.float64), center)
+    # In one order, so that sums do not depend on that of the rows.
+    u, order = np.sort(u), np.lexsort((is_error, known))
+    z, is_error = _logit(known[order]), is_error[order]
+    center = float(z.mean())
+    mode, covariance = _calibration(z, is_error, center)
     points = u
     if len(u) > _POINTS:
         points = np.quantile(u, (np.arange(_POINTS) + 0.5) / _POINTS)

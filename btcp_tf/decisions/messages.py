@@ -7,6 +7,7 @@ import numpy as np
 
 from btcp_tf.core.wording import p_text, percent_text
 from btcp_tf.decisions.assumptions import LOOKED_AT, MIN_ROWS, Assumption
+from btcp_tf.decisions.expected_errors import ExpectedErrors
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
@@ -102,6 +103,24 @@ def promise_text(
     if promise.verdict == "broken" and promise.test == SEQUENTIAL:
         return f"{_break_text(promise, scores, delta)} Altogether {observed}."
     return f"{observed}; {_result_text(promise, promise.limit, delta)}"
+
+
+def expected_text(expected: ExpectedErrors, whose: str, *, changed: bool = False) -> str:
+    """How many answers are wrong by u alone, and what that rests on.
+
+    Args:
+      expected: Of the answers.
+      whose: Of the labeled answers that u was calibrated on, such as "the baseline's".
+      changed: Whether the data are known to have changed.
+    """
+    doubt = ", and the data have changed: where inputs are wrong without being uncertain, more are"
+    return (
+        f"By u alone {percent_text(expected.rate, (expected.low, expected.high))} of these "
+        f"{expected.rows:,} answers are expected to be wrong (95 % interval). That holds if an "
+        f"answer of some u is as often wrong as among {whose} {expected.calibration_rows:,} "
+        f"answers with a label ({expected.calibration_errors:,} wrong), and if u was not fitted on "
+        f"those{doubt * changed}."
+    )
 
 
 def groups_text(groups: Sequence[GroupPromise], limit: float | None, delta: float) -> str:

@@ -12,6 +12,7 @@ from btcp_tf import metrics, thresholds
 from btcp_tf.core import json_files
 from btcp_tf.decisions import assumptions, drift, labeled, looked_at, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
+from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
@@ -79,6 +80,8 @@ class Findings:
     """u of the scores, `[m]` float64."""
     looked_at: LookedAt | None = None
     """None: there are no looks, or it is not known which inputs they are at."""
+    expected: ExpectedErrors | None = None
+    """Of all scores; None: u is no probability, or the baseline has no labels."""
     groups: tuple[GroupPromise, ...] = ()
     """The promise in each group by itself; empty: the scores have none."""
     repeats: bool = False
@@ -115,6 +118,14 @@ class Findings:
     def looked_at_text(self) -> str:
         """How many inputs are looked at again, and what that costs; "": it is not known."""
         return "" if self.looked_at is None else messages.looked_at_text(self.looked_at)
+
+    @property
+    def expected_text(self) -> str:
+        """How many answers are wrong by u alone, and if what; "": it cannot be told."""
+        if self.expected is None:
+            return ""
+        changed = self.assumption.verdict == "changed"
+        return messages.expected_text(self.expected, "the baseline's", changed=changed)
 
     @property
     def groups_text(self) -> str:
@@ -233,10 +244,18 @@ def monitor(
         before,
         now,
         compared,
+        _expected(baseline, before, now),
         groups,
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _expected(baseline: Baseline, before: np.ndarray, now: np.ndarray) -> ExpectedErrors | None:
+    """The expected errors of u now, from the baseline's u and labels."""
+    if baseline.is_error is None or any(u.min() < 0 or u.max() > 1 for u in (before, now)):
+        return None
+    return expected_errors(now, (baseline.is_error, before))
 
 
 def _sorting(answers: LabeledAnswers | None, order: str) -> Sorting | None:
@@ -350,6 +369,9 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     assumption, promise = findings.assumption, findings.promise
     promised = {"verdict": promise.verdict, "words": findings.promise_text} | vars(promise)
     del promised["curve"], promised["errors_since"]
+    expected: dict[str, Any] = {}
+    if findings.expected is not None:
+        expected["expected"] = {"words": findings.expected_text, **findings.expected._asdict()}
     groups: dict[str, Any] = {}
     if findings.groups:
         by_name = {
@@ -380,6 +402,7 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "abstention": assumption.abstention,
         },
         **looked,
+        **expected,
         **groups,
         "promise": promised,
         "baseline": {

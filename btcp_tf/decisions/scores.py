@@ -54,6 +54,8 @@ class Baseline:
     """Of a model with looks; None: it has none, or they are at every input, or it is not known."""
     mcp_logit: np.ndarray | None = None
     """`[n]` float64, where there is a gate; None: it is not known."""
+    is_error: np.ndarray | None = None
+    """Whether each answer is wrong, `[n]` bool; None: there are no labels."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,7 +199,8 @@ def _baseline(
         classes = len(names)
     u = answers.uncertainty[column]
     z = None if gate is None else predictions.mcp_logit(answers)
-    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z)
+    wrong = None if answers.labels is None else answers.is_error
+    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z, wrong)
 
 
 def _choose_column(path: Path | str, answers: Predictions, column: str) -> str:

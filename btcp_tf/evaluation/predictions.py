@@ -6,6 +6,7 @@ same in columns, and so do the files of scores that `btcp_tf.predict` writes. `r
 rows of metrics. Files appear whole or not at all, and equal contents give equal bytes.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -270,6 +271,9 @@ class Answers:
     """By name of a column with numbers that is left out: why it is no uncertainty."""
     groups: np.ndarray | None = None
     """Of each row, `[n]` text or whole numbers; None: nobody asked for them."""
+    unlabeled_u: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """The uncertainties of the `unlabeled` rows, `[unlabeled]` each, by name; not of columns in
+    `reverse`, and not where one is no finite number."""
 
 
 def load_answers(
@@ -314,7 +318,21 @@ def load_answers(
         tau=_tau_beside(path),
         unread=unread,
         groups=groups_of(group, answers.predicted, labeled, file),
+        unlabeled_u=_unlabeled_u(answered, set(answers.uncertainty) - set(reverse)),
     )
+
+
+def _unlabeled_u(table: Columns, names: Collection[str]) -> dict[str, np.ndarray]:
+    """The uncertainties of rows that alone have no label."""
+    labels = table.values.get("labels", ())
+    rows = [row for row, label in enumerate(labels) if tabular.is_missing(label)]
+    found: dict[str, np.ndarray] = {}
+    if rows and len(rows) < len(table):
+        rest = table.taken(rows)
+        for name in sorted(names):
+            with contextlib.suppress(ValueError):
+                found[name] = rest.numbers(name)
+    return found
 
 
 def groups_of(

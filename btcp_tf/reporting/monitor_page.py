@@ -95,6 +95,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
                 [
                     *([_check_table(findings)] if findings.assumption.checks else []),
                     *([pages.text(findings.looked_at_text)] if findings.looked_at else []),
+                    *([pages.text(findings.expected_text)] if findings.expected else []),
                     *_draw_change(findings),
                 ],
             ),
@@ -445,6 +446,8 @@ def terminal_text(findings: Findings) -> str:
         lines += [*cells.aligned(table), ""]
     paragraphs = [("state", _state_text(findings))]
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
+    if findings.expected is not None:
+        paragraphs.append(("expected", findings.expected_text))
     if findings.groups:
         paragraphs.append(("groups", findings.groups_text))
     if findings.looked_at is not None:

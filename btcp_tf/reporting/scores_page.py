@@ -16,6 +16,8 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.core import arrays
 from btcp_tf.core.files import check_folder
+from btcp_tf.decisions import messages
+from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.evaluation import results, tabular
 from btcp_tf.evaluation.predictions import Answers, about_file, load_answers
 from btcp_tf.methods.residual_choice import Fit
@@ -87,7 +89,8 @@ def write_predictions_report(
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
       `decision`, what `accept` does, `left_out`, the numbers of rows without an answer or a label,
-      `fit`, `groups`, with `outcomes` and `thresholds` by name, and `notes`.
+      `expected`, how many of the latter are wrong by u alone, `fit`, `groups`, with `outcomes` and
+      `thresholds` by name, and `notes`.
 
     Raises:
       ValueError: If the file is none of predictions with labels, or has no column `residual` that a
@@ -161,6 +164,8 @@ def write_scores_page(
         *error_count_notes(rows),
     ]
     decision, own = _judge(answers, own_taus, usual)
+    expected = _expected(answers, method)
+    expectation = messages.expected_text(expected, "this file's") if expected else ""
     by_group, groups = group_tables.by_group(answers, method, threshold, risk, delta)
     first = _scores_glance(answers, method, threshold, path)
     to_check = _scores_gallery(answers, method, threshold, folders, array)
@@ -169,6 +174,7 @@ def write_scores_page(
         ("How well u finds the errors", headline(rows)),
         ("How u was fitted", _about_fit(fit)),
         ("What the file accepts", decision),
+        ("Answers without a label", [pages.text(expectation)] if expected else []),
         ("By group", by_group),
         ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
         ("All metrics", [tables.metric_table(rows)]),
@@ -181,6 +187,8 @@ def write_scores_page(
     extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
     if fit:
         extra["fit"] = dataclasses.asdict(fit)
+    if expected:
+        extra["expected"] = expected._asdict()
     if groups:
         extra["groups"] = {"column": group, **groups}
     if own:
@@ -190,7 +198,17 @@ def write_scores_page(
     sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     fitted = [f"{_FITTED}: {fit.words}"] if fit else []
-    return page, rows, [shown, *sentences, *fitted, *notes]
+    told = [f"Answers without a label: {expectation}"] if expected else []
+    return page, rows, [shown, *sentences, *fitted, *told, *notes]
+
+
+def _expected(answers: Answers, method: str) -> ExpectedErrors | None:
+    """How many of the answers without a label are expected to be wrong; None: it is not known."""
+    p, u = answers.predictions, answers.unlabeled_u.get(method)
+    known = p.uncertainty[method]
+    if u is None or any(column.min() < 0 or column.max() > 1 for column in (u, known)):
+        return None
+    return expected_errors(u, (p.is_error, known))
 
 
 def _about_fit(fit: Fit | None) -> list[Block]:
