@@ -17,7 +17,8 @@ Its error rate is told from
   Predicting with Confidence on Unseen Distributions, 2021);
 - the calibration rows' own error rate, which looks at no input.
 
-Figures are mean absolute errors in points of the error rate, over all splits.
+Figures are mean absolute errors in points of the error rate, over all splits, and in brackets the
+mean errors: below 0, fewer wrong answers were expected than there are.
 """
 
 import warnings
@@ -63,12 +64,13 @@ def main() -> None:
 def line(name: str, rows: np.ndarray) -> tuple[str, ...]:
     """A line of the table from a batch's figures, [splits, 10]."""
     mean = rows.mean(axis=0)
-    errors = [f"{100 * value:.1f}" for value in mean[:8]]
-    return name, *errors, *(f"{value:.0%}" for value in mean[8:])
+    off = zip(100 * np.abs(rows[:, 1:8]).mean(axis=0), 100 * mean[1:8], strict=True)
+    errors = [f"{size:.1f} ({signed:+.1f})" for size, signed in off]
+    return name, f"{100 * mean[0]:.1f}", *errors, *(f"{value:.0%}" for value in mean[8:])
 
 
 def split_figures(seed: int, kind: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Of each batch its error rate, the absolute errors of all estimates, and what was held."""
+    """Of each batch its error rate, the errors of all estimates, and what was held."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -123,7 +125,7 @@ def batches(
 
 
 def figures(known: tuple[np.ndarray, ...], now: tuple[np.ndarray, ...]) -> np.ndarray:
-    """True error rate, absolute errors in the order of `COLUMNS`, and whether intervals held."""
+    """True error rate, errors in the order of `COLUMNS`, and whether intervals held."""
     (known_error, *known_u), (is_error, *now_u) = known, now
     rate, known_rate = is_error.mean(), known_error.mean()
     estimates, held = [], []
@@ -134,7 +136,7 @@ def figures(known: tuple[np.ndarray, ...], now: tuple[np.ndarray, ...]) -> np.nd
     before, u = known_u[0], now_u[0]
     limit = np.quantile(before, 1 - known_rate, method="higher")
     estimates += [np.mean(u > limit), known_rate + u.mean() - before.mean(), known_rate]
-    return np.array([rate, *np.abs(np.array(estimates) - rate), *held])
+    return np.array([rate, *np.array(estimates) - rate, *held])
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ _RESERVED = ("labels", "probs", "predicted", _ACCEPT)
 """Names that are no uncertainty."""
 
 _ABOUT_ROWS = re.compile(
-    r"input|class_name|second_opinion|second_probability|problem|unnamed: [0-9]+"
+    r"input|class_name|second_opinion|second_probability|problem|unnamed: .*"
     r"|__index_level_[0-9]+__|(.*[_ .-])?(id|index|time|timestamp|date|datetime|group)s?",
     re.IGNORECASE,
 )
@@ -419,7 +419,7 @@ def _decisions(values: np.ndarray | None, rows: int, file: str) -> np.ndarray | 
     """The array `accept` of an npz file, checked."""
     if values is None:
         return None
-    fits = values.shape == (rows,) and values.dtype.kind in "biu"
+    fits = values.shape == (rows,) and values.dtype.kind in "biuf"
     if not fits or not np.isin(values, (0, 1)).all():
         raise ValueError(
             f"{file}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "

@@ -275,14 +275,14 @@ def class_number(value: Any) -> int:
 
 
 def truth(value: Any) -> bool:
-    """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0.
+    """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0; 1.0 is 1.
 
     Raises:
       ValueError: If it is none of these.
     """
-    meanings = {"true": True, "false": False, "1": True, "0": False}
+    meanings = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
     text = str(value).strip().lower()
-    if type(value) not in (bool, int, str) or text not in meanings:
+    if type(value) not in (bool, int, float, str) or text not in meanings:
         raise ValueError(f"expected true or false, received {value!r}")
     return meanings[text]
 

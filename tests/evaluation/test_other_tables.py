@@ -55,6 +55,7 @@ UNNEEDED = {
     "patient_id": [7, 7, 8, 8],
     "timestamp": [1717156800, 1717156801, 1717156802, 1717156803],
     "Unnamed: 0": [0, 1, 2, 3],
+    "Unnamed: 0.1": [0, 1, 2, 3],
     "__index_level_0__": [5, 6, 7, 8],
     "input": [1, 2, 3, 4],
     "day": ["31.05.2024", "2024", "05/31/24", "May"],
@@ -163,6 +164,18 @@ def test_a_threshold_is_chosen_on_labels_of_every_form(tmp_path):
     path = write(tmp_path / "s.csv", columns)
     found = set_threshold._labeled(str(path), ["cat ", "dog"], False)
     assert found.labels.tolist() == [1, 1] and found.is_error.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("ending", [*ENDINGS, ".npz"])
+def test_decisions_may_be_floats_in_every_reader(tmp_path, ending):
+    columns = good(accept=[1.0, 0.0, 0.0, 1.0])
+    path = tmp_path / f"t{ending}"
+    if ending == ".npz":
+        np.savez(path, **{name: np.array(column) for name, column in columns.items()})
+    else:
+        write(path, columns)
+        assert scores.load_scores(path, ["mine"]).accept.tolist() == [True, False, False, True]
+    assert load_answers(path).accept.tolist() == [True, False, False, True]
 
 
 def test_class_numbers_may_be_floats_in_an_npz(tmp_path):
