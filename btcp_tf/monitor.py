@@ -65,6 +65,8 @@ _TEXT_FLAGS = {
     "ISO 8601, or numbers such as Unix seconds.",
     "output_dir": "Where to write; empty: <scores>-monitor beside the scores.",
     "column": "Name of the uncertainty in a predictions file that has several.",
+    "by": "Column of the scores that says to which group a row belongs, such as a site, or "
+    "predicted: the promise is tested in each group by itself, too.",
 }
 
 _NUMBER_FLAGS = {
@@ -198,6 +200,7 @@ def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> S
         time_column=values["time_column"],
         class_names=baseline.class_names,
         with_mcp=baseline.gate is not None,
+        by=values["by"],
     )
     if column and column not in (baseline.column, scores.column):
         raise ValueError(

@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from btcp_tf import thresholds
-from btcp_tf.core import command, wording
+from btcp_tf.core import checks, command, wording
 from btcp_tf.core.command import UsageError
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.predictions import ENDINGS
@@ -58,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{given[0]}: expected only with a predictions file, received it with {path}, "
                 "whose rows are saved already"
             )
+        for name, other in (("risk", "by"), ("delta", "risk")):
+            if flag_values[name].present and not flag_values[other].present:
+                raise UsageError(f"{name}: expected it with --{other}, received it without")
+            if flag_values[name].value is not None:
+                checks.probability(name, flag_values[name].value)
         if folder := flag_values["files_dir"].value:
             pictures.input_folders(path, os.path.expanduser(folder))
         fit = _fit(flag_values["fit"].value or "")
@@ -91,6 +96,28 @@ _FLAGS: Mapping[str, tuple[Any, Any, str]] = {
     ),
     "bootstrap_draws": (flags.DEFINE_integer, 1000, "Draws of the bootstrap intervals."),
     "reverse": (flags.DEFINE_list, [], "Columns where higher = more trusted."),
+    "columns": (
+        flags.DEFINE_list,
+        [],
+        "Names of the uncertainty columns of a predictions file; empty: all columns of numbers but "
+        "those that say which row it is, such as id and timestamp.",
+    ),
+    "by": (
+        flags.DEFINE_string,
+        "",
+        "Column of a predictions file that says to which group a row belongs, such as a site, or "
+        "predicted: what is accepted, and how much of it is wrong, in each group.",
+    ),
+    "risk": (
+        flags.DEFINE_float,
+        None,
+        "With --by: error rate of accepted answers that a threshold for each group promises.",
+    ),
+    "delta": (
+        flags.DEFINE_float,
+        0.05,
+        "With --risk: probability that the promise of any group may be broken.",
+    ),
     "seed": (flags.DEFINE_integer, 0, "Seed of the bootstrap draws."),
     "files_dir": (
         flags.DEFINE_string,

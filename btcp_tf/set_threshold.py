@@ -175,7 +175,8 @@ def _calibration(
 
 def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictions:
     """Labeled scores of a model of these classes; with MCP's u, too, if it is asked for."""
-    rows = load_scores(path, (COLUMN,), with_mcp=with_mcp)
+    names = list(map(wording.clean, class_names))
+    rows = load_scores(path, (COLUMN,), class_names=names, with_mcp=with_mcp)
     if rows.labels is None or (rows.labels < 0).any():
         received = "none" if rows.labels is None else "rows without one"
         raise ValueError(f"{path}: expected a label in every row, received {received}")
@@ -183,7 +184,6 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictio
         raise ValueError(f"{path}: expected a column {COLUMN}, received {rows.column}")
     k = len(class_names)
     highest = int(max(rows.predicted.max(), rows.labels.max()))
-    names = list(map(wording.clean, class_names))
     if rows.labels.max() >= k > rows.predicted.max() and (remedy := from_one(rows.labels, k)):
         raise ValueError(
             f"{path}: labels: expected classes 0 to {k - 1}, received {rows.labels.max()}{remedy}"

@@ -538,13 +538,7 @@ def target_risk_by_group(
     risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
-    names = checks.array("groups", groups)
-    if names.dtype == object and all(isinstance(name, str) for name in names.flat):
-        names = names.astype(str)
-    if names.dtype.kind not in "biuU":
-        raise ValueError(f"groups: expected whole numbers or strings, received {names.dtype}")
-    if names.shape != (whole.rows[-1],):
-        raise ValueError(f"groups: expected shape [{whole.rows[-1]}], received {list(names.shape)}")
+    names = _group_names(groups, int(whole.rows[-1]))
     distinct = np.unique(names)
     rule = (
         f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "
@@ -563,6 +557,54 @@ def target_risk_by_group(
         )
         for name in distinct
     }
+
+
+def accept_by_group(
+    taus: Mapping[int | str, float | None], uncertainty: ArrayLike, groups: ArrayLike
+) -> np.ndarray:
+    """Which answers are accepted where each group has a threshold of its own.
+
+    A group that `taus` does not name is one without calibration rows: nothing was promised for it,
+    and nothing in it is accepted.
+
+    Args:
+      taus: Group → its tau, such as those of `target_risk_by_group`; None accepts nothing. 1 and
+        "1" are the same group, as files know text alone.
+      uncertainty: `[n]`, finite.
+      groups: `[n]`, whole numbers or strings.
+
+    Returns:
+      `[n]` bool: u < tau of the row's group.
+
+    Raises:
+      ValueError: If an argument is not as described.
+
+    Example:
+      >>> accept_by_group({"a": 0.5, "b": None}, [0.4, 0.4, 0.6, 0.1], ["a", "b", "a", "new"])
+      array([ True, False, False, False])
+    """
+    limits = {
+        str(name): -math.inf
+        if tau is None
+        else checks.number(f"taus: {name}", tau, "a finite number or None", math.isfinite)
+        for name, tau in taus.items()
+    }
+    rows = int(_unlabeled(uncertainty).rows[-1])
+    distinct, place = np.unique(_group_names(groups, rows), return_inverse=True)
+    limit = np.array([limits.get(str(name), -math.inf) for name in distinct.tolist()])
+    return np.asarray(uncertainty, np.float64) < limit[place]
+
+
+def _group_names(groups: ArrayLike, rows: int) -> np.ndarray:
+    """Groups `[rows]` as whole numbers or strings; ValueError if they are none."""
+    names = checks.array("groups", groups)
+    if names.dtype == object and all(isinstance(name, str) for name in names.flat):
+        names = names.astype(str)
+    if names.dtype.kind not in "biuU":
+        raise ValueError(f"groups: expected whole numbers or strings, received {names.dtype}")
+    if names.shape != (rows,):
+        raise ValueError(f"groups: expected shape [{rows}], received {list(names.shape)}")
+    return names
 
 
 def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:

@@ -205,6 +205,119 @@ def test_labels_of_abstained_answers_are_not_taken_for_accepted_ones():
     assert any(f"None of the {accepted} accepted answers has a label" in x for x in found.notes)
 
 
+def test_errors_are_expected_by_u_and_the_labels_of_the_baseline():
+    then, now = answers(800, 0), answers(600, 1)
+    base = dataclasses.replace(baseline_of(then, RULE), is_error=then.is_error)
+    found = monitoring.monitor(base, scores_of(now))
+    # u says four times as much as is wrong.
+    assert found.expected.mean_u > 2 * found.expected.high
+    assert found.expected.low < now.is_error.mean() < found.expected.high
+    assert found.expected.calibration_errors == then.is_error.sum()
+    text = found.expected_text
+    assert "of these 600 answers are expected to be wrong" in text
+    assert f"800 answers with a label ({then.is_error.sum()} wrong)" in text
+    assert "have changed" not in text
+    assert "expected  By u alone" in monitor_page.terminal_text(found)
+    content = monitoring.to_json(found, {})["expected"]
+    assert content["words"] == text and content["rate"] == found.expected.rate
+    assert "have changed" in monitoring.monitor(base, scores_of(moved(now))).expected_text
+    # Labels of the scores are not looked at: they may be those of a part that somebody picked.
+    assert (
+        monitoring.monitor(base, scores_of(now), labels=all_labels(now)).expected == found.expected
+    )
+    raw = dataclasses.replace(base, uncertainty=4 * base.uncertainty)
+    for one in (baseline_of(then, RULE), raw):
+        assert monitoring.monitor(one, scores_of(now)).expected is None
+
+
+def test_every_baseline_knows_its_errors(run, tmp_path):
+    p = answers(50, 1)
+    write_model(tmp_path / "m" / "1", p)
+    predictions.save_predictions(tmp_path / "p.npz", p)
+    for path in (tmp_path / "m", tmp_path / "p.npz"):
+        np.testing.assert_array_equal(load_baseline(path).is_error, p.is_error)
+    assert load_baseline(run).is_error.any()
+    predictions.save_predictions(tmp_path / "q.npz", dataclasses.replace(p, labels=None))
+    assert load_baseline(tmp_path / "q.npz").is_error is None
+
+
+def test_a_promise_is_tested_in_each_group_by_itself():
+    good, bad = answers(1500, 1), answers(1500, 2, harder=0.2)
+    both = Predictions(
+        np.concatenate([good.labels, bad.labels]),
+        None,
+        np.concatenate([good.predicted, bad.predicted]),
+        {"uncertainty": np.concatenate([p.uncertainty["uncertainty"] for p in (good, bad)])},
+    )
+    sites = np.array(["north"] * 1500 + ["south"] * 1500)
+    scores = scores_of(both, groups=sites)
+    base = baseline_of(answers(400, 0), RULE)
+    found = monitoring.monitor(base, scores, labels=all_labels(both), risk=0.1)
+    assert [one.name for one in found.groups] == ["north", "south"]
+    for one, p in zip(found.groups, (good, bad), strict=True):
+        accepted = p.uncertainty["uncertainty"] < TAU
+        assert (one.rows, one.accepted) == (1500, accepted.sum())
+        wrong = int(p.is_error[accepted].sum())
+        assert (one.promise.errors, one.promise.accepted) == (wrong, accepted.sum())
+        tail = stats.binomtest(wrong, int(accepted.sum()), 0.1, alternative="greater").pvalue
+        assert one.promise.p_value == pytest.approx(tail)
+    assert [one.promise.verdict for one in found.groups] == ["kept", "broken"]
+    assert "is refuted in south (" in found.groups_text and "1 shown" in found.groups_text
+    content = monitoring.to_json(found, {})["groups"]
+    assert content["by_name"]["south"]["verdict"] == "broken"
+    assert content["words"] == found.groups_text
+    assert "groups    That at most 10 % of the accepted" in monitor_page.terminal_text(found)
+    # Groups share delta: what one test alone refutes, one of many need not.
+    alone = monitoring.monitor(base, scores_of(both), labels=all_labels(both), risk=0.1)
+    assert alone.groups == () and alone.groups_text == ""
+    assert alone.promise.p_value == found.promise.p_value
+
+
+def test_groups_share_the_false_alarms():
+    p = answers(600, 3)
+    accepted = p.uncertainty["uncertainty"] < TAU
+    wrong, n = int(p.is_error[accepted].sum()), int(accepted.sum())
+    limit = next(
+        limit
+        for limit in np.linspace(wrong / n, 0, 10_000)
+        if stats.binomtest(wrong, n, limit, alternative="greater").pvalue <= 0.009
+    )
+    base = baseline_of(answers(400, 0), RULE)
+    names = np.full(600, "a")
+    for other, verdict in (("a", "broken"), ("b", "open")):
+        # An answer that is not accepted, and so does not count, may be a group all the same.
+        names[np.argmax(p.uncertainty["uncertainty"])] = other
+        found = monitoring.monitor(
+            base, scores_of(p, groups=names), labels=all_labels(p), risk=float(limit)
+        )
+        assert found.groups[0].promise.verdict == verdict
+
+
+def test_groups_are_a_column_of_the_scores_or_the_predicted_class(run, tmp_path, capsys):
+    rows = [
+        row | {"site": f"s{n % 2}"} for n, row in enumerate(rows_of(answers(300, 1), labels=True))
+    ]
+    path = write_csv(tmp_path / "s.csv", rows)
+    for group, names in (("site", {"s0", "s1"}), ("predicted", set(NAMES))):
+        words = [f"--baseline={run}", f"--scores={path}", f"--by={group}"]
+        assert monitor.main(words) in (0, 3, 4)
+        folder = tmp_path / "s.csv-monitor"
+        content = json.loads((folder / "monitor.json").read_text())
+        assert content["groups"]["by_name"].keys() == names
+        assert sum(one["rows"] for one in content["groups"]["by_name"].values()) == 300
+        page = (folder / "monitor.html").read_text()
+        assert all(f">{name}<" in page for name in names) and "by itself is refuted in" in page
+        assert "groups    That at most" in capsys.readouterr().out
+    rows[7]["site"] = None
+    for file, column, message in (
+        (write_csv(tmp_path / "t.csv", rows), "site", "site: expected a group, received none in"),
+        (path, "nowhere", "expected the column nowhere, received input, labels"),
+    ):
+        words = [f"--baseline={run}", f"--scores={file}", f"--by={column}"]
+        assert monitor.main(words) == 1
+        assert message in capsys.readouterr().err
+
+
 def test_where_nothing_is_accepted_the_notes_say_so_in_words():
     p = answers(400, 4)
     p.uncertainty["uncertainty"][:] = 0.9
@@ -1064,8 +1177,8 @@ def test_json_keeps_its_names(run, tmp_path):
     )
     content = monitoring.to_json(found, {"alpha": 0.01})
     assert set(content) == set(
-        "status state figures next assumption promise baseline scores threshold settings notes "
-        "history versions".split()
+        "status state figures next assumption expected promise baseline scores threshold settings "
+        "notes history versions".split()
     )
     assert set(content["promise"]) >= {"verdict", "broken_at", "row", "input", "interval", "errors"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", content["versions"]["btcp_tf"])

@@ -19,6 +19,7 @@ from scipy.stats import binomtest
 
 from btcp_tf import report, thresholds
 from btcp_tf.decisions.decision_file import Decision
+from btcp_tf.decisions.expected_errors import expected_errors
 from btcp_tf.evaluation import results, seeds
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, Predictor
@@ -826,6 +827,78 @@ def test_scores_of_any_program_get_the_same_tables(undrawn, tmp_path, capsys, en
     assert str(folder / "report.html") in shown
 
 
+def test_columns_that_are_no_uncertainty_are_left_out_and_told(undrawn, tmp_path, capfd):
+    p = make_predictions(("theirs",), errors=12)
+    lines = ["id,labels,predicted,theirs,age,comment"]
+    lines += [
+        f"{row},{p.labels[row]}.0,{p.predicted[row]},{p.uncertainty['theirs'][row]},{row},nan"
+        for row in range(60)
+    ]
+    lines[3] = lines[3].replace(",2,nan", ",,blurred")
+    path = tmp_path / "scores.csv"
+    path.write_text("\n".join(lines) + "\n")
+    tree, printed, rows, extra = reported(path, capfd)
+    assert [row["method"] for row in rows] == ["theirs"]
+    for place in (printed, body(tree), " ".join(extra["notes"])):
+        assert "Left out: age: expected a finite number, received none in line 4;" in place
+        assert "--columns names those that count." in place
+    _, printed, rows, extra = reported(path, capfd, "--columns=id,theirs")
+    assert [row["method"] for row in rows] == ["id", "theirs"] and "Left out" not in printed
+    assert extra["settings"]["columns"] == "id,theirs"
+
+
+@pytest.mark.parametrize("ending", ["csv", "npz"])
+def test_a_report_by_group_counts_and_chooses_in_each(undrawn, tmp_path, capfd, ending):
+    rng = np.random.default_rng(0)
+    u, sites = rng.random(900), np.array(["north", "south", "west"])[np.arange(900) % 3]
+    sites[:3] = "east"
+    predicted = rng.integers(0, 3, 900)
+    labels = np.where(rng.random(900) < u**3, (predicted + 1) % 3, predicted)
+    path = tmp_path / f"scores.{ending}"
+    if ending == "npz":
+        np.savez(path, labels=labels, predicted=predicted, mine=u, site=sites)
+    else:
+        lines = zip(labels, predicted, u.tolist(), sites, strict=True)
+        rows = "".join(",".join(map(str, line)) + "\n" for line in lines)
+        path.write_text("labels,predicted,mine,site\n" + rows)
+    is_error = labels != predicted
+    for name, groups in (("site", sites), ("predicted", predicted)):
+        words = (f"--by={name}", "--risk=0.1", "--delta=0.1", "--tau=0.4")
+        tree, _, _, extra = reported(path, capfd, *words)
+        found = extra["groups"]
+        assert found["column"] == name and found["outcomes"].keys() == set(map(str, groups))
+        chosen = thresholds.target_risk_by_group(is_error, u, groups, risk=0.1, delta=0.1)
+        for group, threshold in chosen.items():
+            own = groups == group
+            outcome = found["outcomes"][str(group)]
+            accepted = own & (u < 0.4)
+            assert (outcome["n"], outcome["accepted"]) == (own.sum(), accepted.sum())
+            assert outcome["errors"] == (accepted & is_error).sum()
+            assert found["thresholds"][str(group)] == dataclasses.asdict(threshold)
+        shown = tables(tree)
+        (lines,) = (lines for title, lines in shown.items() if "threshold for each group" in title)
+        assert [line[0] for line in lines[1:]] == [str(group) for group in chosen]
+    assert "thresholds" not in reported(path, capfd, "--by=site")[3]["groups"]
+
+
+@pytest.mark.parametrize("ending", production.WRITERS)
+def test_errors_are_expected_among_answers_without_a_label(undrawn, tmp_path, capfd, ending):
+    p = production.answers(900, seed=2)
+    rows = production.rows_of(p, labels=True, broken=(4,))
+    for row in rows[600:]:
+        row["labels"] = None
+    path = production.WRITERS[ending](tmp_path / f"s{ending}", rows)
+    tree, printed, _, extra = reported(path, capfd)
+    kept, u = np.delete(np.arange(600), 4), p.uncertainty["uncertainty"].astype(float)
+    expected = expected_errors(u[600:], (p.is_error[kept], u[kept]))
+    assert extra["expected"] == expected._asdict()
+    for place in (printed, body(tree)):
+        assert "of these 300 answers are expected to be wrong (95 % interval)" in place
+    # Where all rows have one, nothing is expected.
+    path = production.WRITERS[ending](tmp_path / f"t{ending}", rows[:600])
+    assert "expected" not in reported(path, capfd)[3]
+
+
 def test_scores_of_a_folder_link_to_its_files(undrawn, tmp_path):
     p = make_predictions(("mcp",), errors=12)
     lines = ["input,predicted,uncertainty,problem,labels"]
@@ -1199,6 +1272,11 @@ def test_scores_of_which_no_row_has_a_label_are_refused(answers, tmp_path, capfd
         (["{folder}/scores.csv", "--tua=2"], 2, "tua"),
         (["{run}", "--tau=0.3"], 2, "tau: expected only with a predictions file"),
         (["{folder}/scores.csv", "--reverse=nope"], 1, "received nope"),
+        (
+            ["{folder}/scores.csv", "--columns=nope"],
+            1,
+            "an uncertainty column nope, received theirs",
+        ),
         (["{folder}/broken.npz"], 1, "broken.npz"),
         (["{folder}/unlabeled.npz"], 1, "expected labels, the true classes, received none"),
         (["{folder}/odd"], 1, "odd: expected predictions.npz of a run, received none"),
@@ -1232,7 +1310,7 @@ def test_help_lists_the_flags(capsys):
         report.main(["--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "seed"):
+    for name in ("output_dir", "tau", "bootstrap_draws", "reverse", "columns", "by", "seed"):
         assert f"--{name}=" in shown
 
 

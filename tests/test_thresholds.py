@@ -476,6 +476,31 @@ def test_groups_share_delta():
     ]
 
 
+def test_answers_are_accepted_by_the_threshold_of_their_group():
+    rng = np.random.default_rng(0)
+    u, groups = rng.random(2000), rng.integers(0, 3, 2000)
+    is_error = rng.random(2000) < u**3
+    chosen = thresholds.target_risk_by_group(is_error, u, groups, risk=0.1, delta=0.1)
+    taus = {group: one.tau for group, one in chosen.items()}
+    accepted = thresholds.accept_by_group(taus, u, groups)
+    for group, one in chosen.items():
+        assert accepted[groups == group].sum() == one.accepted
+        assert (accepted[groups == group] == (u[groups == group] < one.tau)).all()
+    # Files know text alone.
+    as_text = {str(group): tau for group, tau in taus.items()}
+    for keys, names in ((as_text, groups), (taus, groups.astype(str))):
+        assert (thresholds.accept_by_group(keys, u, names) == accepted).all()
+    assert not thresholds.accept_by_group(taus, u, groups + 3).any()
+    assert not thresholds.accept_by_group({0: None}, u, groups).any()
+    for name, call in (
+        ("taus: 0", lambda: thresholds.accept_by_group({0: np.nan}, u, groups)),
+        ("groups", lambda: thresholds.accept_by_group(taus, u, groups[1:])),
+        ("groups", lambda: thresholds.accept_by_group(taus, u, groups / 2)),
+    ):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            call()
+
+
 def test_the_promise_is_kept_in_all_groups_at_once():
     rng = np.random.default_rng(6)
     names = ["just above", "constant", "few values", "waves"]

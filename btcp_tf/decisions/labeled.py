@@ -30,6 +30,16 @@ class LabeledAnswers:
     tau: float | None
     """Threshold; None: there is none, or it accepts nothing."""
 
+    def taken(self, kept: np.ndarray) -> "LabeledAnswers":
+        """Those that are kept, `[l]` bool, in the same order."""
+        return dataclasses.replace(
+            self,
+            rows=self.rows[kept],
+            labels=self.labels[kept],
+            predicted=self.predicted[kept],
+            uncertainty=self.uncertainty[kept],
+        )
+
     @property
     def is_error(self) -> np.ndarray:
         """Whether each is wrong, `[l]` bool."""

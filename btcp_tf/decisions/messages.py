@@ -1,15 +1,16 @@
 """Sentences about what `btcp_tf.monitor` finds: verdicts, notes and what to do next."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from btcp_tf.core.wording import p_text, percent_text
 from btcp_tf.decisions.assumptions import LOOKED_AT, MIN_ROWS, Assumption
+from btcp_tf.decisions.expected_errors import ExpectedErrors
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
-from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
 from btcp_tf.thresholds import Threshold
@@ -102,6 +103,62 @@ def promise_text(
     if promise.verdict == "broken" and promise.test == SEQUENTIAL:
         return f"{_break_text(promise, scores, delta)} Altogether {observed}."
     return f"{observed}; {_result_text(promise, promise.limit, delta)}"
+
+
+def expected_text(expected: ExpectedErrors, whose: str, *, changed: bool = False) -> str:
+    """How many answers are wrong by u alone, and what that rests on.
+
+    Args:
+      expected: Of the answers.
+      whose: Of the labeled answers that u was calibrated on, such as "the baseline's".
+      changed: Whether the data are known to have changed.
+    """
+    doubt = ", and the data have changed: where inputs are wrong without being uncertain, more are"
+    return (
+        f"By u alone {percent_text(expected.rate, (expected.low, expected.high))} of these "
+        f"{expected.rows:,} answers are expected to be wrong (95 % interval). That holds if an "
+        f"answer of some u is as often wrong as among {whose} {expected.calibration_rows:,} "
+        f"answers with a label ({expected.calibration_errors:,} wrong), and if u was not fitted on "
+        f"those{doubt * changed}."
+    )
+
+
+def group_notes(groups: np.ndarray | None, answers: LabeledAnswers | None) -> list[str]:
+    """What is tested where rows belong together."""
+    if groups is None:
+        return []
+    labeled = "" if answers is None else f", {len(answers.rows):,} of them with a label"
+    return [
+        f"rows belong together ({len(np.unique(groups)):,} groups): one of each is tested{labeled}"
+    ]
+
+
+def groups_text(groups: Sequence[GroupPromise], limit: float | None, delta: float) -> str:
+    """In which groups a limit of the error rate is refuted or shown, each by itself."""
+    if not groups or limit is None:
+        return "Nothing was promised, so no group is tested." if groups else ""
+    by_verdict = {
+        verdict: [one for one in groups if one.promise.verdict == verdict]
+        for verdict in ("broken", "kept", "open", "none")
+    }
+    refuted = [
+        f"{one.name} ({one.promise.errors:,} of {one.promise.accepted:,}, "
+        f"{percent_text(one.promise.errors / one.promise.accepted, one.promise.interval)})"
+        for one in by_verdict["broken"]
+        if one.promise.interval is not None
+    ]
+    counts = {
+        "shown": len(by_verdict["kept"]),
+        "neither shown nor refuted": len(by_verdict["open"]),
+        "without accepted answers that have a label": len(by_verdict["none"]),
+    }
+    rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return (
+        f"That at most {100 * limit:.4g} % of the accepted answers are wrong in each of "
+        f"{len(groups):,} groups by itself is refuted in {', '.join(refuted) or 'none'}"
+        f"{'; ' * bool(rest)}{rest} (false alarm in any group at most {delta:.4g}). A threshold "
+        "that was chosen for all answers promises nothing about a group."
+    )
 
 
 def _result_text(promise: Promise, limit: float, delta: float) -> str:

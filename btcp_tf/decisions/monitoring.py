@@ -10,12 +10,14 @@ import numpy as np
 import btcp_tf
 from btcp_tf import metrics, thresholds
 from btcp_tf.core import json_files
+from btcp_tf.core.groups import numbers, one_of_each
 from btcp_tf.decisions import assumptions, drift, labeled, looked_at, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
+from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.decisions.history import NONE, History, Look, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
-from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, Promise
+from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
 from btcp_tf.thresholds import Threshold
@@ -27,6 +29,10 @@ the data has changed; the promise is shown broken, which is worse."""
 ORDERS = ("", "rows", "time")
 """What is known of the order of labels: nothing; that of the rows is the one in which they came; a
 column of times has put them in order."""
+
+
+_OF_GROUPS = ("verdict", "p_value", "labeled", "errors", "interval")
+"""What `to_json` says of the promise in a group."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +81,10 @@ class Findings:
     """u of the scores, `[m]` float64."""
     looked_at: LookedAt | None = None
     """None: there are no looks, or it is not known which inputs they are at."""
+    expected: ExpectedErrors | None = None
+    """Of all scores; None: u is no probability, or the baseline has no labels."""
+    groups: tuple[GroupPromise, ...] = ()
+    """The promise in each group by itself; empty: the scores have none."""
     repeats: bool = False
     """Whether an earlier look tested the same rows in the same way. Not in the files: the same
     command writes the same ones."""
@@ -109,6 +119,19 @@ class Findings:
     def looked_at_text(self) -> str:
         """How many inputs are looked at again, and what that costs; "": it is not known."""
         return "" if self.looked_at is None else messages.looked_at_text(self.looked_at)
+
+    @property
+    def expected_text(self) -> str:
+        """How many answers are wrong by u alone, and if what; "": it cannot be told."""
+        if self.expected is None:
+            return ""
+        changed = self.assumption.verdict == "changed"
+        return messages.expected_text(self.expected, "the baseline's", changed=changed)
+
+    @property
+    def groups_text(self) -> str:
+        """In which groups the promise is refuted or shown; "": there are no groups."""
+        return messages.groups_text(self.groups, self.promise.limit, self.delta)
 
     @property
     def repeated_look(self) -> str:
@@ -174,15 +197,19 @@ def monitor(
     cut = None if threshold is None else threshold.tau
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
+    independent = _independent(scores.groups, len(now))
     compared = looked_at.compare(baseline.gate, baseline.mcp_logit, scores.mcp_logit)
     assumption = assumptions.judge_assumption(
         (before, baseline.predicted),
-        (now, scores.predicted),
+        (now[independent], scores.predicted[independent]),
         cut,
         alpha,
         None if compared is None else compared.rates,
     )
     answers = labeled.labeled_answers(scores, now, labels, classes, cut)
+    if answers is not None and scores.groups is not None:
+        together = scores.groups[answers.rows]
+        answers = answers.taken(_one_of_each(together, first=bool(order)))
     sorting = _sorting(answers, order)
     if risk is not None:
         drift.check_probability("risk", risk)
@@ -193,9 +220,18 @@ def monitor(
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
     tested, history = history.samples, _with_this_look(history, scores, answers, promise)
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
+    groups: tuple[GroupPromise, ...] = ()
+    if scores.by is not None:
+        # Numbers in a column of groups are no classes.
+        is_class = scores.by is scores.predicted
+        names = dict(enumerate(baseline.class_names or ())) if is_class else {}
+        groups = promises.judge_groups(
+            names, scores.by, accepted, answers, risk, delta, ordered=bool(order)
+        )
     notes = [
         *messages.look_notes(promise, history.earlier_looks, delta),
         *messages.order_notes(promise, sorting),
+        *messages.group_notes(scores.groups, answers),
         *messages.range_notes(baseline, scores),
         *messages.score_notes(scores, threshold, now),
         *messages.cost_notes(baseline, scores, compared, assumption),
@@ -214,9 +250,34 @@ def monitor(
         before,
         now,
         compared,
+        _expected(baseline, before, now),
+        groups,
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _independent(groups: np.ndarray | None, rows: int) -> np.ndarray:
+    """Rows that are independent draws: all, or one of each group."""
+    if groups is None:
+        return np.arange(rows)
+    return one_of_each(numbers(groups, rows))
+
+
+def _one_of_each(groups: np.ndarray, *, first: bool) -> np.ndarray:
+    """One labeled answer of each group, bool `[l]`: the first, where they come in order."""
+    kept = np.zeros(len(groups), bool)
+    kept[
+        np.unique(groups, return_index=True)[1] if first else _independent(groups, len(groups))
+    ] = True
+    return kept
+
+
+def _expected(baseline: Baseline, before: np.ndarray, now: np.ndarray) -> ExpectedErrors | None:
+    """The expected errors of u now, from the baseline's u and labels."""
+    if baseline.is_error is None or any(u.min() < 0 or u.max() > 1 for u in (before, now)):
+        return None
+    return expected_errors(now, (baseline.is_error, before))
 
 
 def _sorting(answers: LabeledAnswers | None, order: str) -> Sorting | None:
@@ -330,6 +391,17 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
     assumption, promise = findings.assumption, findings.promise
     promised = {"verdict": promise.verdict, "words": findings.promise_text} | vars(promise)
     del promised["curve"], promised["errors_since"]
+    expected: dict[str, Any] = {}
+    if findings.expected is not None:
+        expected["expected"] = {"words": findings.expected_text, **findings.expected._asdict()}
+    groups: dict[str, Any] = {}
+    if findings.groups:
+        by_name = {
+            one.name: {"rows": one.rows, "accepted": one.accepted}
+            | {name: getattr(one.promise, name) for name in _OF_GROUPS}
+            for one in findings.groups
+        }
+        groups = {"groups": {"words": findings.groups_text, "by_name": by_name}}
     looked: dict[str, Any] = {}
     if (compared := findings.looked_at) is not None:
         rates, *costs = compared
@@ -352,6 +424,8 @@ def to_json(findings: Findings, settings: Mapping[str, Any]) -> dict[str, Any]:
             "abstention": assumption.abstention,
         },
         **looked,
+        **expected,
+        **groups,
         "promise": promised,
         "baseline": {
             "path": tabular.shown(baseline.name),

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -71,6 +71,53 @@ class Promise:
     curve: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """By number of accepted answers with a label, `rows`: `risk`, `low`, `high`, `evidence`. Empty
     where their order is not known."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupPromise:
+    """What labels say of the accepted answers of one group."""
+
+    name: str
+    rows: int
+    """Answers of the group."""
+    accepted: int
+    """Accepted ones among them, with a label or without."""
+    promise: Promise
+
+
+def judge_groups(
+    names: Mapping[Any, str],
+    groups: np.ndarray,
+    accepted: np.ndarray,
+    answers: LabeledAnswers | None,
+    limit: float | None,
+    delta: float,
+    *,
+    ordered: bool = False,
+) -> tuple[GroupPromise, ...]:
+    """Whether the error rate of accepted answers is within the limit in each group by itself.
+
+    Each of the g groups is tested with delta / g, so that a false alarm in any of them has a
+    probability of at most delta (Bonferroni).
+
+    Args:
+      names: How groups are called, where not by their own names.
+      groups: Of each answer, `[m]` text or whole numbers.
+      accepted: `[m]` bool.
+      answers: See `judge_promise`.
+      limit: See `judge_promise`.
+      delta: For all groups together.
+      ordered: See `judge_promise`.
+    """
+    distinct = np.unique(groups)
+    found = []
+    for group in distinct:
+        own = groups == group
+        labeled = None if answers is None else answers.taken(own[answers.rows])
+        promise = judge_promise(labeled, limit, delta / len(distinct), ordered=ordered)
+        name = names.get(group.item(), str(group))
+        found.append(GroupPromise(name, int(own.sum()), int(accepted[own].sum()), promise))
+    return tuple(found)
 
 
 def judge_promise(

@@ -13,7 +13,6 @@ column of numbers for an uncertainty; `load_answers` adds the file's decisions a
 import collections
 import dataclasses
 import hashlib
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ import numpy as np
 from scipy import special
 
 from btcp_tf import thresholds
-from btcp_tf.core import files, wording
+from btcp_tf.core import arrays, files, wording
 from btcp_tf.decisions import decision_file, exported
 from btcp_tf.decisions.decision_file import DECISION_FILE
 from btcp_tf.decisions.exported import COLUMN
@@ -55,6 +54,8 @@ class Baseline:
     """Of a model with looks; None: it has none, or they are at every input, or it is not known."""
     mcp_logit: np.ndarray | None = None
     """`[n]` float64, where there is a gate; None: it is not known."""
+    is_error: np.ndarray | None = None
+    """Whether each answer is wrong, `[n]` bool; None: there are no labels."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,6 +85,9 @@ class Scores:
     """`[m]` float64; None: nobody asked for it, or it is not known."""
     groups: np.ndarray | None = None
     """Which rows belong together, `[m]`, see `core.groups`; None: they are independent."""
+    by: np.ndarray | None = None
+    """The group, such as a site, in which each row is looked at by itself, `[m]` text or whole
+    numbers; None: nobody asked for them."""
 
     def row_name(self, row: int) -> str:
         """What a row is called in messages: its input, if that is known, and its number from 0."""
@@ -133,7 +137,7 @@ def load_baseline(path: str | os.PathLike, *, column: str = "") -> Baseline:
     """
     path = files.as_path("baseline", path)
     if path.is_file():
-        predicted = predictions.load_predictions(path)
+        predicted = predictions.load_predictions(path, columns=[column] if column else ())
         return _baseline(str(path), predicted, _choose_column(path, predicted, column))
     if decision := decision_file.load_decision(path):
         return _baseline(
@@ -186,6 +190,7 @@ def _baseline(
     threshold: Threshold | None = None,
     gate: Gate | None = None,
 ) -> Baseline:
+    answers = answers.independent()
     classes = None if answers.probs is None else answers.probs.shape[1]
     # As the answers of a model that was exported before names were cleaned are compared, too.
     names = tuple(wording.clean(str(name)) for name in class_names) if class_names else None
@@ -198,10 +203,11 @@ def _baseline(
         classes = len(names)
     u = answers.uncertainty[column]
     z = None if gate is None else predictions.mcp_logit(answers)
-    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z)
+    wrong = None if answers.labels is None else answers.is_error
+    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z, wrong)
 
 
-def _choose_column(path: Path, answers: Predictions, column: str) -> str:
+def _choose_column(path: Path | str, answers: Predictions, column: str) -> str:
     names = list(answers.uncertainty)
     if column in names or (not column and len(names) == 1):
         return column or names[0]
@@ -216,6 +222,7 @@ def load_scores(
     time_column: str = "",
     class_names: Sequence[str] | None = None,
     with_mcp: bool = False,
+    by: str = "",
 ) -> Scores:
     """Reads what `btcp_tf.predict` wrote, or a predictions file of any program.
 
@@ -228,6 +235,7 @@ def load_scores(
       class_names: Names of the classes, which `labels` may have in the place of numbers; None: they
         are not known.
       with_mcp: Whether to read `mcp_logit`, from a column mcp or the class probabilities.
+      by: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names
@@ -238,16 +246,32 @@ def load_scores(
     table = None
     if tabular.is_table(path):
         own = ("input", "labels", "predicted", "class_name", "accept", "problem", "groups")
-        wanted = (*own, *columns, *filter(None, [time_column]))
-        table = tabular.read(path, None if with_mcp else wanted)
+        wanted = (*own, *columns, *filter(None, [time_column, by]))
+        if with_mcp:
+            wanted = (*wanted, predictions.REFERENCE)
+        table = tabular.read(path, wanted, probabilities=with_mcp)
         if "predicted" in table.names:
             scores = _scores_of_table(table, str(path), columns, time_column, class_names or ())
-            z = _mcp_logit(table.answered()) if with_mcp else None
-            return dataclasses.replace(scores, mcp_logit=z)
-    scores = _scores_of_predictions(path, columns, with_mcp)
-    if table is not None and time_column in table.values:
-        return dataclasses.replace(scores, times=table.answered().times(time_column))
-    return scores
+            answered = table.answered()
+            return dataclasses.replace(
+                scores,
+                mcp_logit=_mcp_logit(answered) if with_mcp else None,
+                by=predictions.groups_of(by, scores.predicted, answered, str(path)),
+            )
+    names = arrays.array_names(path) if table is None else table.names
+    # A column that is named is read whatever it is called.
+    named = [name for name in columns if name in names][:1]
+    if named and with_mcp and predictions.REFERENCE in names:
+        named.append(predictions.REFERENCE)
+    answers = predictions.load_predictions(path, columns=named)
+    about_rows = (time_column, by)
+    scores = _scores_of_predictions(str(path), answers, columns, about_rows, with_mcp=with_mcp)
+    source = arrays.read_npz(path) if table is None else table.answered()
+    groups = predictions.groups_of(by, scores.predicted, source, str(path))
+    times = None
+    if isinstance(source, tabular.Columns) and time_column in source.values:
+        times = source.times(time_column)
+    return dataclasses.replace(scores, times=times, by=groups)
 
 
 def _scores_of_table(
@@ -259,19 +283,26 @@ def _scores_of_table(
 ) -> Scores:
     column = next((name for name in columns if name in table.names), columns[0])
     table.require(column)
-    inputs = table.values.get("input", table.places)
+    inputs = table.texts("input") if "input" in table.values else table.places
     problems = zip(inputs, table.values.get("problem", ()), strict=False)
-    failed = tuple(str(name) for name, problem in problems if problem)
+    failed = tuple(
+        str(name) for name, problem in problems if problem and not tabular.is_missing(problem)
+    )
     table = table.answered()
-    predicted = np.array(table.converted("predicted", _class, "a class number"), np.int64)
+    predicted = table.class_numbers("predicted")
     labels = None
     if "labels" in table.values:
         convert, wanted = _reader_of_labels(class_names)
-        values = table.converted(
-            "labels",
-            lambda value: -1 if _is_missing(value) else convert(value),
-            f"{wanted} or nothing",
-        )
+
+        def or_none(value: Any) -> int:
+            try:
+                return convert(value)
+            except (ValueError, KeyError):
+                if tabular.is_missing(value):
+                    return -1
+                raise
+
+        values = table.converted("labels", or_none, f"{wanted} or nothing")
         labels = np.array(values, np.int64)
     accept = table.truths("accept")
     times = table.times(time_column) if time_column in table.values else None
@@ -284,7 +315,7 @@ def _scores_of_table(
         u,
         predicted,
         column,
-        inputs=tuple(map(str, table.values["input"])) if "input" in table.values else None,
+        inputs=tuple(table.texts("input")) if "input" in table.values else None,
         labels=labels,
         accept=accept,
         classes=table.classes,
@@ -303,17 +334,23 @@ def _mcp_logit(table: tabular.Columns) -> np.ndarray | None:
     return None if probs is None else mcp.mcp_logit_of_probs(probs)
 
 
-def _scores_of_predictions(path: Path, columns: Sequence[str], with_mcp: bool) -> Scores:
-    answers = predictions.load_predictions(path)
-    names = list(answers.uncertainty)
-    column = next((name for name in columns if name in names), None)
+def _scores_of_predictions(
+    name: str,
+    answers: Predictions,
+    columns: Sequence[str],
+    about_rows: Sequence[str],
+    *,
+    with_mcp: bool,
+) -> Scores:
+    others = [column for column in answers.uncertainty if column not in about_rows]
+    column = next((column for column in columns if column in others), None)
     if column is None:
-        column = names[0] if len(names) == 1 else _choose_column(path, answers, columns[0])
+        column = others[0] if len(others) == 1 else _choose_column(name, answers, columns[0])
     classes = None if answers.probs is None else answers.probs.shape[1]
     # Elsewhere a file without labels is one of samples that have no right class; here they are
     # unknown.
     return Scores(
-        str(path),
+        name,
         answers.uncertainty[column],
         answers.predicted,
         column,
@@ -324,17 +361,6 @@ def _scores_of_predictions(path: Path, columns: Sequence[str], with_mcp: bool) -
     )
 
 
-def _class(value: Any) -> int:
-    # Programs that know no missing whole number write floats, and NaN.
-    return tabular.class_number(
-        int(value) if isinstance(value, float) and value.is_integer() else value
-    )
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def _reader_of_labels(class_names: Sequence[str]) -> tuple[Callable[[Any], int], str]:
     """What makes a class number of an entry of a file, and what it expects.
 
@@ -342,12 +368,12 @@ def _reader_of_labels(class_names: Sequence[str]) -> tuple[Callable[[Any], int],
     """
     numbers = {name: number for number, name in enumerate(class_names)}
     if not numbers:
-        return _class, "a class number"
+        return tabular.class_number, "a class number"
 
     def convert(value: Any) -> int:
         name = wording.clean(value) if isinstance(value, str) else value
         try:
-            return _class(value)
+            return tabular.class_number(value)
         except ValueError:
             return numbers[name]
 
@@ -422,8 +448,7 @@ def _rows_of_inputs(scores: Scores, table: tabular.Columns) -> list[int]:
     without_answer = set(scores.problems)
     seen: set[str] = set()
     rows = []
-    for number, entry in enumerate(table.values["input"]):
-        name = str(entry)
+    for number, name in enumerate(table.texts("input")):
         where = f"{tabular.shown(name)!r} {table.place(number)}"
         if name in seen:
             raise ValueError(f"{table.file}: expected each input once, received {where} again")

@@ -6,6 +6,7 @@ same in columns, and so do the files of scores that `btcp_tf.predict` writes. `r
 rows of metrics. Files appear whole or not at all, and equal contents give equal bytes.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -23,9 +24,10 @@ from scipy import special
 from btcp_tf import metrics
 from btcp_tf.core import checks, files, wording
 from btcp_tf.core.arrays import read_npz
-from btcp_tf.core.groups import numbers
+from btcp_tf.core.groups import numbers, one_of_each
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.tabular import Columns
+from btcp_tf.methods.registry import METHODS
 from btcp_tf.networks import mcp
 
 REFERENCE = "mcp"
@@ -36,6 +38,8 @@ ENDINGS = (*tabular.ENDINGS, ".npz")
 
 _LARGEST = 1e100  # Of an uncertainty.
 
+_MOST_GROUPS = 1000  # More are names of rows.
+
 _ACCEPT = "accept"
 """What a file itself decides about each answer."""
 
@@ -45,15 +49,24 @@ _GROUPS = "groups"
 _RESERVED = ("labels", "probs", "predicted", _ACCEPT, _GROUPS)
 """Names that are no uncertainty."""
 
-_ABOUT_ROWS = ("input", "class_name", "second_opinion", "second_probability", "problem")
-"""Columns of a file of scores that are no uncertainty, even where all entries look like numbers."""
+_ABOUT_ROWS = re.compile(
+    r"input|class_name|second_opinion|second_probability|problem|unnamed: .*"
+    r"|__index_level_[0-9]+__|(.*[_ .-])?(id|index|time|timestamp|date|datetime|group)s?",
+    re.IGNORECASE,
+)
+"""Names of columns that say which row it is, or what else was answered: no uncertainty, even where
+all entries look like numbers, unless somebody names them."""
+
+_METHODS = (*METHODS, "uncertainty")
+"""Columns that are an uncertainty whatever they hold."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictions:
     """Answers of one classifier to n samples, and the uncertainty of each method.
 
-    Checked on construction; integers become int64 and `probs` float32.
+    Checked on construction; classes become int64 and `probs` float32. Rows of `probs` that do not
+    sum to 1 because their entries were rounded, to 3 digits say, are divided by their sum.
 
     Raises:
       ValueError: If the fields do not fit together; the message names the field and the first bad
@@ -108,6 +121,18 @@ class Predictions:
             return np.ones(len(self.predicted), bool)
         return self.predicted != self.labels
 
+    def independent(self) -> "Predictions":
+        """One of the samples of each group, drawn at random; all where none belong together."""
+        if self.groups is None:
+            return self
+        rows = one_of_each(numbers(self.groups, len(self.predicted)))
+        return Predictions(
+            None if self.labels is None else self.labels[rows],
+            None if self.probs is None else self.probs[rows],
+            self.predicted[rows],
+            {name: u[rows] for name, u in self.uncertainty.items()},
+        )
+
 
 def mcp_column(predictions: Predictions) -> np.ndarray | None:
     """u of MCP, `[n]`: the column of that name, else made of `probs`; None without either."""
@@ -127,9 +152,14 @@ def _classes(
     name: str, values: ArrayLike, rows: int | None, classes: float = math.inf
 ) -> np.ndarray:
     values = np.asarray(values)
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in "iuf":
         raise ValueError(f"{name}: expected integers, received dtype {values.dtype}")
     _check_shape(name, values, rows)
+    if values.dtype.kind == "f":
+        # Whoever has had missing ones writes them so.
+        whole = (np.floor(values) == values) & (np.abs(values) < 2.0**63)
+        metrics.check_rows(whole, values, f"{name}: expected integers")
+        values = values.astype(np.int64)
     wanted = f"classes 0 to {classes - 1}" if classes < math.inf else "classes >= 0"
     # Unsigned classes beyond int64 would turn negative.
     good = (values >= 0) & (values < classes) & (values <= np.iinfo(np.int64).max)
@@ -150,9 +180,23 @@ def _probabilities(values: ArrayLike, rows: int) -> np.ndarray:
     in_range = np.all((values >= 0) & (values <= 1 + 1e-3), axis=1)
     metrics.check_rows(in_range, values, "probs: expected numbers in [0, 1]")
     total = values.sum(axis=1, dtype=np.float64)
-    sums_to_one = np.isclose(total, 1, rtol=0, atol=1e-3)
-    metrics.check_rows(sums_to_one, total, "probs: expected rows that sum to 1")
+    # A little less than 1e-3, so that what is near it is not refused once it is single precision.
+    off = np.abs(total - 1) > 0.999e-3
+    if off.any():
+        good = np.isclose(total, 1, rtol=0, atol=max(1e-3, _rounding_error(values)))
+        metrics.check_rows(good, total, "probs: expected rows that sum to 1")
+        values = np.where(off[:, None], values / total[:, None], values)
     return values.astype(np.float32)
+
+
+def _rounding_error(probs: np.ndarray) -> float:
+    """How far rounded probabilities may be from a sum of 1; 0: these are not rounded."""
+    for digits in range(2, 6):
+        step = 10.0**-digits
+        if np.allclose(probs, np.round(probs, digits), rtol=0, atol=step / 50):
+            # Half a step for each class; a row of many classes must keep half of what it has.
+            return min(1.02 * probs.shape[1] * step / 2, 0.5)
+    return 0.0
 
 
 def _column(name: str, values: ArrayLike, rows: int) -> np.ndarray:
@@ -201,36 +245,36 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
                 np.lib.format.write_array(file, array, allow_pickle=False)
 
 
-def load_predictions(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Predictions:
+def load_predictions(
+    path: str | os.PathLike, *, reverse: Collection[str] = (), columns: Collection[str] = ()
+) -> Predictions:
     """Reads what `save_predictions` or `btcp_tf.predict` wrote, or anyone's file of that form.
 
-    npz: every array besides `labels`, `probs`, `predicted`, `accept` and `groups` (which samples
-    belong together: numbers or text) is an uncertainty, named by its key.
-
     CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
-    integers; `probs_0`, `probs_1`, … are class probabilities; `groups` is numbers or text; every
-    other column of numbers but `accept` is an uncertainty. Columns without any number, such as
-    names of files, are left out.
-    With a column `problem` it is a file of scores: rows with a problem have no answer and are left
-    out, and so are the columns `input`, `class_name`, `second_opinion` and `second_probability`.
+    whole numbers, `probs_0`, `probs_1`, … class probabilities. Rows with a `problem` have no answer
+    and are left out. Every other column of numbers is an uncertainty, but for `accept` and those
+    that say which row it is: `input`, `id`, `patient_id`, `timestamp`, an index. Of several, those
+    that hold anything else than finite numbers, such as comments, are left out, unless they have
+    the name of a method of this package. `groups`, numbers or text, says which rows belong together.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
-    stands for an empty entry. See `evaluation.tabular`.
+    stands for an empty entry. npz: the same names, `probs` is one array. See `evaluation.tabular`.
 
     Args:
       path: The file. Without `labels` no class is right: samples from out of the distribution.
       reverse: Names of columns in which higher = more trusted. One within [0, 1] is returned as
         1 - itself, any other negated.
+      columns: Names of the uncertainties, whatever they are; empty: as above, and `reverse`.
 
     Raises:
-      ValueError: If it is no such file, or `reverse` names no column of it; the message names the
-        file, what is wrong in it, and the line (from 1) or row (from 0).
+      ValueError: If it is no such file, or `reverse` or `columns` names no column of it; the
+        message names the file, what is wrong in it, and the line (from 1) or row (from 0).
       OSError: If it cannot be opened.
     """
     file = _file(path)
     if tabular.is_table(path):
-        return _of_table(tabular.read(path, file=file).answered(), reverse, path)
-    return _of_arrays(read_npz(path, file), reverse, path)
+        return _of_table(_table(path, columns).answered(), reverse, columns, path)[0]
+    return _of_arrays(read_npz(path, file), reverse, columns, path)[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -249,9 +293,23 @@ class Answers:
     """Rows of a file of scores that are left out because they alone have no label."""
     tau: float | None = None
     """What `btcp_tf.predict` wrote beside the file of the threshold; None: nothing."""
+    unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """By name of a column with numbers that is left out: why it is no uncertainty."""
+    by: np.ndarray | None = None
+    """The group, such as a site, in which each row is looked at by itself, `[n]` text or whole
+    numbers; None: nobody asked for them."""
+    unlabeled_u: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """The uncertainties of the `unlabeled` rows, `[unlabeled]` each, by name; not of columns in
+    `reverse`, and not where one is no finite number."""
 
 
-def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> Answers:
+def load_answers(
+    path: str | os.PathLike,
+    *,
+    reverse: Collection[str] = (),
+    columns: Collection[str] = (),
+    by: str = "",
+) -> Answers:
     """Reads a file as `load_predictions` does, with its decisions and what is left out of it.
 
     Where labels are known for a part of a file of scores, the other rows are left out.
@@ -259,6 +317,8 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     Args:
       path: See `load_predictions`. In a column or array `accept`, true or 1 is an accepted answer.
       reverse: See `load_predictions`.
+      columns: See `load_predictions`.
+      by: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none.
 
     Raises:
       ValueError: As `load_predictions`, and if `accept` holds something else.
@@ -267,22 +327,87 @@ def load_answers(path: str | os.PathLike, *, reverse: Collection[str] = ()) -> A
     file = _file(path)
     if not tabular.is_table(path):
         arrays = read_npz(path, file)
-        answers = _of_arrays(arrays, reverse, path)
-        return Answers(answers, _decisions(arrays.get(_ACCEPT), len(answers.predicted), file))
-    whole = tabular.read(path, file=file)
+        others = {name: arrays[name] for name in arrays if name != _column_of(by)}
+        answers, unread = _of_arrays(others, reverse, columns, path)
+        accept = _decisions(arrays.get(_ACCEPT), len(answers.predicted), file)
+        groups = groups_of(by, answers.predicted, arrays, file)
+        return Answers(answers, accept, unread=unread, by=groups)
+    whole = _table(path, columns, _column_of(by))
     answered = whole.answered()
-    columns = _labeled(answered) if "problem" in whole.names else answered
-    inputs = None
-    if "input" in whole.names and ("problem" in whole.names or not columns.has_numbers("input")):
-        inputs = [str(name) for name in columns.values["input"]]
+    labeled = _labeled(answered) if "problem" in whole.names else answered
+    answers, unread = _of_table(labeled, reverse, columns, path, _column_of(by))
     return Answers(
-        _of_table(columns, reverse, path),
-        columns.truths(_ACCEPT),
-        inputs,
+        answers,
+        labeled.truths(_ACCEPT),
+        labeled.texts("input") if "input" in labeled.values else None,
         unanswered=len(whole) - len(answered),
-        unlabeled=len(answered) - len(columns),
+        unlabeled=len(answered) - len(labeled),
         tau=_tau_beside(path),
+        unread=unread,
+        by=groups_of(by, answers.predicted, labeled, file),
+        unlabeled_u=_unlabeled_u(answered, set(answers.uncertainty) - set(reverse)),
     )
+
+
+def _unlabeled_u(table: Columns, names: Collection[str]) -> dict[str, np.ndarray]:
+    """The uncertainties of rows that alone have no label."""
+    labels = table.values.get("labels", ())
+    rows = [row for row, label in enumerate(labels) if tabular.is_missing(label)]
+    found: dict[str, np.ndarray] = {}
+    if rows and len(rows) < len(table):
+        rest = table.taken(rows)
+        for name in sorted(names):
+            with contextlib.suppress(ValueError):
+                found[name] = rest.numbers(name)
+    return found
+
+
+def groups_of(
+    group: str, predicted: np.ndarray, source: Columns | Mapping[str, np.ndarray], file: str
+) -> np.ndarray | None:
+    """The group of each answer, `[n]` text or whole numbers; None where `group` is "".
+
+    Args:
+      group: Name of a column or array, or "predicted": the predicted class is the group.
+      predicted: Predicted classes, `[n]`.
+      source: The table of these answers, or the arrays of a file.
+      file: How errors begin.
+
+    Raises:
+      ValueError: If there is no such column, or an entry is missing.
+    """
+    if not group:
+        return None
+    if not _column_of(group):
+        groups = predicted
+    elif isinstance(source, Columns):
+        groups = source.groups(group)
+    else:
+        groups = source.get(group, np.array([]))
+    if groups.shape != predicted.shape or groups.dtype.kind not in "iuU":
+        raise ValueError(
+            f"{file}: {group}: expected the group of each row, text or whole numbers "
+            f"[{len(predicted)}], received {groups.dtype} {list(groups.shape)}"
+        )
+    if (distinct := len(np.unique(groups))) > _MOST_GROUPS:
+        raise ValueError(
+            f"{file}: {group}: expected at most {_MOST_GROUPS:,} groups, received {distinct:,}; "
+            "name a column that many rows share"
+        )
+    return groups
+
+
+def _column_of(group: str) -> str:
+    """The column that says to which group a row belongs; "": none does."""
+    return "" if group == "predicted" else group
+
+
+def _table(path: str | os.PathLike, columns: Collection[str], group: str = "") -> Columns:
+    """A table with all that may be needed of it, the uncertainties `columns` if they are named."""
+    wanted = None
+    if columns:
+        wanted = ("labels", "predicted", _ACCEPT, "input", "problem", _GROUPS, group, *columns)
+    return tabular.read(path, wanted, probabilities=True, file=_file(path))
 
 
 def _file(path: Any) -> str:
@@ -309,7 +434,8 @@ def _labeled(table: Columns) -> Columns:
     """The rows with a label; all of them, without the column, where none has one."""
     if "labels" not in table.values:
         return table
-    rows = [row for row, label in enumerate(table.values["labels"]) if label is not None]
+    labels = enumerate(table.values["labels"])
+    rows = [row for row, label in labels if not tabular.is_missing(label)]
     if rows:
         return table.taken(rows)
     values = {name: column for name, column in table.values.items() if name != "labels"}
@@ -320,7 +446,7 @@ def _decisions(values: np.ndarray | None, rows: int, file: str) -> np.ndarray | 
     """The array `accept` of an npz file, checked."""
     if values is None:
         return None
-    fits = values.shape == (rows,) and values.dtype.kind in "biu"
+    fits = values.shape == (rows,) and values.dtype.kind in "biuf"
     if not fits or not np.isin(values, (0, 1)).all():
         raise ValueError(
             f"{file}: {_ACCEPT}: expected true or false [{rows}], received {values.dtype} "
@@ -329,31 +455,72 @@ def _decisions(values: np.ndarray | None, rows: int, file: str) -> np.ndarray | 
     return values.astype(bool)
 
 
-def _of_table(table: Columns, reverse: Collection[str], path: str | os.PathLike) -> Predictions:
-    return _of_arrays(_arrays_of(table), reverse, path, table.place)
+_Read = tuple[Predictions, dict[str, str]]
+"""Predictions, and by name of a column of numbers that is no uncertainty why it is none."""
+
+
+def _of_table(
+    table: Columns,
+    reverse: Collection[str],
+    columns: Collection[str],
+    path: str | os.PathLike,
+    group: str = "",
+) -> _Read:
+    """The columns of a table as the arrays that an npz file would hold, checked."""
+    arrays: dict[str, np.ndarray] = {}
+    unread: dict[str, ValueError] = {}
+    probs = table.probabilities()
+    if probs is not None:
+        arrays["probs"] = probs
+    for name in ("labels", "predicted"):
+        if name in table.values:
+            arrays[name] = table.class_numbers(name)
+    if _GROUPS in table.values and group != _GROUPS:
+        arrays[_GROUPS] = np.array(table.texts(_GROUPS))
+    others = [n for n in table.names if n != group and not tabular.is_probability(n)]
+    for name in _candidates(others, reverse, columns, path):
+        if name not in table.values or not (name in columns or table.has_numbers(name)):
+            continue
+        try:
+            arrays[name] = table.numbers(name)
+        except ValueError as error:
+            if name in (*_METHODS, *reverse, *columns):
+                raise
+            unread[name] = error
+    if unread and not set(arrays) - set(_RESERVED):
+        raise next(iter(unread.values()))
+    result, more = _of_arrays(arrays, reverse, columns, path, table.place)
+    reasons = {name: str(error).removeprefix(f"{table.file}: ") for name, error in unread.items()}
+    return result, reasons | more
 
 
 def _of_arrays(
     arrays: Mapping[str, np.ndarray],
     reverse: Collection[str],
+    columns: Collection[str],
     path: str | os.PathLike,
     place: Callable[[int], str] = "in row {}".format,
-) -> Predictions:
+) -> _Read:
     """The arrays of a file, checked; `place` says where a row is in it."""
     file = _file(path)
     if not {"probs", "predicted"} & set(arrays):
         received = ", ".join(arrays) or "no column of numbers between commas"
         raise ValueError(f"{file}: expected probs or predicted, received {received}")
+    names = _candidates(arrays, reverse, columns, path)
+    unread = _unread(arrays, [n for n in names if n not in (*_METHODS, *reverse, *columns)], place)
+    if len(unread) == len(names):
+        unread = {}  # It is what the file should be about.
     try:
         predicted = arrays.get("predicted")
         if predicted is None:
             predicted = np.argmax(arrays["probs"], axis=-1)
-        uncertainty = {name: u for name, u in arrays.items() if name not in _RESERVED}
+        uncertainty = {name: arrays[name] for name in names if name not in unread}
+        together = arrays.get(_GROUPS)
         result = Predictions(
-            arrays.get("labels"), arrays.get("probs"), predicted, uncertainty, arrays.get(_GROUPS)
+            arrays.get("labels"), arrays.get("probs"), predicted, uncertainty, together
         )
     except metrics.RowError as error:
-        raise ValueError(f"{file}: {error.reason} {place(error.row)}{error.remedy}") from error
+        raise ValueError(f"{file}: {_row_text(error, place)}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     if unknown := [name for name in reverse if name not in result.uncertainty]:
@@ -362,29 +529,51 @@ def _of_arrays(
             f"({', '.join(result.uncertainty)}), received {', '.join(unknown)}"
         )
     turned = {name: _reversed(result.uncertainty[name]) for name in reverse}
-    return dataclasses.replace(result, uncertainty={**result.uncertainty, **turned})
+    result = dataclasses.replace(result, uncertainty={**result.uncertainty, **turned})
+    return result, {name: why for name, why in unread.items() if arrays[name].dtype.kind in "iuf"}
+
+
+def _candidates(
+    names: Collection[str],
+    reverse: Collection[str],
+    columns: Collection[str],
+    path: str | os.PathLike,
+) -> list[str]:
+    """Names of the columns that may be uncertainties: `columns` if they are named."""
+    usual = [
+        name
+        for name in names
+        if name not in _RESERVED and (name in reverse or not _ABOUT_ROWS.fullmatch(name))
+    ]
+    for name in columns:
+        if name not in names or name in _RESERVED:
+            raise ValueError(
+                f"{_file(path)}: expected an uncertainty column {name}, received "
+                f"{', '.join(map(tabular.shown, usual)) or 'none'}"
+            )
+    return list(dict.fromkeys(columns)) or usual
+
+
+def _unread(
+    arrays: Mapping[str, np.ndarray], names: Collection[str], place: Callable[[int], str]
+) -> dict[str, str]:
+    """By name of an array that is no uncertainty: why."""
+    answers = next(arrays[name] for name in ("labels", "predicted", "probs") if name in arrays)
+    reasons = {}
+    for name in names:
+        try:
+            _column(name, arrays[name], len(np.atleast_1d(answers)))
+        except metrics.RowError as error:
+            reasons[name] = _row_text(error, place)
+        except ValueError as error:
+            reasons[name] = str(error)
+    return reasons
+
+
+def _row_text(error: metrics.RowError, place: Callable[[int], str]) -> str:
+    return f"{error.reason} {place(error.row)}{error.remedy}"
 
 
 def _reversed(u: np.ndarray) -> np.ndarray:
     """Confidence as uncertainty; on the scale of u if it is one."""
     return 1 - u if 0 <= u.min() and u.max() <= 1 else -u
-
-
-def _arrays_of(table: Columns) -> dict[str, np.ndarray]:
-    """The columns of a table as the arrays that an npz file would hold."""
-    arrays = {}
-    probs = table.probabilities()
-    if probs is not None:
-        arrays["probs"] = probs
-    for name in table.values:
-        if tabular.is_probability(name) or name == _ACCEPT:
-            continue
-        if "problem" in table.names and name in _ABOUT_ROWS:
-            continue
-        if name == _GROUPS:
-            arrays[name] = np.array([str(one) for one in table.values[name]])
-        elif name in ("labels", "predicted"):
-            arrays[name] = table.class_numbers(name)
-        elif table.has_numbers(name):
-            arrays[name] = table.numbers(name)
-    return arrays

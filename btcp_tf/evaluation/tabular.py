@@ -1,6 +1,8 @@
 """Files of rows, .csv, .jsonl and .parquet, read as columns; every error names the place.
 
 Which columns a file must have is up to the caller: `evaluation.predictions`, `decisions.scores`.
+So is what an entry is: it is read as a number, a class, a time or a text where a column is used as
+one, and what nobody uses may hold anything.
 """
 
 # CSV and JSONL are read with Python's own readers. pyarrow's, which are faster, do not say in which
@@ -10,6 +12,7 @@ Which columns a file must have is up to the caller: `evaluation.predictions`, `d
 import csv
 import dataclasses
 import datetime
+import decimal
 import json
 import math
 import os
@@ -19,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import csv_cells, wording
 from btcp_tf.core.checks import LEAVE_OUT
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -27,8 +30,19 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 
 _PROBABILITY = re.compile(r"probs_[0-9]+")
 
-# So many digits fit an int64.
-_CLASS_NUMBER = re.compile(r"\s*\+?[0-9]{1,18}\s*", re.ASCII)
+# So many digits fit an int64. Programs that know no missing whole number write 2.0 for 2.
+_CLASS_NUMBER = re.compile(r"\s*\+?([0-9]{1,18})([.,]0*)?\s*", re.ASCII)
+
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*", re.ASCII)
+
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+\s*", re.ASCII)
+
+# Of dates that start with the year, which alone leave no doubt which number is the day.
+_DATE = re.compile(r"([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})(?![0-9])", re.ASCII)
+
+_FRACTION = re.compile(r":[0-9]{2}[.,][0-9]{6}([0-9]{1,3})", re.ASCII)
+
+_EPOCH = datetime.datetime(1970, 1, 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +54,8 @@ class Columns:
     names: tuple[str, ...]
     """All columns of the file, each once."""
     values: Mapping[str, list[Any]]
-    """Those that were asked for, `[n]` each, entries as they are in the file; None: empty."""
+    """Those that were asked for, `[n]` each, entries as they are in the file, but for times of
+    Parquet, which are ISO 8601 text, and cells that `csv_cells.safe` made safe; None: empty."""
     places: Sequence[int]
     """Line of each row, `[n]`, from 1; where `unit` is "row" its number, from 0."""
     unit: str
@@ -65,10 +80,10 @@ class Columns:
 
     def answered(self) -> "Columns":
         """The rows without a `problem`, where that column was read; ValueError if none is left."""
-        problems = self.values.get("problem")
-        if problems is None or not any(problems):
+        problems: Sequence[Any] = self.values.get("problem", ())
+        kept = [row for row, problem in enumerate(problems) if not problem or is_missing(problem)]
+        if len(kept) == len(problems):
             return self
-        kept = [row for row, problem in enumerate(problems) if not problem]
         if not kept:
             raise ValueError(
                 f"{self.file}: expected a row with an answer, received {len(problems)} with a "
@@ -102,9 +117,16 @@ class Columns:
         return result
 
     def numbers(self, name: str) -> np.ndarray:
-        """A column of finite numbers, `[n]` float64; else ValueError."""
-        wanted = "a finite number"
-        values = np.array(self.converted(name, self._number, wanted, LEAVE_OUT), np.float64)
+        """A column of finite numbers, `[n]` float64; else ValueError.
+
+        In a CSV, a comma is a decimal one unless all commas of the column may separate thousands.
+        """
+        wanted, convert = "a finite number", self._number
+        if self.text_only:
+            with_comma = [value for value in self.values[name] if value and "," in value]
+            if not all(map(_THOUSANDS.fullmatch, with_comma)):
+                convert = _number_with_comma
+        values = np.array(self.converted(name, convert, wanted, LEAVE_OUT), np.float64)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise self._error(name, wanted, int(bad[0]), LEAVE_OUT)
@@ -129,6 +151,21 @@ class Columns:
         if all(value is None for value in self.values.get(name, ())):
             return None
         return np.array(self.converted(name, truth, "true or false"), bool)
+
+    def texts(self, name: str) -> list[str]:
+        """A column of text, `[n]`; a whole number that was stored as 2.0 is 2."""
+        return [
+            str(int(value) if isinstance(value, float) and value.is_integer() else value)
+            for value in self.values[name]
+        ]
+
+    def groups(self, name: str) -> np.ndarray:
+        """A column of groups, such as sites, `[n]` text; ValueError where one is missing."""
+        self.require(name)
+        missing = list(map(is_missing, self.values[name]))
+        if any(missing):
+            raise self._error(name, "a group", missing.index(True))
+        return np.array(self.texts(name))
 
     def class_numbers(self, name: str) -> np.ndarray:
         """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
@@ -169,10 +206,10 @@ class Columns:
         return np.stack([self.numbers(name) for name in expected], axis=1) if names else None
 
     def times(self, name: str) -> np.ndarray:
-        """A column of points in time, `[n]` float64, of which only the order counts.
+        """The places of a column of points in time in their order, `[n]` float64 from 0 on.
 
         All are numbers, such as Unix seconds, or all are ISO 8601 dates, with time or without, all
-        with a time zone or none. Parquet's own dates are those.
+        with a time zone or none. Parquet's own dates are those. Nanoseconds count.
 
         Raises:
           ValueError: If an entry is missing, is none of these, or not of the kind of the first one;
@@ -184,7 +221,9 @@ class Columns:
         for row, (kind, _) in enumerate(times):
             if kind != first:
                 raise self._error(name, f"{first} as {self.place(0)}", row)
-        return np.array([seconds for _, seconds in times], np.float64)
+        moments = sorted({moment for _, moment in times})
+        place_of = {moment: place for place, moment in enumerate(moments)}
+        return np.array([place_of[moment] for _, moment in times], np.float64)
 
     def _error(self, name: str, wanted: str, row: int, remedy: str = "") -> ValueError:
         value = self.values[name][row]
@@ -204,55 +243,89 @@ def is_probability(name: str) -> bool:
     return name == "probs" or _PROBABILITY.fullmatch(name) is not None
 
 
+def is_missing(value: Any) -> bool:
+    """Whether an entry stands for none: null, NaN, or the word nan.
+
+    Example:
+      >>> [is_missing(value) for value in (None, float("nan"), "NaN", "", 0)]
+      [True, True, True, False, False]
+    """
+    text = isinstance(value, str) and value.strip().lower() == "nan"
+    return value is None or text or (isinstance(value, float) and math.isnan(value))
+
+
 def class_number(value: Any) -> int:
-    """A number of a class, in [0, 2^63), from an entry of a file.
+    """A number of a class, in [0, 2^63), from an entry of a file; 2.0 is 2.
 
     Raises:
-      ValueError: If it is none; 1.0 is none.
+      ValueError: If it is none, such as 1.5.
+
+    Example:
+      >>> class_number("2.0"), class_number(2.0), class_number(" 2 ")
+      (2, 2, 2)
     """
-    if isinstance(value, str) and _CLASS_NUMBER.fullmatch(value):
-        return int(value)
-    if type(value) is int and 0 <= value < 2**63:
-        return value
+    if isinstance(value, str) and (match := _CLASS_NUMBER.fullmatch(value)):
+        return int(match[1])
+    whole = value
+    if isinstance(value, float | decimal.Decimal) and math.isfinite(value):
+        whole = int(value)
+    if type(whole) is int and whole == value and 0 <= whole < 2**63:
+        return whole
     raise ValueError(f"expected a class number, received {value!r}")
 
 
 def truth(value: Any) -> bool:
-    """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0.
+    """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0; 1.0 is 1.
 
     Raises:
       ValueError: If it is none of these.
     """
-    meanings = {"true": True, "false": False, "1": True, "0": False}
+    meanings = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
     text = str(value).strip().lower()
-    if type(value) not in (bool, int, str) or text not in meanings:
+    if type(value) not in (bool, int, float, str) or text not in meanings:
         raise ValueError(f"expected true or false, received {value!r}")
     return meanings[text]
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float):
+    if type(value) not in (int, float, decimal.Decimal):
         raise ValueError(f"expected a number, received {value!r}")
     return float(value)
 
 
+def _number_with_comma(text: str) -> float:
+    return float(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
+
+
 def _time(value: Any) -> tuple[str, float]:
-    """The kind of a point in time, and its seconds; ValueError if it is none."""
+    """The kind of a point in time, and what puts it in order, exactly: a number as it is, of a date
+    its nanoseconds; ValueError if it is none."""
     if isinstance(value, str):
         try:
-            value = float(value)
+            value = int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
         except ValueError:
-            value = datetime.datetime.fromisoformat(value.strip())
-    if type(value) in (int, float) and math.isfinite(value):
-        return "a number", float(value)
-    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        value = datetime.datetime.combine(value, datetime.time())
-    if not isinstance(value, datetime.datetime):
-        raise ValueError(f"expected a time, received {value!r}")
-    if value.tzinfo is None:
-        # The local time zone would make the order hang on the machine.
-        return "a time without a time zone", value.replace(tzinfo=datetime.UTC).timestamp()
-    return "a time with a time zone", value.timestamp()
+            return _moment(value.strip())
+    if type(value) is int or (type(value) is float and math.isfinite(value)):
+        return "a number", value
+    raise ValueError(f"expected a time, received {value!r}")
+
+
+def _moment(text: str) -> tuple[str, int]:
+    """Whether an ISO 8601 date has a time zone, and its nanoseconds."""
+
+    def iso(date: re.Match[str]) -> str:
+        return f"{date[1]}-{int(date[3]):02}-{int(date[4]):02}"
+
+    if date := _DATE.match(text):
+        text = iso(date) + text[date.end() :]
+    fraction = _FRACTION.search(text)
+    moment = datetime.datetime.fromisoformat(text.replace(" UTC", "Z"))
+    # Without a zone, the local one would make the order hang on the machine.
+    since = moment - _EPOCH.replace(tzinfo=moment.tzinfo and datetime.UTC)
+    nanoseconds = since // datetime.timedelta(microseconds=1) * 1000
+    # Python's own times end at microseconds.
+    nanoseconds += int(fraction[1].ljust(3, "0")) if fraction else 0
+    return f"a time with{'out' * (moment.tzinfo is None)} a time zone", nanoseconds
 
 
 def shown(name: object) -> str:
@@ -261,14 +334,20 @@ def shown(name: object) -> str:
 
 
 def read(
-    path: str | os.PathLike, wanted: Collection[str] | None = None, *, file: str = ""
+    path: str | os.PathLike,
+    wanted: Collection[str] | None = None,
+    *,
+    probabilities: bool = False,
+    file: str = "",
 ) -> Columns:
     """Reads a file row by row, and keeps the columns that are wanted.
 
     Args:
       path: .csv: UTF-8, but for the bytes in names of files, commas, names in the first line, empty
-        lines left out. .jsonl: one object a line. .parquet.
+        lines and columns without a name left out. .jsonl: one object a line. .parquet: columns of
+        numbers, text, true and false, dates and times, and the lists `probs`.
       wanted: Names of the columns to keep, as far as they are there; None: all.
+      probabilities: Whether to keep class probabilities, too, where `wanted` does not name them.
       file: How errors begin; empty: with the path.
 
     Raises:
@@ -280,33 +359,38 @@ def read(
     reader = readers.get(os.path.splitext(path)[1].lower())
     if reader is None:
         raise ValueError(f"{file}: expected a file that ends in {', '.join(ENDINGS)}")
-    columns = reader(path, wanted, file)
+
+    def keep(name: str) -> bool:
+        return wanted is None or name in wanted or (probabilities and is_probability(name))
+
+    columns = reader(path, keep, file)
     if not len(columns):
         raise ValueError(f"{file}: expected at least one row, received none")
     return columns
 
 
-def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+def _read_csv(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
     places: list[int] = []
     # Names of files need not be UTF-8.
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as lines:
         # Strict: an open quote would swallow the rows behind it.
         reader = csv.reader(lines, strict=True)
         try:
-            names = tuple(name.strip() for name in next(reader, []))
+            header = [name.strip() for name in next(reader, [])]
+            names = tuple(filter(None, header))
             _check_names(names, file, " in the first line")
-            values = _empty(names, wanted)
-            kept = [(names.index(name), column) for name, column in values.items()]
+            values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
+            kept = [(header.index(name), column) for name, column in values.items()]
             for row in reader:
                 if not row:
                     continue
-                if len(row) != len(names):
+                if len(row) != len(header):
                     raise ValueError(
-                        f"{file}: expected {len(names)} entries, received {len(row)} in line "
+                        f"{file}: expected {len(header)} entries, received {len(row)} in line "
                         f"{reader.line_num}"
                     )
                 for index, column in kept:
-                    column.append(row[index] or None)
+                    column.append(csv_cells.plain(row[index]) or None)
                 places.append(reader.line_num)
         except csv.Error as error:
             raise ValueError(
@@ -316,7 +400,7 @@ def _read_csv(path: str | os.PathLike, wanted: Collection[str] | None, file: str
     return Columns(file, names, values, places, "line", True, classes or None)
 
 
-def _read_jsonl(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+def _read_jsonl(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
     names: dict[str, None] = {}
     values: dict[str, list[Any]] = {}
     places: list[int] = []
@@ -328,7 +412,7 @@ def _read_jsonl(path: str | os.PathLike, wanted: Collection[str] | None, file: s
             row = _json_object(line, number, file)
             if not row.keys() <= names.keys():
                 for name in row:
-                    if name not in names and (wanted is None or name in wanted):
+                    if name not in names and keep(name):
                         values[name] = [None] * len(places)
                 names |= dict.fromkeys(row)
             for name, column in values.items():
@@ -352,7 +436,7 @@ def _json_object(line: bytes, number: int, file: str) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file: str) -> Columns:
+def _read_parquet(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
     import pyarrow
     from pyarrow import parquet
 
@@ -362,10 +446,13 @@ def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file:
             with parquet.ParquetFile(content) as table:
                 names = tuple(table.schema_arrow.names)
                 _check_names(names, file)
-                values = _empty(names, wanted)
+                schema = table.schema_arrow
+                values: dict[str, list[Any]] = {
+                    name: [] for name in names if keep(name) and _has_a_role(schema.field(name))
+                }
                 for batch in table.iter_batches(columns=list(values)):
                     for name, column in values.items():
-                        column += batch[name].to_pylist()
+                        column += _entries(batch[name])
                 rows = table.metadata.num_rows
                 if "probs" in names:
                     classes = _list_length(table)
@@ -375,6 +462,30 @@ def _read_parquet(path: str | os.PathLike, wanted: Collection[str] | None, file:
     return Columns(file, names, values, range(rows), "row", False, classes)
 
 
+def _has_a_role(field: Any) -> bool:
+    """Whether a column of this type can be used as anything: not so pixels, say."""
+    from pyarrow import types
+
+    if types.is_nested(field.type):
+        return field.name == "probs"
+    is_other = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return not any(test(field.type) for test in (*is_other, types.is_duration, types.is_time))
+
+
+def _entries(column: Any) -> list[Any]:
+    """The entries of a column of Parquet; of times their text, as Python's own times have neither
+    nanoseconds nor all years."""
+    import pyarrow
+
+    if pyarrow.types.is_timestamp(column.type):
+        if column.type.tz:
+            column = column.cast(pyarrow.timestamp(column.type.unit, "UTC"))
+        column = column.cast(pyarrow.string())
+    elif pyarrow.types.is_date(column.type):
+        column = column.cast(pyarrow.string())
+    return column.to_pylist()
+
+
 def _list_length(table: Any) -> int | None:
     """Length of the first list in the column `probs`; a row without an answer has none."""
     for batch in table.iter_batches(columns=["probs"], batch_size=1024):
@@ -382,10 +493,6 @@ def _list_length(table: Any) -> int | None:
             if value.as_py() is not None:
                 return len(value.as_py())
     return None
-
-
-def _empty(names: Sequence[str], wanted: Collection[str] | None) -> dict[str, list[Any]]:
-    return {name: [] for name in names if wanted is None or name in wanted}
 
 
 def _check_names(names: Sequence[str], file: str, where: str = "") -> None:

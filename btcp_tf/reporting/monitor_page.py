@@ -56,6 +56,25 @@ _LOOKS = {
 }
 
 
+_GROUPS = {
+    "group": "group",
+    "rows": "answers",
+    "accepted": "accepted",
+    "labeled": "accepted with a label",
+    "errors": "wrong among these",
+    "risk": "error rate",
+    "p_value": "p of the limit",
+    "verdict": "limit",
+}
+
+_GROUP_VERDICTS = {
+    "broken": "refuted",
+    "kept": "shown",
+    "open": "cannot tell",
+    "none": "not tested",
+}
+
+
 def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     """The findings as a page."""
     threshold, promise = findings.threshold, findings.promise
@@ -76,6 +95,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
                 [
                     *([_check_table(findings)] if findings.assumption.checks else []),
                     *([pages.text(findings.looked_at_text)] if findings.looked_at else []),
+                    *([pages.text(findings.expected_text)] if findings.expected else []),
                     *_draw_change(findings),
                 ],
             ),
@@ -84,6 +104,7 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
                 [
                     *([_promise_table(findings)] if promise.accepted else []),
                     *([_draw_promise(findings)] if promise.curve else []),
+                    *_about_groups(findings),
                 ],
             ),
             ("Earlier looks", _earlier_looks(findings)),
@@ -341,6 +362,29 @@ def _promise_table(findings: Findings) -> Table:
     return tables.pair_table(values, "promise", "Accepted answers with a label")
 
 
+def _about_groups(findings: Findings) -> list[Block]:
+    """The promise in each group; nothing without groups."""
+    if not findings.groups:
+        return []
+    lines: list[list[str | Cell]] = []
+    for one in findings.groups:
+        promise = one.promise
+        rate: str | Cell = ""
+        if promise.interval is not None:
+            rate = cells.rate_cell(promise.errors / promise.accepted, *promise.interval)
+        lines.append(
+            [
+                tabular.shown(one.name),
+                *map(cells.count_cell, (one.rows, one.accepted, promise.accepted, promise.errors)),
+                rate,
+                "" if promise.p_value is None else Cell(wording.p_text(promise.p_value)),
+                _GROUP_VERDICTS[promise.verdict],
+            ]
+        )
+    caption = "Accepted answers by group, exact 95 % intervals, each for one look"
+    return [pages.text(findings.groups_text), Table("groups", caption, _GROUPS, lines)]
+
+
 def _draw_promise(findings: Findings) -> Drawing:
     promise, curve = findings.promise, findings.promise.curve
     caption = (
@@ -402,6 +446,10 @@ def terminal_text(findings: Findings) -> str:
         lines += [*cells.aligned(table), ""]
     paragraphs = [("state", _state_text(findings))]
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
+    if findings.expected is not None:
+        paragraphs.append(("expected", findings.expected_text))
+    if findings.groups:
+        paragraphs.append(("groups", findings.groups_text))
     if findings.looked_at is not None:
         paragraphs.append(("cost", findings.looked_at_text))
     paragraphs += [("next", step) for step in findings.next_steps]

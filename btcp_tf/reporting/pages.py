@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from btcp_tf.core import csv_cells
 from btcp_tf.core.files import atomic_path
 from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.methods.registry import METHODS
@@ -258,7 +259,10 @@ def to_csv(table: Table) -> str:
     for place, name in enumerate(table.columns):
         cells = [line[place] for line in table.lines]
         column = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
-        columns[name] = [cell.text if cell.value is None else _exact(cell.value) for cell in column]
+        columns[name] = [
+            csv_cells.safe(cell.text) if cell.value is None else _exact(cell.value)
+            for cell in column
+        ]
         beside = {
             key: [_exact(cell.exact.get(key)) for cell in column] for key in ("sd", "low", "high")
         }

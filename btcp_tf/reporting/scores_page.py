@@ -12,10 +12,12 @@ import numpy as np
 
 from btcp_tf import thresholds
 from btcp_tf.core.files import check_folder
+from btcp_tf.decisions import messages
+from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.evaluation import results, tabular
 from btcp_tf.evaluation.predictions import Answers, load_answers
 from btcp_tf.methods.residual_choice import Fit
-from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables
+from btcp_tf.reporting import cells, figures, gallery, glance, group_tables, pages, tables
 from btcp_tf.reporting.cells import GIVEN
 from btcp_tf.reporting.class_failures import per_class
 from btcp_tf.reporting.gallery import Gallery
@@ -56,6 +58,10 @@ def write_predictions_report(
     seed: int = 0,
     files_dir: str | os.PathLike | None = None,
     fit: Fit | None = None,
+    columns: Sequence[str] = (),
+    by: str = "",
+    risk: float | None = None,
+    delta: float = 0.05,
 ) -> tuple[Path, list[dict[str, Any]]]:
     """The report of a predictions file from any program: tables, figures, rows.
 
@@ -75,18 +81,36 @@ def write_predictions_report(
         an array of uint8 images that was scored, if its file is there.
       fit: How the column `residual` came about, `ScoresFit.fit`: the page says so, and its figures
         are of this column. None: unknown.
+      columns: Names of the uncertainty columns, see `evaluation.load_answers`; empty: all.
+      by: Column that says to which group a row belongs, or "predicted": what is accepted in each
+        group, and how much of it is wrong; "": no groups.
+      risk: Error rate that a threshold for each group promises, see `target_risk_by_group`; None:
+        none is chosen.
+      delta: Probability that the promise of any group may be broken.
 
     Returns:
       Path of `report.html`, and the rows, which are in `results.json` beside it, together with
       `decision`, what `accept` does, `left_out`, the numbers of rows without an answer or a label,
-      `fit`, and `notes`.
+      `expected`, how many of the latter are wrong by u alone, `fit`, `groups`, with `outcomes` and
+      `thresholds` by name, and `notes`.
 
     Raises:
       ValueError: If the file is none of predictions with labels, or has no column `residual` that a
         fit could be of; the message says why.
     """
     page, rows, _ = write_scores_page(
-        path, output_dir, tau, bootstrap_draws, reverse, seed, files_dir, fit
+        path,
+        output_dir,
+        tau,
+        bootstrap_draws,
+        reverse,
+        seed,
+        files_dir,
+        fit,
+        columns,
+        by,
+        risk,
+        delta,
     )
     return page, rows
 
@@ -100,11 +124,15 @@ def write_scores_page(
     seed: int,
     files_dir: str | os.PathLike | None,
     fit: Fit | None,
+    columns: Sequence[str],
+    by: str,
+    risk: float | None,
+    delta: float,
 ) -> tuple[Path, list[dict[str, Any]], list[str]]:
     """As `write_predictions_report`, and what the terminal says beside the table."""
     path = Path(path)
     folders, array = input_folders(path, files_dir), scored_array(path, files_dir)
-    answers = load_answers(path, reverse=reverse)
+    answers = load_answers(path, reverse=reverse, columns=columns, by=by)
     predictions = answers.predictions
     if predictions.labels is None:
         raise ValueError(f"{path}: expected labels, the true classes, received none")
@@ -121,6 +149,9 @@ def write_scores_page(
         "tau": rows[0]["tau"],
         "bootstrap_draws": bootstrap_draws,
         "reverse": ",".join(reverse),
+        "columns": ",".join(columns),
+        **({"by": by} if by else {}),
+        **({} if risk is None else {"risk": risk, "delta": delta}),
         "seed": seed,
     }
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
@@ -130,10 +161,14 @@ def write_scores_page(
     threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
     notes = [
         *_left_out_notes(answers),
+        *_unread_notes(answers),
         *_contradiction_notes(answers, own_taus),
         *error_count_notes(rows),
     ]
     decision, own = _judge(answers, own_taus, usual)
+    expected = _expected(answers, method)
+    expectation = messages.expected_text(expected, "this file's") if expected else ""
+    by_group, groups = group_tables.by_group(answers, method, threshold, risk, delta)
     first = _scores_glance(answers, method, threshold, path)
     to_check = _scores_gallery(answers, method, threshold, folders, array)
     sections: list[tuple[str, Sequence[Block]]] = [
@@ -141,6 +176,8 @@ def write_scores_page(
         ("How well u finds the errors", headline(rows)),
         ("How u was fitted", _about_fit(fit)),
         ("What the file accepts", decision),
+        ("Answers without a label", [pages.text(expectation)] if expected else []),
+        ("By group", by_group),
         ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
         ("All metrics", [tables.metric_table(rows)]),
         ("Failures per class", per_class([predictions], None, path.stem, "")),
@@ -152,6 +189,10 @@ def write_scores_page(
     extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
     if fit:
         extra["fit"] = dataclasses.asdict(fit)
+    if expected:
+        extra["expected"] = expected._asdict()
+    if groups:
+        extra["groups"] = {"column": by, **groups}
     if own:
         extra["decision"] = own._asdict() | {"taus": own_taus}
     # Last: a report that cannot be drawn leaves an earlier one whole.
@@ -159,7 +200,17 @@ def write_scores_page(
     sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
     shown = glance.terminal(first.state, path.name, first.sentence, first.figures)
     fitted = [f"{_FITTED}: {fit.words}"] if fit else []
-    return page, rows, [shown, *sentences, *fitted, *notes]
+    told = [f"Answers without a label: {expectation}"] if expected else []
+    return page, rows, [shown, *sentences, *fitted, *told, *notes]
+
+
+def _expected(answers: Answers, method: str) -> ExpectedErrors | None:
+    """How many of the answers without a label are expected to be wrong; None: it is not known."""
+    p, u = answers.predictions, answers.unlabeled_u.get(method)
+    known = p.uncertainty[method]
+    if u is None or any(column.min() < 0 or column.max() > 1 for column in (u, known)):
+        return None
+    return expected_errors(u, (p.is_error, known))
 
 
 def _about_fit(fit: Fit | None) -> list[Block]:
@@ -339,6 +390,12 @@ def _left_out_notes(answers: Answers) -> list[str]:
     parts = [f"{count:,} {kind}" for kind, count in counts.items() if count]
     total = sum(counts.values())
     return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(parts)}."] if parts else []
+
+
+def _unread_notes(answers: Answers) -> list[str]:
+    """Says which columns of numbers are no uncertainty."""
+    reasons = " ".join(f"{tabular.shown(why)}." for why in answers.unread.values())
+    return [f"Left out: {reasons} --columns names those that count."] if reasons else []
 
 
 def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import files, wording
+from btcp_tf.core import csv_cells, files, wording
 from btcp_tf.serving import answers
 from btcp_tf.serving.inputs import UNLABELED
 
@@ -96,6 +96,7 @@ def _csv_text(value: Any) -> str:
         return "true" if value else "false"
     if not isinstance(value, str):
         return repr(value)
+    value = csv_cells.safe(value)
     quoted = any(letter in value for letter in ',"\r\n') or value != value.strip()
     return '"' + value.replace('"', '""') + '"' if quoted else value
 

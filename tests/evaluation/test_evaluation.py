@@ -195,8 +195,8 @@ BAD_CSV = {
         "labels: expected a class number, received 'cat'",
     ),
     "float label": (
-        "labels,predicted,u\n1.0,1,.5\n",
-        "labels: expected a class number, received '1.0' in line 2",
+        "labels,predicted,u\n1.5,1,.5\n",
+        "labels: expected a class number, received '1.5' in line 2",
     ),
     "huge label": (
         f"labels,predicted,u\n{10**30},1,.5\n",
@@ -227,7 +227,7 @@ BAD_CSV = {
         "probs: expected rows that sum to 1, received 0.9 in line 2",
     ),
     "no score": ("labels,predicted\n1,1\n", "at least one uncertainty column"),
-    "pandas index": (",labels,predicted,u\n0,1,1,.5\n", "named by letters.*received ''"),
+    "odd name": ("labels,predicted,my u\n1,1,.5\n", "named by letters.*received 'my u'"),
     "Latin-1": (
         "labels,predicted,sc\xf6re\n1,1,.5\n".encode("latin-1"),
         "expected names in UTF-8, received the byte 0xf6",
@@ -300,7 +300,8 @@ BAD_FILES = {
         r"labels: expected shape \[n\], n > 0, received \[60, 1\]",
     ),
     "no rows": (bad(labels=OTHER[:0]), r"labels: expected shape \[n\], n > 0, received \[0\]"),
-    "float labels": (bad(labels=OTHER * 1.0), "labels: expected integers, received dtype float64"),
+    "float labels": (bad(labels=OTHER + 0.5), r"labels: expected integers, received \d.5 in row 0"),
+    "bool labels": (bad(labels=OTHER > 0), "labels: expected integers, received dtype bool"),
     "predicted out of range": (
         bad(**put("predicted", 2, 9)),
         "predicted: expected classes 0 to 2, received 9 in row 2",
@@ -344,7 +345,10 @@ BAD_FILES = {
         r"btcp: expected shape \[60\], received \[60, 1\]",
     ),
     "integer u": (bad(btcp=OTHER), "btcp: expected floats, received dtype int64"),
-    "odd name": (bad(**{"my score": np.zeros(60)}), "named by letters.*received 'my score'"),
+    "odd name": (
+        bad(btcp=None, mcp=None, **{"trust-score": None, "my score": np.zeros(60)}),
+        "named by letters.*received 'my score'",
+    ),
     "objects": (bad(btcp=np.array([None] * 60)), "it holds an array of Python objects"),
 }
 
@@ -861,10 +865,10 @@ def test_scores_are_read_without_rows_that_have_no_answer(tmp_path, ending):
     np.testing.assert_array_equal(found.uncertainty["uncertainty"], p.uncertainty["mcp"])
 
 
-def test_a_table_without_problems_is_read_with_all_its_columns(tmp_path):
+def test_a_table_is_read_with_all_its_columns_of_numbers(tmp_path):
     lines = [
-        {"predicted": 0, "labels": 1, "mine": 0.5, "input": 3, "note": "a"},
-        {"predicted": 1, "labels": 1, "mine": 1, "input": 4, "note": "b"},
+        {"predicted": 0, "labels": 1, "mine": 0.5, "other": 3, "input": 7, "note": "a"},
+        {"predicted": 1, "labels": 1, "mine": 1, "other": 4, "input": 8, "note": "b"},
     ]
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n\n")
     table = pyarrow.Table.from_pylist(lines)
@@ -873,7 +877,7 @@ def test_a_table_without_problems_is_read_with_all_its_columns(tmp_path):
         found = load_predictions(tmp_path / name, reverse=["mine"])
         assert {key: u.tolist() for key, u in found.uncertainty.items()} == {
             "mine": [0.5, 0],
-            "input": [3, 4],
+            "other": [3, 4],
         }
 
 
@@ -895,8 +899,8 @@ GOOD_LINE = '{"predicted": 0, "labels": 1, "u": 0.5}\n'
             "labels: expected a class number, received True",
         ),
         (
-            GOOD_LINE + GOOD_LINE.replace("1", "1.0"),
-            "labels: expected a class number, received 1.0",
+            GOOD_LINE + GOOD_LINE.replace("1", "1.5"),
+            "labels: expected a class number, received 1.5",
         ),
         (
             GOOD_LINE + GOOD_LINE.replace("0.5", "null"),

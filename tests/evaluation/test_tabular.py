@@ -124,7 +124,25 @@ def test_class_numbers(value, number):
 
 
 @pytest.mark.parametrize(
-    "value", [-1, 2**63, True, 1.0, "-1", "1.0", "1_0", "\u0661", "9" * 19, "", None, [0]]
+    "value",
+    [
+        -1,
+        2**63,
+        True,
+        1.5,
+        -1.0,
+        2.0**63,
+        "-1",
+        "1.5",
+        "1.0.",
+        "1e0",
+        "1_0",
+        "\u0661",
+        "9" * 19,
+        "",
+        None,
+        [0],
+    ],
 )
 def test_what_is_no_class_number_is_refused(value):
     with pytest.raises(ValueError, match="expected a class number, received"):
@@ -133,13 +151,21 @@ def test_what_is_no_class_number_is_refused(value):
 
 @pytest.mark.parametrize(
     ("value", "truth"),
-    [(True, True), (0, False), (" True", True), ("FALSE", False), ("1", True)],
+    [
+        (True, True),
+        (0, False),
+        (" True", True),
+        ("FALSE", False),
+        ("1", True),
+        (1.0, True),
+        ("0.0", 0),
+    ],
 )
 def test_truths(value, truth):
-    assert tabular.truth(value) is truth
+    assert tabular.truth(value) is bool(truth)
 
 
-@pytest.mark.parametrize("value", ["", "yes", None, 2, 1.0, "1.0", [True]])
+@pytest.mark.parametrize("value", ["", "yes", None, 2, 0.5, "1.5", 2.0, float("nan"), [True]])
 def test_what_is_neither_true_nor_false_is_refused(value):
     with pytest.raises(ValueError, match="expected true or false, received"):
         tabular.truth(value)
