@@ -208,7 +208,7 @@ class Judge:
             evidence=evidence,
             looks=looks,
             cost=cost,
-            groups=held_out.groups_of(groups, x, folds),
+            groups=self._groups(groups, x, folds),
             seed=seed,
         )
         return self._use(estimate, verbose)
@@ -292,7 +292,7 @@ class Judge:
           groups: As in `fit`; they are kept beside the answers, for intervals and promises.
           batch_size: Inputs at once.
         """
-        held_out.groups_of(groups, x)
+        self._groups(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         if overlap.text:
             kept = "; they are kept, and u looks better on them" if overlap.known.any() else ""
@@ -341,7 +341,7 @@ class Judge:
           ValueError: As `predict`; and if all samples are known.
         """
         self._warn_if_unfitted()
-        held_out.groups_of(groups, x)
+        self._groups(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
         answers = scored.predictions(self.method, rest, groups)
@@ -393,7 +393,7 @@ class Judge:
         """
         thresholds.check_settings(rule, settings)
         if "groups" in settings:
-            settings["groups"] = held_out.groups_of(settings["groups"], x)
+            settings["groups"] = self._groups(settings["groups"], x)
         self._warn_if_unfitted()
         scored, overlap = self._scored(x, y, batch_size)
         chosen, rows, about = decision.choose(scored, overlap, rule, settings)
@@ -438,7 +438,7 @@ class Judge:
             paper's (`fit_btcp`).
         """
         recalibrating.check(self._about)
-        together = held_out.groups_of(groups, x)
+        together = self._groups(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rows = held_out.unknown_rows(overlap, "used")
         learned = recalibrating.learn(scored, rows, together, seed)
@@ -518,6 +518,10 @@ class Judge:
             decide_only,
             verbose,
         )
+
+    def _groups(self, groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
+        """See `held_out.groups_of`."""
+        return held_out.groups_of(groups, x, classifiers.named_tensors(self.model), folds)
 
     def _rows_of(self, x: Any, rows: np.ndarray) -> Any:
         """Some of the samples of arrays."""

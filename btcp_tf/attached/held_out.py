@@ -301,8 +301,14 @@ def check_folds(folds: Any, reference: Any, copies: Any) -> None:
             )
 
 
-def groups_of(groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
+def groups_of(groups: Any, x: Any, like: Any, folds: Any = ()) -> np.ndarray | None:
     """The argument `groups` of `Judge`'s methods as numbers `[n]`; None: there are none.
+
+    Args:
+      groups: The argument.
+      x: Inputs.
+      like: The model's symbolic input, or several by name.
+      folds: Of `Judge.fit`.
 
     Raises:
       ValueError: Unless it goes with the others; see `core.groups.numbers`.
@@ -312,7 +318,7 @@ def groups_of(groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
     if is_dataset(x) or folds:
         other = "folds" if folds else "a dataset"
         raise ValueError(f"groups: expected none beside {other}, received some")
-    return numbers(groups, len(inference.rows_of(x)))
+    return numbers(groups, named_inputs.count(inference.rows_of(x, like)))
 
 
 def check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:

@@ -23,7 +23,7 @@ _AT_ONCE = 8192
 class Near(NamedTuple):
     """What was found."""
 
-    count: int
+    near: int
     looked_at: int
     example: tuple[int, int]
     """Rows of an image and of its near-duplicate."""
@@ -42,7 +42,7 @@ def find(images: np.ndarray, among: np.ndarray) -> Near:
     >>> random = np.random.default_rng(0)
     >>> images = random.integers(0, 200, (40, 8, 8, 1), np.uint8)
     >>> find(images[:3] + np.uint8(20), images)
-    Near(count=3, looked_at=3, example=(0, 0))
+    Near(near=3, looked_at=3, example=(0, 0))
     """
     rows = np.unique(np.linspace(0, len(images) - 1, min(len(images), _MOST)).astype(int))
     own = _thumbnails(images[rows])

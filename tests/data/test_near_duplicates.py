@@ -23,14 +23,14 @@ def test_the_nearest_are_those_of_a_slow_search(digits):
         for one in changed
     )
     found = find(changed, train)
-    assert found.count == expected >= 20 and found.looked_at == 60 and found.example == (0, 0)
+    assert found.near == expected >= 20 and found.looked_at == 60 and found.example == (0, 0)
 
 
 def test_equal_images_and_gray_ones_do_not_count(digits):
     train = digits.train.images[:50]
-    assert find(train[:10], train).count == 0
+    assert find(train[:10], train).near == 0
     gray = np.full((4, 8, 8, 1), 7, np.uint8)
-    assert find(gray, np.concatenate([gray + np.uint8(1), train])).count == 0
+    assert find(gray, np.concatenate([gray + np.uint8(1), train])).near == 0
 
 
 def test_of_many_images_some_are_looked_at(digits):
@@ -42,7 +42,7 @@ def test_images_of_other_sizes_and_channels():
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (30, 40, 24, 3), np.uint8)
     shifted = np.clip(images[:5].astype(int) + 2, 0, 255).astype(np.uint8)
-    assert find(shifted, images).count == 5
+    assert find(shifted, images).near == 5
 
 
 def test_a_note_says_where_they_are(digits):
