@@ -521,7 +521,7 @@ class Judge:
 
     def _groups(self, groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
         """See `held_out.groups_of`."""
-        return held_out.groups_of(groups, x, classifiers.named_tensors(self.model), folds)
+        return held_out.groups_of(groups, x, named_tensors(self.model), folds)
 
     def _rows_of(self, x: Any, rows: np.ndarray) -> Any:
         """Some of the samples of arrays."""

@@ -266,10 +266,9 @@ def _independent(groups: np.ndarray | None, rows: int) -> np.ndarray:
 
 def _one_of_each(groups: np.ndarray, *, first: bool) -> np.ndarray:
     """One labeled answer of each group, bool `[l]`: the first, where they come in order."""
+    rows = np.unique(groups, return_index=True)[1] if first else _independent(groups, len(groups))
     kept = np.zeros(len(groups), bool)
-    kept[
-        np.unique(groups, return_index=True)[1] if first else _independent(groups, len(groups))
-    ] = True
+    kept[rows] = True
     return kept
 
 

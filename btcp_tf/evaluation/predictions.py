@@ -255,7 +255,8 @@ def load_predictions(
     and are left out. Every other column of numbers is an uncertainty, but for `accept` and those
     that say which row it is: `input`, `id`, `patient_id`, `timestamp`, an index. Of several, those
     that hold anything else than finite numbers, such as comments, are left out, unless they have
-    the name of a method of this package. `groups`, numbers or text, says which rows belong together.
+    the name of a method of this package. `groups`, numbers or text, says which rows belong
+    together.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
     stands for an empty entry. npz: the same names, `probs` is one array. See `evaluation.tabular`.
