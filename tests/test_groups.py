@@ -11,7 +11,7 @@ import short_run
 from PIL import Image
 
 import btcp_tf
-from btcp_tf import main, metrics, set_threshold, thresholds
+from btcp_tf import main, metrics, monitor, set_threshold, thresholds
 from btcp_tf.core import groups
 from btcp_tf.data import datasets
 from btcp_tf.data.splits import Split, draw_test, split_train
@@ -240,6 +240,31 @@ def test_rows_of_results_draw_whole_groups():
         return row_of(one)["auroc_high"] - row_of(one)["auroc_low"]
 
     assert width(given) > 1.5 * width(alone)
+
+
+def test_monitor_tests_one_row_of_each_group(tmp_path):
+    """Ten copies of one wrong patient do not break a promise; the drift of u is tested likewise."""
+    random = np.random.default_rng(4)
+    baseline = random.random(400)
+    wrong = random.random(400) < baseline**2
+    labels = np.zeros(400, np.int64)
+    given = predictions.Predictions(labels, None, wrong.astype(np.int64), {"uncertainty": baseline})
+    predictions.save_predictions(tmp_path / "baseline.npz", given)
+    u = np.repeat(random.random(60), 10)
+    u[:300] *= 0.3  # Thirty patients are surer than the others.
+    lines = ["input,labels,predicted,uncertainty,groups"]
+    lines += [f"i{i},{int(i < 60)},0,{value:.6f},p{i // 10}" for i, value in enumerate(u)]
+    (tmp_path / "grouped.csv").write_text("\n".join(lines) + "\n")
+    alone = [line.rpartition(",")[0] for line in lines]
+    (tmp_path / "alone.csv").write_text("\n".join(alone) + "\n")
+    found = {}
+    for name in ("grouped", "alone"):
+        words = [f"--baseline={tmp_path}/baseline.npz", f"--scores={tmp_path}/{name}.csv"]
+        monitor.main([*words, "--tau=0.5", "--risk=0.05"])
+        found[name] = json.loads((tmp_path / f"{name}.csv-monitor" / "monitor.json").read_text())
+    assert found["alone"]["promise"]["verdict"] == "broken"
+    assert found["grouped"]["promise"]["rows"] <= 60
+    assert any("one of each is tested" in note for note in found["grouped"]["notes"])
 
 
 # --- data sets ---

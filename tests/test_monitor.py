@@ -288,7 +288,7 @@ def test_groups_share_the_false_alarms():
         # An answer that is not accepted, and so does not count, may be a group all the same.
         names[np.argmax(p.uncertainty["uncertainty"])] = other
         found = monitoring.monitor(
-            base, scores_of(p, groups=names), labels=all_labels(p), risk=float(limit)
+            base, scores_of(p, by=names), labels=all_labels(p), risk=float(limit)
         )
         assert found.groups[0].promise.verdict == verdict
 
