@@ -217,9 +217,7 @@ def monitor(
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
     groups: tuple[GroupPromise, ...] = ()
     if scores.groups is not None:
-        # Numbers in a column of groups are no classes.
-        is_class = scores.groups is scores.predicted
-        names = dict(enumerate(baseline.class_names or ())) if is_class else {}
+        names = _names_of_groups(baseline, scores)
         groups = promises.judge_groups(
             names, scores.groups, accepted, answers, risk, delta, ordered=bool(order)
         )
@@ -249,6 +247,12 @@ def monitor(
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _names_of_groups(baseline: Baseline, scores: Scores) -> dict[int, str]:
+    """The names of classes, where these are the groups: other numbers in a column are none."""
+    is_class = scores.groups is scores.predicted
+    return dict(enumerate(baseline.class_names or ())) if is_class else {}
 
 
 def _expected(baseline: Baseline, before: np.ndarray, now: np.ndarray) -> ExpectedErrors | None:
