@@ -250,7 +250,7 @@ def test_a_promise_is_tested_in_each_group_by_itself():
         {"uncertainty": np.concatenate([p.uncertainty["uncertainty"] for p in (good, bad)])},
     )
     sites = np.array(["north"] * 1500 + ["south"] * 1500)
-    scores = scores_of(both, groups=sites)
+    scores = scores_of(both, by=sites)
     base = baseline_of(answers(400, 0), RULE)
     found = monitoring.monitor(base, scores, labels=all_labels(both), risk=0.1)
     assert [one.name for one in found.groups] == ["north", "south"]

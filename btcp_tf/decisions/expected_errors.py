@@ -73,7 +73,7 @@ def expected_errors(
       >>> is_error = random.random(1000) < u / 2  # u says twice as much as is wrong.
       >>> found = expected_errors(random.random(500), (is_error, u))
       >>> round(found.mean_u, 2), round(found.rate, 2)
-      (0.5, 0.26)
+      (0.49, 0.27)
 
     Source: Platt, Probabilistic Outputs for Support Vector Machines, 1999.
     """

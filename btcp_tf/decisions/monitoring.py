@@ -222,9 +222,7 @@ def monitor(
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
     groups: tuple[GroupPromise, ...] = ()
     if scores.by is not None:
-        # Numbers in a column of groups are no classes.
-        is_class = scores.by is scores.predicted
-        names = dict(enumerate(baseline.class_names or ())) if is_class else {}
+        names = _names_of_groups(baseline, scores)
         groups = promises.judge_groups(
             names, scores.by, accepted, answers, risk, delta, ordered=bool(order)
         )
@@ -270,6 +268,12 @@ def _one_of_each(groups: np.ndarray, *, first: bool) -> np.ndarray:
     kept = np.zeros(len(groups), bool)
     kept[rows] = True
     return kept
+
+
+def _names_of_groups(baseline: Baseline, scores: Scores) -> dict[int, str]:
+    """The names of classes, where these are the groups: other numbers in a column are none."""
+    is_class = scores.by is scores.predicted
+    return dict(enumerate(baseline.class_names or ())) if is_class else {}
 
 
 def _expected(baseline: Baseline, before: np.ndarray, now: np.ndarray) -> ExpectedErrors | None:

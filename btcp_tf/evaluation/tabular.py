@@ -121,11 +121,7 @@ class Columns:
 
         In a CSV, a comma is a decimal one unless all commas of the column may separate thousands.
         """
-        wanted, convert = "a finite number", self._number
-        if self.text_only:
-            with_comma = [value for value in self.values[name] if value and "," in value]
-            if not all(map(_THOUSANDS.fullmatch, with_comma)):
-                convert = _number_with_comma
+        wanted, convert = "a finite number", self._number_of(name)
         values = np.array(self.converted(name, convert, wanted, LEAVE_OUT), np.float64)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
@@ -134,17 +130,21 @@ class Columns:
 
     def has_numbers(self, name: str) -> bool:
         """Whether any entry of a column is a number, finite or not."""
+        convert = self._number_of(name)
         for value in self.values[name]:
             try:
-                self._number(value)
+                convert(value)
             except (ValueError, TypeError, OverflowError):
                 continue
             return True
         return False
 
-    @property
-    def _number(self) -> Callable[[Any], float]:
-        return float if self.text_only else _number
+    def _number_of(self, name: str) -> Callable[[Any], float]:
+        """What makes a number of an entry of a column."""
+        if not self.text_only:
+            return _number
+        with_comma = [value for value in self.values[name] if value and "," in value]
+        return float if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
 
     def truths(self, name: str) -> np.ndarray | None:
         """A column of true and false, `[n]` bool; None where no row has one."""

@@ -15,7 +15,7 @@ from btcp_tf.core.files import check_folder
 from btcp_tf.decisions import messages
 from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.evaluation import results, tabular
-from btcp_tf.evaluation.predictions import Answers, load_answers
+from btcp_tf.evaluation.predictions import Answers, Predictions, load_answers
 from btcp_tf.methods.residual_choice import Fit
 from btcp_tf.reporting import cells, figures, gallery, glance, group_tables, pages, tables
 from btcp_tf.reporting.cells import GIVEN
@@ -134,13 +134,7 @@ def write_scores_page(
     folders, array = input_folders(path, files_dir), scored_array(path, files_dir)
     answers = load_answers(path, reverse=reverse, columns=columns, by=by)
     predictions = answers.predictions
-    if predictions.labels is None:
-        raise ValueError(f"{path}: expected labels, the true classes, received none")
-    if fit and _FITTED not in predictions.uncertainty:
-        raise ValueError(
-            f"fit: expected scores with the column {_FITTED}, as ScoresFit.predictions makes them, "
-            f"received {path} with {', '.join(predictions.uncertainty)}"
-        )
+    _check(predictions, path, fit)
     own_taus = _taus(answers)
     usual = DEFAULT_TAU if tau is None else tau
     rows = _rows(answers, path, usual, own_taus if tau is None else {}, bootstrap_draws, seed)
@@ -202,6 +196,17 @@ def write_scores_page(
     fitted = [f"{_FITTED}: {fit.words}"] if fit else []
     told = [f"Answers without a label: {expectation}"] if expected else []
     return page, rows, [shown, *sentences, *fitted, *told, *notes]
+
+
+def _check(predictions: Predictions, path: Path, fit: Fit | None) -> None:
+    """ValueError for answers without labels, or without what a fit is of."""
+    if predictions.labels is None:
+        raise ValueError(f"{path}: expected labels, the true classes, received none")
+    if fit and _FITTED not in predictions.uncertainty:
+        raise ValueError(
+            f"fit: expected scores with the column {_FITTED}, as ScoresFit.predictions makes them, "
+            f"received {path} with {', '.join(predictions.uncertainty)}"
+        )
 
 
 def _expected(answers: Answers, method: str) -> ExpectedErrors | None:

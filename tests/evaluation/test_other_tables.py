@@ -235,6 +235,8 @@ def test_a_quoted_decimal_comma_is_one(tmp_path):
     found = load_predictions(path)
     assert found.uncertainty["mine"].tolist() == [0.125, 0.125, 0.5]
     np.testing.assert_allclose(found.probs, [[0.75, 0.25], [1, 0], [0.1, 0.9]], rtol=1e-6)
+    path.write_text('predicted,mine\n0,"0,125"\n1,"0,5"\n')
+    assert load_predictions(path).uncertainty["mine"].tolist() == [0.125, 0.5]
     path.write_text('predicted,uncertainty\n0,"0,125"\n1,"1,000"\n')
     assert scores.load_scores(path).uncertainty.tolist() == [0.125, 1.0]
 
