@@ -110,7 +110,9 @@ def _define_flags() -> flags.FlagValues:
     flag_values = flags.FlagValues()
     for name, help in _TEXT_FLAGS.items():
         flags.DEFINE_string(name, "", help, flag_values=flag_values)
-    flags.DEFINE_list("columns", [], "Of a table, those to show; empty: all.", flag_values)
+    flags.DEFINE_list(
+        "columns", [], "Of a table, those to show; empty: all but labels.", flag_values
+    )
     for name, (default, help) in _NUMBER_FLAGS.items():
         flags.DEFINE_integer(name, default, help, lower_bound=0, flag_values=flag_values)
     for name, (number, help) in _LABEL_FLAGS.items():

@@ -142,6 +142,13 @@ def test_texts_and_rows_come_from_a_table(place):
     assert f'<p class="text" tabindex="0">&lt;b&gt;film {row}&lt;/b&gt;, fine</p>' in page
     assert run(place, *flags) == 0
     assert f"<dt>stars</dt><dd>{row}</dd>" in page_of(place / "scores.csv-review")
+    # Of a table that btcp_tf.predict scored it is known where it is, and which column is the label.
+    (place / "reviews.csv").write_text("label,text\n" + "secret,a film\n" * N)
+    about = {"paths": {"input": str(place / "reviews.csv"), "model": "gone"}}
+    (place / "scores.csv.about.json").write_text(json.dumps(about))
+    assert run(place, "--budget=4", "--audit=0") == 0
+    page = page_of(place / "scores.csv-review")
+    assert page.count('<p class="text" tabindex="0">a film</p>') == 4 and "secret" not in page
     (place / "short.csv").write_text("text\none\n")
     rows = production.rows_of(production.answers(N, 1))
     for number, entry in enumerate(rows):

@@ -185,11 +185,8 @@ def input_folders(path: Path, files_dir: str | os.PathLike | None) -> list[Path]
         if not folder.is_dir():
             raise ValueError(f"files_dir: expected a folder that exists, received {folder}")
         return [folder]
-    try:
-        about = json.loads(about_file(path).read_text(encoding="utf-8"))
-        return [Path(about["paths"]["input"]), path.parent]
-    except (OSError, ValueError, KeyError, TypeError):
-        return [path.parent]  # The file beside it is optional.
+    place = scored_input(path)
+    return [path.parent] if place is None else [place, path.parent]
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:
@@ -207,6 +204,15 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
     return None
 
 
+def scored_input(path: Path) -> Path | None:
+    """What was scored, as the file beside a file of scores says; None: it does not say."""
+    try:
+        about = json.loads(about_file(path).read_text(encoding="utf-8"))
+        return Path(about["paths"]["input"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # The file beside it is optional.
+
+
 def scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | None:
     """The npz or npy file that was scored, as the file beside `path` says; None: it was none.
 
@@ -214,13 +220,10 @@ def scored_array(path: Path, files_dir: str | os.PathLike | None) -> Path | None
       path: The file of scores.
       files_dir: Folder where it lies now; None: where it was.
     """
-    try:
-        about = json.loads(about_file(path).read_text(encoding="utf-8"))
-        file = Path(about["paths"]["input"])
-    except (OSError, ValueError, KeyError, TypeError):
+    file = scored_input(path)
+    if file is None or file.suffix.lower() not in (".npz", ".npy"):
         return None
-    file = file if files_dir is None else Path(files_dir) / file.name
-    return file if file.suffix.lower() in (".npz", ".npy") else None
+    return file if files_dir is None else Path(files_dir) / file.name
 
 
 def stored_pictures(

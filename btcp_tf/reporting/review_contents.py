@@ -14,7 +14,7 @@ from btcp_tf.reporting.pictures import (
     find_file,
     input_folders,
     read_picture,
-    scored_array,
+    scored_input,
     stored_pictures,
 )
 from btcp_tf.reporting.review_page import Content
@@ -25,6 +25,9 @@ _BESIDE = ("second_opinion", "second_probability", REFERENCE)
 
 _ARRAYS = ("x_test", "images", "x")
 """Names of the array of inputs in an npz file."""
+
+_LABELS = ("labels", "label", "y")
+"""Columns of a table that would give the answer away."""
 
 _MOST = 60
 """Fields of a row that are shown."""
@@ -53,15 +56,15 @@ def contents(
       names: What the scores call the input of each of these rows; None: they name none.
       rows: The rows, counted from 0 among those that have an answer.
       key: Array of an npz file; "": `x_test`, `images` or `x`.
-      columns: Of a table, those to show; (): all.
+      columns: Of a table, those to show; (): all but labels.
 
     Raises:
       ValueError: If a table does not fit the scores, or an array has not as many rows.
       OSError: If a file cannot be opened.
     """
     if place is None:
-        array = scored_array(scores, None)
-        place = array if array is not None and array.is_file() else None
+        scored = scored_input(scores)
+        place = scored if scored is not None and scored.is_file() else None
     if place is not None and place.suffix.lower() in (".npz", ".npy"):
         return _of_array(place, key, names, rows)
     if place is not None and place.is_file():
@@ -149,7 +152,7 @@ def _of_table(
             f"input: expected {table.file} with the inputs of {scores}, received none for its row "
             f"{missing[0]}"
         )
-    shown = list(columns) or [name for name in table.names if name != "input"]
+    shown = list(columns) or [name for name in table.names if name not in ("input", *_LABELS)]
     return _fields(table, shown, places)
 
 
