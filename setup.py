@@ -61,6 +61,7 @@ setup(
         "importlib_resources>=6",  # imported by tensorflow-datasets, which does not declare it
         "tensorboard>=2.21,<2.22",  # needed by tf.summary, no longer brought by tensorflow
         "numpy>=2.0,<3",
+        "h5py>=3.11,<4",  # looks into .h5 files before Keras, which brings it, reads them
         "scikit-learn>=1.6,<2",
         "scipy>=1.14,<2",
         "matplotlib>=3.10,<4",

@@ -265,7 +265,7 @@ def warn_if_poor(
             "that of the classes in y, or it is not trained"
         )
     elif adopted.may_be_untrained(result) and (network := classifier.copy()):
-        x, y = inference.random_rows(*samples, classifier.inputs, adopted.SHUFFLED_SAMPLES)
+        x, y = inference.random_rows(*samples, adopted.SHUFFLED_SAMPLES, like=classifier.inputs)
         few = classifier.samples(x, y, "")
         reason = adopted.outdone(network, classifier.check_inputs(x), few.labels, few.seen.logits)
         if reason:

@@ -252,16 +252,16 @@ def rows_of(x: Any, like: Any, argument: str = "x") -> Inputs:
 
 
 def random_rows(
-    x: Any, y: Any, like: Any, most: int, size: int = 2**62
+    x: Any, y: Any, most: int, size: int = 2**62, like: Any = None
 ) -> tuple[Inputs, np.ndarray | None]:
     """At most so many samples: any of arrays, the first of a dataset.
 
     Args:
       x: Inputs, or a dataset of batches (inputs, labels).
       y: Labels beside arrays; None: there are none.
-      like: The model's symbolic input, or several by name.
       most: Their number.
       size: Bytes of their inputs, at most, unless one sample takes more.
+      like: The model's symbolic inputs by name, where it has several.
     """
     if not is_dataset(x):
         x = rows_of(x, like)

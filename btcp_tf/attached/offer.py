@@ -74,7 +74,7 @@ def make(
     if not check(wanted):
         return None
     # Labels are checked where they are used.
-    x, _ = inference.random_rows(samples[0], None, classifier.inputs, _EXAMPLES, _EXAMPLES_SIZE)
+    x, _ = inference.random_rows(samples[0], None, _EXAMPLES, _EXAMPLES_SIZE, classifier.inputs)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
     passes, auto = maker.pass_cost, isinstance(wanted, str)
     if auto and classifier.names:
@@ -395,7 +395,7 @@ class _Maker:
         with errors_name("reference"):
             inputs, labels = self.reference
             like = self.classifier.inputs
-            x, y = inference.random_rows(inputs, labels, like, _REFERENCE, _REFERENCE_SIZE)
+            x, y = inference.random_rows(inputs, labels, _REFERENCE, _REFERENCE_SIZE, like)
             x = self.classifier.check_inputs(x)
             y = inference.check_labels(y, len(x), self.classifier.class_names)
             own = {}

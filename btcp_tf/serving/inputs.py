@@ -120,10 +120,12 @@ def check_place(place: Path, key: str, labels: bool) -> None:
             f"{os.fspath(place)!r}"
         )
     if key and (is_array or place.is_dir()):
-        raise ValueError(f"key: expected it with an npz or a CSV file, received it with {place}")
+        raise ValueError(
+            f"key: expected it with an npz file or a CSV file, received it with {place}"
+        )
     if labels and is_array:
         raise ValueError(
-            "labels: expected them with a folder, an npz or a CSV file, received them with "
+            "labels: expected them with a folder or an npz file, or a CSV file, received them with "
             f"{place}, which holds one array"
         )
 
