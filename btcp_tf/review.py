@@ -28,7 +28,7 @@ from scipy import special
 from btcp_tf import monitor, thresholds
 from btcp_tf.core import command, files, json_files
 from btcp_tf.core.command import UsageError
-from btcp_tf.decisions import decision_file, drift, exported, monitoring, reviewing
+from btcp_tf.decisions import decision_file, drift, monitoring, reviewing
 from btcp_tf.decisions.history import load
 from btcp_tf.decisions.reviewing import Queue, Sample
 from btcp_tf.decisions.scores import Baseline, Scores, load_baseline, load_scores
@@ -197,7 +197,7 @@ def _write_queue(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     scores = _scores(values, paths["scores"], baseline)
     budget, audit, seed = (values[name] for name in _NUMBER_FLAGS)
     queue = reviewing.draw(scores.uncertainty, budget=budget, audit=audit, seed=seed)
-    review = _review(values, paths, scores, baseline, queue, _calibration(place, baseline))
+    review = _review(values, paths, scores, baseline, queue, _calibration(baseline))
     folder = paths["output_dir"]
     content = {
         PAGE: review_page.to_html(review),
@@ -216,19 +216,11 @@ def _write_queue(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     return 0
 
 
-def _calibration(
-    place: Path | None, baseline: Baseline | None
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _calibration(baseline: Baseline | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Whether each calibration answer is wrong, and its u; None where that is not known."""
-    if place is None or baseline is None:
+    if baseline is None or baseline.is_error is None:
         return None
-    if place.is_file():
-        answers = predictions.load_predictions(place)
-    elif decision := decision_file.load_decision(place):
-        answers = decision.calibration
-    else:
-        answers = exported.read_held_out(exported.newest(place))["calibration"]
-    return None if answers.labels is None else (answers.is_error, baseline.uncertainty)
+    return baseline.is_error, baseline.uncertainty
 
 
 def _review(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import thresholds
-from btcp_tf.core import checks, wording
+from btcp_tf.core import checks, csv_cells, wording
 from btcp_tf.decisions.scores import Scores
 from btcp_tf.evaluation import tabular
 
@@ -214,8 +214,7 @@ def _reader_of_labels(
 
 def _plain(name: Any) -> str:
     """A name as a page and a spreadsheet leave it: on one line, without a guard before a sign."""
-    text = " ".join(tabular.shown(name).split())
-    return text[1:] if text[:1] == "'" and text[1:2] in tuple("=+-@") else text
+    return csv_cells.plain(" ".join(tabular.shown(name).split()))
 
 
 def _decision(word: str, label: int | None, predicted: int, classes: int) -> Decision | str:

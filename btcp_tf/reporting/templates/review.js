@@ -105,10 +105,10 @@ const undo = () => {
   const place = shown.findIndex((item) => item.dataset.row === row);
   show(place === -1 ? current : place);
 };
-// A spreadsheet takes text that begins so for a formula.
+// A spreadsheet takes text that begins so for a formula; as core/csv_cells.py.
 const cell = (value) => {
   let text = value === null || value === undefined ? "" : String(value);
-  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+  if (typeof value === "string" && /^'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]./s.test(text)) text = `'${text}`;
   return /[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
 const csv = () => {
