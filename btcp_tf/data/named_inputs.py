@@ -59,8 +59,11 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
             alone = " alone" * (not others and bool(given))
             raise ValueError(f"{expected} {received}{alone}{remedy}")
         return {name: x[name] for name in names}
-    if isinstance(x, list | tuple | np.ndarray) and all(isinstance(one, str) for one in x[:1]):
-        remedy = "; texts go through the preprocessor of the classifier first: preprocessor(texts)"
+    if isinstance(x, list | tuple | np.ndarray) and any(isinstance(one, str) for one in x[:1]):
+        raise ValueError(
+            f"{expected} texts; they go through the preprocessor of the classifier first: "
+            "preprocessor(texts)"
+        )
     if not isinstance(x, list | tuple):
         raise ValueError(f"{expected} one of type {type(x).__name__}{remedy}")
     if len(x) != len(names):
