@@ -195,6 +195,7 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
+        self._learn_names(y)
         held_out.check_list("copies", copies, "arrays")
         held_out.check_folds(folds, reference, copies)
         held_out.check_ensemble(ensemble, x, folds)
@@ -518,6 +519,20 @@ class Judge:
             decide_only,
             verbose,
         )
+
+    def _learn_names(self, y: Any) -> None:
+        """Takes words as labels where nobody has named the classes: in alphabetical order, as
+        scikit-learn's `LabelEncoder` and Keras' folders number them."""
+        names = input_checks.names_among(y)
+        numbers = [str(number) for number in range(len(self.class_names))]
+        if self.class_names == numbers and len(names) == len(numbers):
+            shown = ", ".join(f"{number} is {name}" for number, name in enumerate(names[:5]))
+            more = ", …" * (len(names) > 5)
+            warn(
+                f"y: the labels are words, taken for the classes in alphabetical order ({shown}"
+                f"{more}); name them with attach(classifier, class_names=[...]) where it is another"
+            )
+            self._about["class_names"] = names
 
     def _groups(self, groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
         """See `held_out.groups_of`."""

@@ -119,22 +119,38 @@ class CheckedInference:
 
 
 def is_dataset(x: Any) -> bool:
-    """Whether x is a `tf.data.Dataset`."""
-    return hasattr(x, "element_spec")
+    """Whether x is a `tf.data.Dataset` or a `keras.utils.PyDataset`, of batches."""
+    return hasattr(x, "element_spec") or isinstance(x, keras.utils.PyDataset)
 
 
 def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
     """Batches of inputs, each with its labels where a dataset has some."""
     if not is_dataset(x):
+        if isinstance(x, Iterator):
+            raise ValueError(
+                f"x: expected arrays or a dataset, received a {type(x).__name__}, which can be "
+                "gone through once: write it as a keras.utils.PyDataset, or give "
+                "tf.data.Dataset.from_generator(...)"
+            )
         yield x, []
         return
     if y is not None:
         raise ValueError("y: expected none beside a dataset, received labels")
-    if int(x.cardinality()) == -1:
-        raise ValueError("x: expected a dataset that ends, received an infinite one")
-    for item in x:
+    for item in _items(x):
         inputs, *labels = item if isinstance(item, tuple) else (item,)
         yield inputs, [np.asarray(column) for column in labels[:1]]
+
+
+def _items(x: Any) -> Iterator[Any]:
+    """The batches of a dataset, each (inputs, labels) or inputs alone."""
+    if isinstance(x, keras.utils.PyDataset):
+        if (count := x.num_batches) is None:
+            raise ValueError("x: expected a dataset that ends, received an infinite one")
+        yield from (x[number] for number in range(count))
+        return
+    if int(x.cardinality()) == -1:
+        raise ValueError("x: expected a dataset that ends, received an infinite one")
+    yield from x
 
 
 def _check_finite(outputs: Sequence[np.ndarray]) -> None:

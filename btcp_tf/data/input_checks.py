@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import checks, wording
 from btcp_tf.data import folders, named_inputs
 from btcp_tf.data.images import PIXELS
 from btcp_tf.data.named_inputs import Inputs
@@ -395,6 +395,21 @@ def check_labels(
             f"{wording.from_one(labels, classes)}"
         )
     return labels
+
+
+def names_among(y: Any) -> list[str]:
+    """The different words that labels are, in alphabetical order; none: they are something else.
+
+    >>> names_among(["dog", "cat", "dog"]), names_among([1, 0])
+    (['cat', 'dog'], [])
+    """
+    labels = checks.array("y", y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    texts = _as_text(labels) if labels.ndim == 1 else None
+    if texts is None or all(text.strip().isdecimal() for text in texts.tolist()):
+        return []
+    return sorted({wording.clean(text) for text in texts.tolist()})
 
 
 def _as_text(labels: np.ndarray) -> np.ndarray | None:

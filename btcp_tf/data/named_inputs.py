@@ -42,6 +42,8 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
     ValueError: x: expected the inputs a and b, received a alone; give {"a": ..., "b": ...}
     """
     if not names:
+        if hasattr(x, "to_numpy"):
+            return x.to_numpy()  # A table of pandas: its columns are one input.
         if not is_named(x):
             return x
         if len(x) == 1:

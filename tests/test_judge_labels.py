@@ -1,0 +1,134 @@
+"""Labels and samples as people have them: words, tables, datasets of their own."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+import tensorflow as tf
+
+import btcp_tf
+from btcp_tf.data import input_checks
+
+pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, activation="softmax")])
+    model.layers[-1].set_weights([2.0 * np.eye(3, dtype=np.float32), np.zeros(3, np.float32)])
+    return model
+
+
+def samples(n=300, seed=0):
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, n)
+    return (np.eye(3)[y] + random.normal(size=(n, 3))).astype(np.float32), y
+
+
+class Batches(keras.utils.PyDataset):
+    """30 samples a batch."""
+
+    def __init__(self, x, y):
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x) // 30
+
+    def __getitem__(self, number):
+        rows = slice(30 * number, 30 * number + 30)
+        return self.x[rows], self.y[rows]
+
+
+class Endless(Batches):
+    @property
+    def num_batches(self):
+        return None
+
+
+WORDS = np.array(["cat", "dog", "owl"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda y: WORDS[y],
+        lambda y: WORDS[y].tolist(),
+        lambda y: WORDS[y].astype(object)[:, None],
+        lambda y: pandas.Series(WORDS[y]),
+        lambda y: pandas.Categorical(WORDS[y]),
+        lambda y: WORDS[y].astype("S"),
+    ],
+)
+def test_words_are_labels_in_alphabetical_order(classifier, make):
+    x, y = samples()
+    judge = btcp_tf.attach(classifier)
+    with pytest.warns(UserWarning, match="alphabetical order .0 is cat, 1 is dog, 2 is owl.; name"):
+        judge.fit(x, make(y), looks=(), verbose=0)
+    plain = btcp_tf.attach(classifier).fit(x, y, looks=(), verbose=0)
+    assert judge.class_names == WORDS.tolist()
+    assert judge.fitted["errors"] == plain.fitted["errors"]
+    assert set(judge.predict(x[:50])["class_name"]) <= set(WORDS)
+    rows = judge.evaluate(*samples(seed=1)[:1], make(samples(seed=1)[1]), draws=5)
+    assert rows[0]["accuracy"] == plain.evaluate(*samples(seed=1), draws=5)[0]["accuracy"]
+
+
+def test_words_that_are_too_few_or_named_already_are_not_learned(classifier):
+    x, y = samples()
+    judge = btcp_tf.attach(classifier)
+    with pytest.raises(ValueError, match="to give them by name"):
+        judge.fit(x, WORDS[np.minimum(y, 1)], looks=(), verbose=0)
+    assert judge.class_names == ["0", "1", "2"]
+    named = btcp_tf.attach(classifier, class_names=["owl", "dog", "cat"])
+    named.fit(x, WORDS[::-1][y], looks=(), verbose=0)
+    assert named.class_names == ["owl", "dog", "cat"]
+    with pytest.raises(ValueError, match="expected names of classes"):
+        named.fit(x, np.array(["a", "b", "c"])[y], looks=(), verbose=0)
+
+
+@pytest.mark.parametrize("y", [[0, 1], [[1, 0], [0, 1]], None, ["0", "1"], [0.5, 1.0], []])
+def test_other_labels_are_no_words(y):
+    assert input_checks.names_among(y) == []
+
+
+def test_a_table_of_numbers_is_an_input(classifier):
+    x, y = samples()
+    table = pandas.DataFrame(x, columns=["a", "b", "c"])
+    judge = btcp_tf.attach(classifier).fit(table, pandas.Series(y), looks=(), verbose=0)
+    plain = btcp_tf.attach(classifier).fit(x, y, looks=(), verbose=0)
+    np.testing.assert_array_equal(
+        judge.predict(table)["uncertainty"], plain.predict(x)["uncertainty"]
+    )
+    table["b"] = "word"
+    with pytest.raises(ValueError, match="x: expected numbers, received object"):
+        judge.predict(table)
+
+
+def test_datasets_of_keras_are_taken_everywhere(classifier):
+    x, y = samples()
+    batches = Batches(x, y)
+    judge = btcp_tf.attach(classifier).fit(batches, looks=["jitter"], cost=2.0, verbose=0)
+    plain = btcp_tf.attach(classifier)
+    plain.fit(
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(30), looks=["jitter"], cost=2.0, verbose=0
+    )
+    assert judge.fitted["words"] == plain.fitted["words"]
+    new = Batches(*samples(seed=1))
+    chosen = judge.select_threshold(new, rule="target_coverage", coverage=0.5)
+    assert chosen.n == 300
+    found = judge.predictions(Batches(*samples(seed=2)))
+    np.testing.assert_array_equal(found.labels, samples(seed=2)[1])
+    with pytest.raises(ValueError, match="received an infinite one"):
+        judge.predict(Endless(x, y))
+    with pytest.raises(ValueError, match="y: expected none beside a dataset, received labels"):
+        judge.fit(batches, y)
+
+
+def test_generators_are_refused_with_a_remedy(classifier):
+    x, y = samples()
+    judge = btcp_tf.attach(classifier)
+    for call in (judge.fit, judge.predict, judge.evaluate):
+        with pytest.raises(ValueError, match="a generator, which can be gone through once: write"):
+            call((x[i : i + 30], y[i : i + 30]) for i in range(0, 300, 30))
+    with pytest.raises(ValueError, match="masked"):
+        judge.fit(np.ma.masked_array(x, x > 1), y)
