@@ -55,6 +55,19 @@ def source(tmp_path_factory):
     )
 
 
+def test_weights_are_there_once(tmp_path):
+    rows = keras.Input((4,))
+    wide = layers.Dense(20_000)(rows)
+    probs, u = layers.Dense(2, activation="softmax")(wide), layers.Dense(1, "sigmoid")(wide)
+    model = keras.Model(rows, {"probs": probs, "uncertainty": u})
+    sample = RNG.random((3, 4)).astype(np.float32)
+    path = saved_model.export(
+        model, tmp_path, "rows", ("no", "yes"), sample, threshold=thresholds.DEFAULT
+    )
+    [data] = (path / "variables").glob("*.data-*")
+    assert 4 * 80_000 <= data.stat().st_size < 1.3 * 4 * 80_000
+
+
 def threshold_of(path):
     return thresholds.Threshold(**exported.read_about(path)["threshold"])
 

@@ -192,6 +192,7 @@ def test_setup_declares_what_is_imported():
         "sklearn": "scikit-learn",
         "absl": "absl-py",
         "PIL": "pillow",
+        "faiss": "faiss-cpu",
         "grpc": "grpcio",
         "google": "protobuf",
         "tensorflow_serving": "tensorflow-serving-api",

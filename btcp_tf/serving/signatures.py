@@ -426,7 +426,6 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=ABOUT)
     archive = keras.export.ExportArchive()
-    archive.track(model)
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
