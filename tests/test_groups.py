@@ -263,7 +263,7 @@ def test_monitor_tests_one_row_of_each_group(tmp_path):
         monitor.main([*words, "--tau=0.5", "--risk=0.05"])
         found[name] = json.loads((tmp_path / f"{name}.csv-monitor" / "monitor.json").read_text())
     assert found["alone"]["promise"]["verdict"] == "broken"
-    assert found["grouped"]["promise"]["rows"] <= 60
+    assert found["grouped"]["promise"]["labeled"] == 60
     assert any("one of each is tested" in note for note in found["grouped"]["notes"])
 
 
