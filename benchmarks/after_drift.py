@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import common
-from benchmarks.looks_shift import CORRUPTIONS
+from benchmarks.looks_shift import CORRUPTIONS, parser_of
 
 if TYPE_CHECKING:
     from btcp_tf.judge import Judge
@@ -26,17 +26,8 @@ METHODS = ("as it is", "recalibrated", "fitted anew")
 
 
 def main() -> None:
-    parser = common.parser("after_drift", __doc__)
-    parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
-    parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
-    parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
-    parser.add_argument("--looks", default="mirror", help="names with commas between, or auto")
-    parser.add_argument("--cost", type=float, default=1.3, help="passes per image")
-    parser.add_argument("--skip", type=int, default=0, help="first test images that are left out")
-    parser.add_argument("--fit", type=common.count, default=3000)
+    parser = parser_of("after_drift", __doc__)
     parser.add_argument("--labels", type=common.count, default=300, help="of each corruption")
-    parser.add_argument("--test", type=common.count, default=2000, help="images of each corruption")
-    parser.add_argument("--threads", type=common.count, default=common.cores())
     arguments = parser.parse_args()
     common.start_tensorflow(arguments.threads)
     common.print_environment("tensorflow", "keras", "scikit-learn")

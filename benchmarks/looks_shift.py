@@ -159,8 +159,9 @@ CORRUPTIONS: dict[str, tuple[Corruption, tuple[float, float]]] = {
 """By name: what it does, and its two strengths."""
 
 
-def main() -> None:
-    parser = common.parser("looks_shift", __doc__)
+def parser_of(name: str, description: str | None) -> argparse.ArgumentParser:
+    """The command line of a benchmark of a classifier on corrupted images."""
+    parser = common.parser(name, description)
     parser.add_argument("classifier", type=Path, help="a .keras file that takes pixels, 0 to 255")
     parser.add_argument("--dataset", required=True, help="a name of tensorflow-datasets")
     parser.add_argument("--data_dir", default="", help="prepared tensorflow-datasets data")
@@ -170,7 +171,11 @@ def main() -> None:
     parser.add_argument("--fit", type=common.count, default=3000)
     parser.add_argument("--test", type=common.count, default=2000, help="images of each corruption")
     parser.add_argument("--threads", type=common.count, default=common.cores())
-    arguments = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    arguments = parser_of("looks_shift", __doc__).parse_args()
     common.start_tensorflow(arguments.threads)
     common.print_environment("tensorflow", "keras", "scikit-learn")
     try:

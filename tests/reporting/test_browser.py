@@ -6,8 +6,6 @@ These tests need Chromium and the extra `browser`: `pytest -m browser -n0`.
 import dataclasses
 import importlib.util
 import io
-import os
-import shutil
 
 import numpy as np
 import production
@@ -26,7 +24,6 @@ from btcp_tf.reporting import run_page, scores_page, study_page
 pytestmark = pytest.mark.browser
 
 CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 PAGES = ("run", "scores", "study", "monitor")
 SCREENS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
 
@@ -35,7 +32,6 @@ def test_what_these_tests_need_is_there():
     assert importlib.util.find_spec("playwright") and importlib.util.find_spec(
         "axe_playwright_python"
     ), "expected the extra `browser`: pip install .[browser]"
-    assert CHROMIUM, "expected Chromium on the PATH, or its path in CHROMIUM"
 
 
 def make_answers(n, seed):
@@ -97,37 +93,10 @@ def make_pages(folder):
     }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def visit(browser, pages):
+def visit(new_page, pages):
     """Opens a page of this name; what it asks of the network stands in its `asked`."""
-    contexts = []
-
-    def open_(name, width=1280, scheme="light", script=True):
-        size = {"width": width, "height": 900 if width > 600 else 844}
-        context = browser.new_context(
-            viewport=size, color_scheme=scheme, java_script_enabled=script
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.asked, page.failed = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("pageerror", lambda error: page.failed.append(str(error)))
-        page.goto(pages[name].as_uri())
-        return page
-
-    yield open_
-    for context in contexts:
-        context.close()
+    return lambda name, *more, **named: new_page(pages[name].as_uri(), *more, **named)
 
 
 @pytest.mark.parametrize("name", PAGES)

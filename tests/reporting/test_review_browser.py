@@ -6,8 +6,6 @@ These tests need Chromium and the extra `browser`: `pytest -m browser -n0`.
 import csv
 import dataclasses
 import json
-import os
-import shutil
 
 import numpy as np
 import production
@@ -18,7 +16,6 @@ from btcp_tf.evaluation import tabular
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 N, BUDGET, AUDIT = 300, 6, 8
 NAMES = ("cat", "dog", "cow", "=1+1", "a, b", 'say "x"', "ox <b>")
 
@@ -46,37 +43,13 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
 @pytest.fixture
-def visit(browser, folder):
-    contexts = []
-
+def visit(new_page, folder):
     def open_(width=1280, scheme="light", name="scores", context=None, script=True):
-        if context is None:
-            size = {"width": width, "height": 900 if width > 600 else 844}
-            context = browser.new_context(
-                viewport=size, color_scheme=scheme, java_script_enabled=script
-            )
-            contexts.append(context)
-        page = context.new_page()
-        page.asked, page.failed = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("pageerror", lambda error: page.failed.append(str(error)))
-        page.goto((folder / f"{name}.csv-review" / "review.html").as_uri())
-        return page
+        path = folder / f"{name}.csv-review" / "review.html"
+        return new_page(path.as_uri(), width, scheme, script, context)
 
-    yield open_
-    for context in contexts:
-        context.close()
+    return open_
 
 
 def shown(page):
