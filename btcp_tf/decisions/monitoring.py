@@ -206,10 +206,9 @@ def monitor(
         alpha,
         None if compared is None else compared.rates,
     )
-    answers = labeled.labeled_answers(scores, now, labels, classes, cut)
-    if answers is not None and scores.groups is not None:
-        together = scores.groups[answers.rows]
-        answers = answers.taken(_one_of_each(together, first=bool(order)))
+    answers = _independent_answers(
+        labeled.labeled_answers(scores, now, labels, classes, cut), scores.groups, bool(order)
+    )
     sorting = _sorting(answers, order)
     if risk is not None:
         drift.check_probability("risk", risk)
@@ -220,12 +219,9 @@ def monitor(
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
     tested, history = history.samples, _with_this_look(history, scores, answers, promise)
     accepted = np.zeros(len(now), bool) if cut is None else now < cut
-    groups: tuple[GroupPromise, ...] = ()
-    if scores.by is not None:
-        names = _names_of_groups(baseline, scores)
-        groups = promises.judge_groups(
-            names, scores.by, accepted, answers, risk, delta, ordered=bool(order)
-        )
+    groups = _promises_of_groups(
+        baseline, scores, accepted, answers, risk, delta, ordered=bool(order)
+    )
     notes = [
         *messages.look_notes(promise, history.earlier_looks, delta),
         *messages.order_notes(promise, sorting),
@@ -262,12 +258,33 @@ def _independent(groups: np.ndarray | None, rows: int) -> np.ndarray:
     return one_of_each(numbers(groups, rows))
 
 
-def _one_of_each(groups: np.ndarray, *, first: bool) -> np.ndarray:
-    """One labeled answer of each group, bool `[l]`: the first, where they come in order."""
-    rows = np.unique(groups, return_index=True)[1] if first else _independent(groups, len(groups))
-    kept = np.zeros(len(groups), bool)
+def _independent_answers(
+    answers: LabeledAnswers | None, groups: np.ndarray | None, ordered: bool
+) -> LabeledAnswers | None:
+    """The labeled answers, of each group one: the first, where they come in order."""
+    if answers is None or groups is None:
+        return answers
+    own = groups[answers.rows]
+    rows = np.unique(own, return_index=True)[1] if ordered else _independent(own, len(own))
+    kept = np.zeros(len(own), bool)
     kept[rows] = True
-    return kept
+    return answers.taken(kept)
+
+
+def _promises_of_groups(
+    baseline: Baseline,
+    scores: Scores,
+    accepted: np.ndarray,
+    answers: LabeledAnswers | None,
+    risk: float | None,
+    delta: float,
+    ordered: bool,
+) -> tuple[GroupPromise, ...]:
+    """The promise in each group that is looked at by itself; none where nobody asked."""
+    if scores.by is None:
+        return ()
+    names = _names_of_groups(baseline, scores)
+    return promises.judge_groups(names, scores.by, accepted, answers, risk, delta, ordered=ordered)
 
 
 def _names_of_groups(baseline: Baseline, scores: Scores) -> dict[int, str]:

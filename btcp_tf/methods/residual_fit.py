@@ -214,54 +214,39 @@ def fit_residual(
     check_evidence(allowed)
     all_held_out = [held_out, *folds]
     _check_held_out(all_held_out)
-    # The samples of all, then the first copies of all, and so on.
-    answers = [
-        (number, [one.seen, *one.copies][version])
-        for version in range(1 + len(held_out.copies))
-        for number, one in enumerate(all_held_out)
-    ]
-    is_error = np.concatenate(
-        [seen.logits.argmax(axis=1) != all_held_out[number].labels for number, seen in answers]
-    )
-    classifier = np.repeat(np.arange(len(all_held_out)), [len(one.labels) for one in all_held_out])
+    errors = sum(int((one.seen.logits.argmax(axis=1) != one.labels).sum()) for one in all_held_out)
     # Which classes the errors are in changes with the data that a classifier meets, and so few of
     # them hardly show it even for this data.
-    classes = bool(is_error[: len(classifier)].sum() >= ENOUGH_ERRORS)
-    predicted = (
-        np.concatenate([seen.logits.argmax(axis=1) for _, seen in answers]) if classes else None
-    )
-    if verbose and all_held_out[0].reference is not None:
+    classes = errors >= ENOUGH_ERRORS
+    if verbose and held_out.reference is not None:
         print("training small networks that answer beside the classifier", flush=True)
     neighbors = _shared_neighbors(all_held_out, allowed, offer)
     layers = [_evidence_layers(one, allowed, offer, neighbors, seed) for one in all_held_out]
     if verbose:
+        answers = sum(len(seen.logits) for _, seen in _answers(all_held_out))
         print(
-            f"computing what may show the errors among {len(is_error):,} held-out answers, the "
+            f"computing what may show the errors among {answers:,} held-out answers, the "
             f"evidence:\n  {', '.join(layers[0])}",
             flush=True,
         )
-    computed = [
-        _compute(layers[number], seen, batch_size, search=reference_index.search)
-        for number, seen in answers
-    ]
-    z = np.concatenate([z for z, _ in computed])
-    columns = {
-        name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
-    }
+    samples = _samples(all_held_out, layers, offer, classes, batch_size)
     # The model reads the class, too.
     layers[0]["answer"] = AnswerEvidence(classes=classes, name="answer")
-    target, n, k = _ensemble_target(held_out), len(held_out.labels), held_out.seen.logits.shape[1]
-    groups = groups_of(all_held_out)
+    n = len(held_out.labels)
     if offer is None:
         fit, weights, u = residual_choice.choose(
-            is_error, z, columns, seed, classifier, target, groups, verbose, predicted, k
+            samples.all_errors,
+            samples.z,
+            dict(samples.evidence),
+            seed,
+            samples.classifier,
+            samples.target,
+            samples.groups,
+            verbose,
+            samples.predicted,
+            samples.classes,
         )
         return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
-    looks = {}
-    if offer.looks:
-        odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
-        looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
-    samples = Samples(is_error, z, columns, classifier, target, looks, predicted, k, groups)
     fit, weights, design, u = look_choice.fit(
         samples, offer.costs(layers[0]), offer.budget, seed, verbose
     )
@@ -269,6 +254,59 @@ def fit_residual(
     if design.paid:
         used["looks"] = offer.behind(design, layers[0])
     return Fitted(fit, used, weights, u[:n])
+
+
+def _answers(all_held_out: Sequence[HeldOut]) -> list[tuple[int, Seen]]:
+    """(number of the classifier, its answers): to the samples of all, then to the first copies of
+    all, and so on."""
+    return [
+        (number, [one.seen, *one.copies][version])
+        for version in range(1 + len(all_held_out[0].copies))
+        for number, one in enumerate(all_held_out)
+    ]
+
+
+def _samples(
+    all_held_out: Sequence[HeldOut],
+    layers: Sequence[Layers],
+    offer: Offer | None,
+    classes: bool,
+    batch_size: int,
+) -> Samples:
+    """What is learned from.
+
+    Args:
+      all_held_out: Of all classifiers.
+      layers: Of each, what computes the evidence.
+      offer: As in `fit_residual`.
+      classes: Whether the predicted class is evidence.
+      batch_size: Samples at once.
+    """
+    answers = _answers(all_held_out)
+    chosen = [seen.logits.argmax(axis=1) for _, seen in answers]
+    wrong = [own != all_held_out[at].labels for own, (at, _) in zip(chosen, answers, strict=True)]
+    computed = [
+        _compute(layers[number], seen, batch_size, search=reference_index.search)
+        for number, seen in answers
+    ]
+    columns = {
+        name: np.concatenate([evidence[name] for _, evidence in computed]) for name in layers[0]
+    }
+    looks = {}
+    if offer is not None and offer.looks:
+        odds = np.concatenate([seen.odds for _, seen in answers if seen.odds is not None])
+        looks = {name: odds[:, place] for place, name in enumerate(offer.looks)}
+    return Samples(
+        np.concatenate(wrong),
+        np.concatenate([z for z, _ in computed]),
+        columns,
+        np.repeat(np.arange(len(all_held_out)), [len(one.labels) for one in all_held_out]),
+        _ensemble_target(all_held_out[0]),
+        looks,
+        np.concatenate(chosen) if classes else None,
+        all_held_out[0].seen.logits.shape[1],
+        groups_of(all_held_out),
+    )
 
 
 def groups_of(all_held_out: Sequence[HeldOut]) -> np.ndarray | None:

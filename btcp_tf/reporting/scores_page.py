@@ -138,27 +138,16 @@ def write_scores_page(
     own_taus = _taus(answers)
     usual = DEFAULT_TAU if tau is None else tau
     rows = _rows(answers, path, usual, own_taus if tau is None else {}, bootstrap_draws, seed)
-    settings = {
-        "file": str(path),
-        "tau": rows[0]["tau"],
-        "bootstrap_draws": bootstrap_draws,
-        "reverse": ",".join(reverse),
-        "columns": ",".join(columns),
-        **({"by": by} if by else {}),
-        **({} if risk is None else {"risk": risk, "delta": delta}),
-        "seed": seed,
-    }
+    settings = {"file": str(path), "tau": rows[0]["tau"], "bootstrap_draws": bootstrap_draws}
+    settings |= {"reverse": ",".join(reverse), "columns": ",".join(columns), "seed": seed}
+    settings |= ({"by": by} if by else {}) | ({} if risk is None else dict(risk=risk, delta=delta))
     folder = Path(output_dir) if output_dir else path.with_name(f"{path.name}-report")
     check_folder("output_dir", folder)
     taus = {row["method"]: row["tau"] for row in rows}
     method = _FITTED if fit else next(iter(own_taus), main_method(predictions))
     threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
-    notes = [
-        *_left_out_notes(answers),
-        *_unread_notes(answers),
-        *_contradiction_notes(answers, own_taus),
-        *error_count_notes(rows),
-    ]
+    notes = [*_left_out_notes(answers), *_unread_notes(answers)]
+    notes += [*_contradiction_notes(answers, own_taus), *error_count_notes(rows)]
     decision, own = _judge(answers, own_taus, usual)
     expected = _expected(answers, method)
     expectation = messages.expected_text(expected, "this file's") if expected else ""
@@ -179,16 +168,15 @@ def write_scores_page(
     ]
     report = Report(f"Which answers are wrong? {path.name}", notes, sections, first)
     page = pages.write_report(folder, report, files=True)
-    extra: dict[str, Any] = {"settings": settings, "notes": notes}
-    extra["left_out"] = {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled}
-    if fit:
-        extra["fit"] = dataclasses.asdict(fit)
-    if expected:
-        extra["expected"] = expected._asdict()
-    if groups:
-        extra["groups"] = {"column": by, **groups}
-    if own:
-        extra["decision"] = own._asdict() | {"taus": own_taus}
+    extra: dict[str, Any] = {
+        "settings": settings,
+        "notes": notes,
+        "left_out": {"unanswered": answers.unanswered, "unlabeled": answers.unlabeled},
+        **({"fit": dataclasses.asdict(fit)} if fit else {}),
+        **({"expected": expected._asdict()} if expected else {}),
+        **({"groups": {"column": by, **groups}} if groups else {}),
+        **({"decision": own._asdict() | {"taus": own_taus}} if own else {}),
+    }
     # Last: a report that cannot be drawn leaves an earlier one whole.
     results.save_rows(folder / "results.json", rows, extra)
     sentences = ["".join(map(str, block.pieces)) for block in decision if isinstance(block, Text)]
