@@ -851,7 +851,12 @@ class Outcome(NamedTuple):
 
 
 def outcome(
-    threshold: Threshold, is_error: ArrayLike, uncertainty: ArrayLike, *, delta: float = 0.05
+    threshold: Threshold,
+    is_error: ArrayLike,
+    uncertainty: ArrayLike,
+    *,
+    delta: float = 0.05,
+    groups: ArrayLike | None = None,
 ) -> Outcome:
     """What a threshold does to labeled rows.
 
@@ -860,9 +865,11 @@ def outcome(
       is_error: `[n]`, whether each answer is wrong.
       uncertainty: `[n]`, finite.
       delta: Probability, in (0, 1), that is allowed outside of the interval.
+      groups: `[n]`, whole numbers or strings: rows with equal ones belong together. The interval is
+        then that of one row of each group, drawn at random; None: rows are independent.
 
     Raises:
-      ValueError: As `metrics.tie_groups`, or if threshold or delta is not as described.
+      ValueError: As `metrics.tie_groups`, or if threshold, delta or groups are not as described.
 
     Example:
       >>> threshold = target_coverage([0.1, 0.2, 0.3, 0.4], coverage=0.5)
@@ -873,14 +880,26 @@ def outcome(
     if not isinstance(threshold, Threshold):
         raise ValueError(f"threshold: expected a Threshold, received {type(threshold).__name__}")
     delta = checks.probability("delta", delta)
-    groups = metrics.tie_groups(is_error, uncertainty)
-    cut = 0 if threshold.tau is None else np.searchsorted(groups.u, threshold.tau)
-    n, accepted, errors = (int(x) for x in (groups.rows[-1], groups.rows[cut], groups.errors[cut]))
+    n, accepted, errors = _accepted(threshold, is_error, uncertainty)
+    independent, wrong = accepted, errors
+    if groups is not None:
+        rows = one_of_each(numbers(groups, n))
+        own, u = np.asarray(is_error)[rows], np.asarray(uncertainty)[rows]
+        _, independent, wrong = _accepted(threshold, own, u)
     low, high = 0.0, 1.0
-    if accepted:
-        low, high = clopper_pearson(errors, accepted, level=1 - delta)
+    if independent:
+        low, high = clopper_pearson(wrong, independent, level=1 - delta)
     risk = errors / accepted if accepted else math.nan
     return Outcome(n, accepted, errors, accepted / n, risk, low, high)
+
+
+def _accepted(
+    threshold: Threshold, is_error: ArrayLike, uncertainty: ArrayLike
+) -> tuple[int, int, int]:
+    """Rows, accepted ones, and wrong ones among these."""
+    tied = metrics.tie_groups(is_error, uncertainty)
+    cut = 0 if threshold.tau is None else np.searchsorted(tied.u, threshold.tau)
+    return int(tied.rows[-1]), int(tied.rows[cut]), int(tied.errors[cut])
 
 
 class ReviewQueue(NamedTuple):

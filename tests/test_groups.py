@@ -6,16 +6,17 @@ import json
 import fresh
 import keras
 import numpy as np
+import pandas
 import pytest
 import short_run
 from PIL import Image
 
 import btcp_tf
-from btcp_tf import main, metrics, monitor, set_threshold, thresholds
+from btcp_tf import main, metrics, monitor, report, set_threshold, thresholds
 from btcp_tf.core import groups
 from btcp_tf.data import datasets
 from btcp_tf.data.splits import Split, draw_test, split_train
-from btcp_tf.decisions import exported
+from btcp_tf.decisions import exported, scores
 from btcp_tf.evaluation import keys, predictions, results
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.stacking import Samples
@@ -265,6 +266,89 @@ def test_monitor_tests_one_row_of_each_group(tmp_path):
     assert found["alone"]["promise"]["verdict"] == "broken"
     assert found["grouped"]["promise"]["labeled"] == 60
     assert any("one of each is tested" in note for note in found["grouped"]["notes"])
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+def test_a_row_without_a_group_is_an_error(tmp_path, ending):
+    """All of them as one group would count far too little, as none of them far too much."""
+    path = tmp_path / f"s.{ending}"
+    rows = [
+        {"labels": i % 2, "predicted": 0, "uncertainty": 0.1 * i, "groups": name}
+        for i, name in enumerate(["a", "", "b", "", "c"])
+    ]
+    if ending == "csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    elif ending == "jsonl":
+        path.write_text(
+            "".join(json.dumps(row | {"groups": row["groups"] or None}) + "\n" for row in rows)
+        )
+    elif ending == "parquet":
+        pandas.DataFrame([row | {"groups": row["groups"] or None} for row in rows]).to_parquet(path)
+    else:
+        np.savez(path, **{name: np.array([row[name] for row in rows]) for name in rows[0]})
+    for read in (predictions.load_predictions, scores.load_scores):
+        with pytest.raises(
+            ValueError, match="groups: expected a (group|name in every row), received none"
+        ):
+            read(path)
+
+
+def test_groups_of_a_type_that_is_none_are_an_error(tmp_path):
+    table = pandas.DataFrame({"labels": [0, 1], "predicted": [0, 1], "uncertainty": [0.1, 0.2]})
+    for name, told in (("groups", "groups"), ("site", "site"), ("other", None)):
+        path = tmp_path / f"{name}.parquet"
+        table.assign(**{name: [b"a", b"b"]}).to_parquet(path)
+        by = "site" if name == "site" else ""
+        for read in (predictions.load_answers, scores.load_scores):
+            if told is None:
+                read(path)
+                continue
+            with pytest.raises(ValueError, match=f"{told}: expected|column {told}, received"):
+                read(path, by=by)
+
+
+def grouped_file(tmp_path):
+    """Two sites of 40 patients with 10 equal answers each."""
+    wrong, u, patient = clustered(80, 3)
+    given = {"labels": np.zeros(len(u), int), "predicted": wrong.astype(int), "uncertainty": u}
+    path = tmp_path / "s.csv"
+    pandas.DataFrame(given | {"groups": patient, "site": patient % 2}).to_csv(path, index=False)
+    return path
+
+
+def test_a_report_by_site_counts_each_patient_once(tmp_path, capsys):
+    path = grouped_file(tmp_path)
+    assert report.main([str(path), "--by=site", "--risk=0.4", "--delta=0.2"]) == 0
+    found = json.loads((tmp_path / "s.csv-report" / "results.json").read_text())["extra"]["groups"]
+    assert [one["n"] for one in found["outcomes"].values()] == [40, 40]
+    assert [one["n"] for one in found["thresholds"].values()] == [40, 40]
+    assert report.main([str(path), "--by=groups"]) == 1
+    assert "by: expected another column than groups" in capsys.readouterr().err
+
+
+def test_the_interval_of_a_threshold_is_that_of_one_row_of_each_group():
+    wrong, u, names = clustered(100, 4)
+    threshold = thresholds.given(wrong, u, tau=0.6)
+    rows = groups.one_of_each(groups.numbers(names, len(u)))
+    alone = thresholds.outcome(threshold, wrong[rows], u[rows])
+    found = thresholds.outcome(threshold, wrong, u, groups=names)
+    assert (found.low, found.high) == (alone.low, alone.high)
+    assert found.n == len(u) and found.errors == thresholds.outcome(threshold, wrong, u).errors
+
+
+def test_monitor_takes_the_first_labels_of_one_group(tmp_path):
+    """The first patient of a day is no error."""
+    baseline = predictions.Predictions(
+        np.zeros(50, int), None, np.arange(50) % 5 // 4, {"uncertainty": np.arange(50) / 50}
+    )
+    predictions.save_predictions(tmp_path / "b.npz", baseline)
+    lines = ["input,labels,predicted,uncertainty,groups", "a,0,0,0.1,p1", "b,,0,0.2,p2"]
+    for number, more in enumerate((lines, lines[:2])):
+        path = tmp_path / f"s{number}.csv"
+        path.write_text("\n".join(more) + "\n")
+        words = [f"--baseline={tmp_path}/b.npz", f"--scores={path}", "--tau=0.5", "--risk=0.3"]
+        assert monitor.main(words) == 0
 
 
 # --- data sets ---

@@ -36,6 +36,11 @@ def numbers(groups: ArrayLike, rows: int, name: str = "groups") -> np.ndarray:
         )
     if names.shape != (rows,):
         raise ValueError(f"{name}: expected shape [{rows}], received {list(names.shape)}")
+    if names.dtype.kind in "US" and (nameless := np.flatnonzero(np.char.str_len(names) == 0)).size:
+        raise ValueError(
+            f"{name}: expected a name in every row, received none in row {nameless[0]}; rows that "
+            "stand alone need one each"
+        )
     distinct, number = np.unique(names, return_inverse=True)
     if rows and len(distinct) < 2:
         raise ValueError(

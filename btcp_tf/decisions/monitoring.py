@@ -10,7 +10,7 @@ import numpy as np
 import btcp_tf
 from btcp_tf import metrics, thresholds
 from btcp_tf.core import json_files
-from btcp_tf.core.groups import numbers, one_of_each
+from btcp_tf.core.groups import one_of_each
 from btcp_tf.decisions import assumptions, drift, labeled, looked_at, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
@@ -255,7 +255,7 @@ def _independent(groups: np.ndarray | None, rows: int) -> np.ndarray:
     """Rows that are independent draws: all, or one of each group."""
     if groups is None:
         return np.arange(rows)
-    return one_of_each(numbers(groups, rows))
+    return one_of_each(np.unique(groups, return_inverse=True)[1])
 
 
 def _independent_answers(

@@ -309,7 +309,7 @@ def _scores_of_table(
     u = table.numbers(column)
     predictions.check_size(f"{name}: {column}", u)
     names = zip(predicted.tolist(), table.values.get("class_name", ()), strict=False)
-    groups = [str(one) for one in table.values.get("groups", ())]
+    groups = table.groups("groups") if "groups" in table.values else None
     return Scores(
         name,
         u,
@@ -322,7 +322,7 @@ def _scores_of_table(
         class_names={k: wording.clean(str(name)) for k, name in names if name is not None},
         problems=failed,
         times=times,
-        groups=np.array(groups) if groups else None,
+        groups=groups,
     )
 
 

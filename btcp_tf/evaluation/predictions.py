@@ -379,6 +379,11 @@ def groups_of(
     """
     if not group:
         return None
+    if group == _GROUPS:
+        raise ValueError(
+            f"by: expected another column than {_GROUPS}, whose rows belong together, received it; "
+            "name one that many groups share"
+        )
     if not _column_of(group):
         groups = predicted
     elif isinstance(source, Columns):
@@ -476,8 +481,8 @@ def _of_table(
     for name in ("labels", "predicted"):
         if name in table.values:
             arrays[name] = table.class_numbers(name)
-    if _GROUPS in table.values and group != _GROUPS:
-        arrays[_GROUPS] = np.array(table.texts(_GROUPS))
+    if _GROUPS in table.values:
+        arrays[_GROUPS] = table.groups(_GROUPS)
     others = [n for n in table.names if n != group and not tabular.is_probability(n)]
     for name in _candidates(others, reverse, columns, path):
         if name not in table.values or not (name in columns or table.has_numbers(name)):

@@ -31,7 +31,8 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 _PROBABILITY = re.compile(r"probs_[0-9]+")
 
 # So many digits fit an int64. Programs that know no missing whole number write 2.0 for 2.
-_CLASS_NUMBER = re.compile(r"\s*\+?([0-9]{1,18})([.,]0*)?\s*", re.ASCII)
+# Three digits behind a comma may as well be thousands.
+_CLASS_NUMBER = re.compile(r"\s*\+?([0-9]{1,18})([.]0*|,0{0,2})?\s*", re.ASCII)
 
 _DECIMAL_COMMA = re.compile(r"\s*[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*", re.ASCII)
 
@@ -144,7 +145,7 @@ class Columns:
         if not self.text_only:
             return _number
         with_comma = [value for value in self.values[name] if value and "," in value]
-        return float if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
+        return _plain_number if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
 
     def truths(self, name: str) -> np.ndarray | None:
         """A column of true and false, `[n]` bool; None where no row has one."""
@@ -294,7 +295,13 @@ def _number(value: Any) -> float:
 
 
 def _number_with_comma(text: str) -> float:
-    return float(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
+    return _plain_number(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
+
+
+def _plain_number(text: str) -> float:
+    if "_" in text:
+        raise ValueError(f"expected a number, received {text!r}")  # Python would take 0_1 for 1.
+    return float(text)
 
 
 def _time(value: Any) -> tuple[str, float]:
@@ -363,13 +370,16 @@ def read(
     def keep(name: str) -> bool:
         return wanted is None or name in wanted or (probabilities and is_probability(name))
 
-    columns = reader(path, keep, file)
+    needed = set(wanted or ()) - {"input", "class_name", "problem"}
+    columns = reader(path, keep, file, needed)
     if not len(columns):
         raise ValueError(f"{file}: expected at least one row, received none")
     return columns
 
 
-def _read_csv(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
+def _read_csv(
+    path: str | os.PathLike, keep: Callable[[str], bool], file: str, needed: Collection[str]
+) -> Columns:
     places: list[int] = []
     # Names of files need not be UTF-8.
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as lines:
@@ -377,6 +387,11 @@ def _read_csv(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -
         reader = csv.reader(lines, strict=True)
         try:
             header = [name.strip() for name in next(reader, [])]
+            if len(header) == 1 and ";" in header[0]:
+                raise ValueError(
+                    f"{file}: expected commas between entries, received semicolons in the first "
+                    "line; save it anew with commas, and numbers with a decimal point"
+                )
             names = tuple(filter(None, header))
             _check_names(names, file, " in the first line")
             values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
@@ -400,7 +415,9 @@ def _read_csv(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -
     return Columns(file, names, values, places, "line", True, classes or None)
 
 
-def _read_jsonl(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
+def _read_jsonl(
+    path: str | os.PathLike, keep: Callable[[str], bool], file: str, needed: Collection[str]
+) -> Columns:
     names: dict[str, None] = {}
     values: dict[str, list[Any]] = {}
     places: list[int] = []
@@ -436,7 +453,9 @@ def _json_object(line: bytes, number: int, file: str) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: str | os.PathLike, keep: Callable[[str], bool], file: str) -> Columns:
+def _read_parquet(
+    path: str | os.PathLike, keep: Callable[[str], bool], file: str, needed: Collection[str]
+) -> Columns:
     import pyarrow
     from pyarrow import parquet
 
@@ -446,10 +465,15 @@ def _read_parquet(path: str | os.PathLike, keep: Callable[[str], bool], file: st
             with parquet.ParquetFile(content) as table:
                 names = tuple(table.schema_arrow.names)
                 _check_names(names, file)
-                schema = table.schema_arrow
-                values: dict[str, list[Any]] = {
-                    name: [] for name in names if keep(name) and _has_a_role(schema.field(name))
-                }
+                fields = [table.schema_arrow.field(name) for name in names]
+                useless = {field.name: field.type for field in fields if not _has_a_role(field)}
+                for name, kind in useless.items():
+                    if keep(name) and (name in needed or name in _ROLES):
+                        raise ValueError(
+                            f"{file}: {name}: expected numbers or text, received {kind}"
+                        )
+                names = tuple(name for name in names if name not in useless)
+                values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
                 for batch in table.iter_batches(columns=list(values)):
                     for name, column in values.items():
                         column += _entries(batch[name])
@@ -460,6 +484,10 @@ def _read_parquet(path: str | os.PathLike, keep: Callable[[str], bool], file: st
             received = wording.one_line(error)
             raise ValueError(f"{file}: expected a Parquet file, received {received}") from None
     return Columns(file, names, values, range(rows), "row", False, classes)
+
+
+_ROLES = ("labels", "predicted", "accept", "groups")
+"""Columns that say something of each answer, whatever is asked for."""
 
 
 def _has_a_role(field: Any) -> bool:

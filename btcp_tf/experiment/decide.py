@@ -262,7 +262,9 @@ def make_promises(predictions: AllPredictions, *, delta: float, min_coverage: fl
                     min_coverage=min_coverage,
                     groups=calibration.groups,
                 )
-                outcome = thresholds.outcome(chosen, test.is_error, test.uncertainty[method])
+                outcome = thresholds.outcome(
+                    chosen, test.is_error, test.uncertainty[method], groups=test.groups
+                )
                 about = {name: getattr(chosen, name) for name in _PROMISE_FIELDS}
                 rows.append(
                     {"method": method, "stage": predictor.stage, "target": target, **about}

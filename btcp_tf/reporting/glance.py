@@ -96,10 +96,15 @@ class Judged:
         return self.errors - self.outcome.errors
 
 
-def judge(threshold: Threshold, is_error: np.ndarray, uncertainty: np.ndarray) -> Judged:
-    """What a threshold does to labeled answers `[n]`."""
+def judge(
+    threshold: Threshold,
+    is_error: np.ndarray,
+    uncertainty: np.ndarray,
+    groups: np.ndarray | None = None,
+) -> Judged:
+    """What a threshold does to labeled answers `[n]`; groups as in `thresholds.outcome`."""
     return Judged(
-        thresholds.outcome(threshold, is_error, uncertainty),
+        thresholds.outcome(threshold, is_error, uncertainty, groups=groups),
         int(np.sum(is_error)),
         "nothing" if threshold.tau is None else f"u < {threshold.tau:.4g}",
         threshold.target,

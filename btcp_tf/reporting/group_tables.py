@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
+from btcp_tf.core.groups import numbers, one_of_each
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.predictions import Answers
 from btcp_tf.reporting import cells, pages
@@ -47,18 +48,24 @@ def by_group(
     Raises:
       ValueError: If thresholds are to be chosen on an uncertainty outside of [0, 1].
     """
-    p, names = answers.predictions, answers.by
-    if names is None:
+    if answers.by is None:
         return [], {}
-    u, accept = p.uncertainty[method], answers.accept
+    p, accept = answers.predictions, answers.accept
     if accept is None:
-        accept = u < (-np.inf if threshold.tau is None else threshold.tau)
+        tau = -np.inf if threshold.tau is None else threshold.tau
+        accept = p.uncertainty[method] < tau
+    # Of rows that belong together one: the others are no further draws.
+    rows = np.arange(len(p.predicted))
+    if p.groups is not None:
+        rows = one_of_each(numbers(p.groups, len(rows)))
+    names, accept = answers.by[rows], accept[rows]
+    u, is_error = p.uncertainty[method][rows], p.is_error[rows]
     outcomes: dict[str, Outcome] = {}
     for name in np.unique(names):
         own = names == name
         rejected = (~accept[own]).astype(np.float64)
-        outcomes[str(name)] = thresholds.outcome(thresholds.DEFAULT, p.is_error[own], rejected)
-    wrong = {name: int(p.is_error[names.astype(str) == name].sum()) for name in outcomes}
+        outcomes[str(name)] = thresholds.outcome(thresholds.DEFAULT, is_error[own], rejected)
+    wrong = {name: int(is_error[names.astype(str) == name].sum()) for name in outcomes}
     found: dict[str, Any] = {"outcomes": {name: one._asdict() for name, one in outcomes.items()}}
     blocks: list[Block] = [_outcome_table(outcomes, wrong)]
     if risk is None:
@@ -72,7 +79,7 @@ def by_group(
     chosen = {
         str(name): one
         for name, one in thresholds.target_risk_by_group(
-            p.is_error, u, names, risk=risk, delta=delta
+            is_error, u, names, risk=risk, delta=delta
         ).items()
     }
     found["thresholds"] = {name: dataclasses.asdict(one) for name, one in chosen.items()}

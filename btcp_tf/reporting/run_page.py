@@ -162,7 +162,8 @@ class Shown:
     def judged(self) -> Judged:
         """What the threshold does to the test answers."""
         u = self.predictions.uncertainty[self.method]
-        return glance.judge(self.threshold, self.predictions.is_error, u)
+        p = self.predictions
+        return glance.judge(self.threshold, p.is_error, u, p.groups)
 
 
 def exported_answers(

@@ -293,9 +293,9 @@ def _threshold_of(u: np.ndarray, tau: float, *, chosen: float | None) -> Thresho
 def _scores_glance(answers: Answers, method: str, threshold: Threshold, path: Path) -> Glance:
     """The first screen of a file of scores."""
     p, u = answers.predictions, answers.predictions.uncertainty[method]
-    judged = glance.judge(threshold, p.is_error, u)
+    judged = glance.judge(threshold, p.is_error, u, p.groups)
     if answers.accept is not None:
-        own = _own_outcome(answers.accept, p.is_error)
+        own = _own_outcome(answers.accept, p)
         judged = dataclasses.replace(judged, outcome=own, accepts="as the file decides")
     wanted = (0.01, 0.02, 0.05)
     step = glance.hardly_wrong(
@@ -309,9 +309,10 @@ def _scores_glance(answers: Answers, method: str, threshold: Threshold, path: Pa
     return first_screen(p, method, judged, about, [step])
 
 
-def _own_outcome(accept: np.ndarray, is_error: np.ndarray) -> Outcome:
+def _own_outcome(accept: np.ndarray, p: Predictions) -> Outcome:
     """What the file's own decisions do: a decision is an uncertainty of two values."""
-    return outcome(thresholds.DEFAULT, is_error, (~accept).astype(np.float64))
+    rejected = (~accept).astype(np.float64)
+    return outcome(thresholds.DEFAULT, p.is_error, rejected, groups=p.groups)
 
 
 def _taus(answers: Answers) -> dict[str, float]:
@@ -360,7 +361,7 @@ def _judge(
     p, accept = answers.predictions, answers.accept
     if accept is None:
         return [], None
-    own, errors = _own_outcome(accept, p.is_error), int(p.is_error.sum())
+    own, errors = _own_outcome(accept, p), int(p.is_error.sum())
     by_tau = " or ".join(f"{cells.label(name)} < {at:.6g}" for name, at in own_taus.items())
     rejected = own.n - own.accepted
     sentence = pages.text(
@@ -372,7 +373,7 @@ def _judge(
     )
     other = dataclasses.replace(thresholds.DEFAULT, tau=tau)
     others = {
-        f"{cells.label(name)} < {tau:.6g}": outcome(other, p.is_error, u)
+        f"{cells.label(name)} < {tau:.6g}": outcome(other, p.is_error, u, groups=p.groups)
         for name, u in p.uncertainty.items()
     }
     return [sentence, tables.decision_table({"accept, as in the file": own, **others}, errors)], own

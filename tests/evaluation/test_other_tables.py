@@ -409,3 +409,23 @@ def test_numbers_of_ours_stay_numbers(tmp_path):
     assert load_predictions(path).uncertainty["mine"].tolist() == [-1.5, 2.0, -0.5, 1e-30]
     save_predictions(tmp_path / "p.npz", load_predictions(path))
     assert predictions.load_predictions(tmp_path / "p.npz").uncertainty["mine"][0] == -1.5
+
+
+@pytest.mark.parametrize("text", ["1,000", "2,000", "1_0"])
+def test_what_may_be_thousands_is_no_class(text):
+    with pytest.raises(ValueError, match="expected a class number"):
+        tabular.class_number(text)
+
+
+def test_python_s_own_way_of_writing_numbers_is_none(tmp_path):
+    path = tmp_path / "u.csv"
+    path.write_text("labels,predicted,u\n0,0,0_1\n1,1,0.2\n")
+    with pytest.raises(ValueError, match="u: expected a finite number, received '0_1' in line 2"):
+        predictions.load_predictions(path, columns=["u"])
+
+
+def test_semicolons_are_told_from_one_column(tmp_path):
+    path = tmp_path / "excel.csv"
+    path.write_text("labels;predicted;u\n0;0;0,1\n")
+    with pytest.raises(ValueError, match="expected commas between entries, received semicolons"):
+        predictions.load_predictions(path)
