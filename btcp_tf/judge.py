@@ -195,23 +195,28 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
+        names = self.class_names
         self._learn_names(y)
-        held_out.check_list("copies", copies, "arrays")
-        held_out.check_folds(folds, reference, copies)
-        held_out.check_ensemble(ensemble, x, folds)
-        estimate = estimates.fit_residual(
-            AttachedClassifier.of(self.model, batch_size, verbose),
-            (x, y),
-            reference=reference,
-            folds=folds,
-            copies=copies,
-            ensemble=ensemble,
-            evidence=evidence,
-            looks=looks,
-            cost=cost,
-            groups=self._groups(groups, x, folds),
-            seed=seed,
-        )
+        try:
+            held_out.check_list("copies", copies, "arrays")
+            held_out.check_folds(folds, reference, copies)
+            held_out.check_ensemble(ensemble, x, folds)
+            estimate = estimates.fit_residual(
+                AttachedClassifier.of(self.model, batch_size, verbose),
+                (x, y),
+                reference=reference,
+                folds=folds,
+                copies=copies,
+                ensemble=ensemble,
+                evidence=evidence,
+                looks=looks,
+                cost=cost,
+                groups=self._groups(groups, x, folds),
+                seed=seed,
+            )
+        except BaseException:
+            self._about["class_names"] = names  # As they were: the next call may bring others.
+            raise
         return self._use(estimate, verbose)
 
     def fit_btcp(
@@ -435,10 +440,12 @@ class Judge:
           What was learned, with its gain; `words` is a sentence.
 
         Raises:
-          ValueError: As `predict`; with fewer than 10 wrong, or right, answers; and if u is the
-            paper's (`fit_btcp`).
+          ValueError: As `predict`; with fewer than 10 wrong, or right, answers; before `fit`, and
+            if u is the paper's (`fit_btcp`).
         """
         recalibrating.check(self._about)
+        wanted = f"a whole number from 0 to {_LARGEST_SEED}"
+        seed = metrics.whole_number("seed", seed, wanted, 0, _LARGEST_SEED)
         together = self._groups(groups, x)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rows = held_out.unknown_rows(overlap, "used")

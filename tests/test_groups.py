@@ -18,6 +18,7 @@ from btcp_tf.data import datasets
 from btcp_tf.data.splits import Split, draw_test, split_train
 from btcp_tf.decisions import exported, scores
 from btcp_tf.evaluation import keys, predictions, results
+from btcp_tf.experiment import settings
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.stacking import Samples
 
@@ -115,9 +116,9 @@ def test_a_promise_counts_each_group_once():
     grid = np.linspace(0.01, 1.0, 100)
     for seed in range(trials):
         wrong, u, together = clustered(120, seed)
-        for name, settings in (("rows", {}), ("groups", {"groups": together})):
+        for name, more in (("rows", {}), ("groups", {"groups": together})):
             chosen = thresholds.target_risk(
-                wrong, u, risk=risk, delta=delta, grid=grid, min_coverage=0, **settings
+                wrong, u, risk=risk, delta=delta, grid=grid, min_coverage=0, **more
             )
             # The error rate of accepted answers, where an answer of u is wrong with u².
             if chosen.tau is not None and chosen.tau**2 / 3 > risk:
@@ -412,6 +413,26 @@ def test_names_of_files_say_which_images_belong_together(tmp_path):
         datasets.load("folder", str(tmp_path), groups="nobody")
 
 
+def test_a_run_of_a_folder_takes_groups_whatever_its_threshold(tmp_path):
+    """And files that are no images need none where they are skipped."""
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "readme.txt").write_text("x")
+        for number in range(30):
+            pixels = random.integers(0, 256, (6, 6), np.uint8)
+            Image.fromarray(pixels).save(
+                tmp_path / name / f"person{name}{number // 3}_{number}.png"
+            )
+    words = ["--dataset=folder", f"--data_dir={tmp_path}", r"--groups=person([a-z0-9]+)_"]
+    config = settings.parse([*words, "--threshold=best_bacc"])
+    assert config.groups == "person([a-z0-9]+)_"
+    dataset = datasets.load("folder", str(tmp_path), groups=config.groups, bad_files="skip")
+    assert "whole groups drawn by seed" in dataset.note
+    with pytest.raises(ValueError, match="nothing in readme.txt"):
+        datasets.load("folder", str(tmp_path), groups=config.groups)
+
+
 @pytest.mark.parametrize(
     "words, told",
     [
@@ -468,7 +489,10 @@ def test_a_judge_takes_groups_from_fit_to_the_saved_model(classifier, tmp_path, 
 
     wide, alone = (judge.evaluate(x, y, draws=200, **more)[1] for more in ({"groups": names}, {}))
     assert wide["auroc_high"] - wide["auroc_low"] > 1.5 * (alone["auroc_high"] - alone["auroc_low"])
-    assert judge.predictions(x, y, groups=names).groups.tolist() == names.tolist()
+    text = pandas.Series(names, dtype="string")
+    kept = judge.predictions(x, y, groups=text)
+    assert kept.groups.tolist() == names.tolist()
+    predictions.save_predictions(tmp_path / "p.npz", kept)
 
 
 def test_a_judge_refuses_groups_that_do_not_fit(classifier):

@@ -86,6 +86,17 @@ def test_words_that_are_too_few_or_named_already_are_not_learned(classifier):
         named.fit(x, np.array(["a", "b", "c"])[y], looks=(), verbose=0)
 
 
+def test_a_fit_that_failed_leaves_the_names_as_they_were(classifier):
+    x, y = samples()
+    judge = btcp_tf.attach(classifier)
+    with pytest.warns(UserWarning, match="alphabetical"), pytest.raises(ValueError, match="labels"):
+        judge.fit(x[:200], np.array(["u", "v", "w"])[y], looks=(), verbose=0)
+    assert judge.class_names == ["0", "1", "2"]
+    with pytest.warns(UserWarning, match="alphabetical"):
+        judge.fit(x, np.array([" cat", "dog ", "owl"])[y], looks=(), verbose=0)
+    assert judge.class_names == WORDS.tolist()
+
+
 @pytest.mark.parametrize("y", [[0, 1], [[1, 0], [0, 1]], None, ["0", "1"], [0.5, 1.0], []])
 def test_other_labels_are_no_words(y):
     assert input_checks.names_among(y) == []
@@ -99,6 +110,10 @@ def test_a_table_of_numbers_is_an_input(classifier):
     np.testing.assert_array_equal(
         judge.predict(table)["uncertainty"], plain.predict(x)["uncertainty"]
     )
+    for kinds in ({"a": "Float64"}, {"a": "Float32", "b": "float64"}):
+        judge.predict(table.astype(kinds))
+    table["b"] = table["b"] > 0
+    assert len(judge.predict(table)["predicted"]) == 300
     table["b"] = "word"
     with pytest.raises(ValueError, match="x: expected numbers, received object"):
         judge.predict(table)

@@ -140,7 +140,7 @@ def test_a_judge_is_recalibrated_and_kept(fitted, tmp_path):
     wrong = (answers["predicted"] != new[1]).mean()
     assert answers["uncertainty"].mean() == pytest.approx(wrong, abs=0.03)
     assert learned.words.startswith("600 new labels, ") and "mean u" in learned.words
-    assert fitted.fitted["recalibration"]["kind"] == learned.kind
+    assert [one["kind"] for one in fitted.fitted["recalibrations"]] == [learned.kind]
 
     fitted.save(tmp_path / "judge.keras")
     loaded = btcp_tf.load(tmp_path / "judge.keras")
@@ -149,7 +149,7 @@ def test_a_judge_is_recalibrated_and_kept(fitted, tmp_path):
         loaded.evaluate(x, y)
     version = loaded.export(tmp_path / "models", "m", x[:4], verbose=0)
     about = json.loads((version / "assets.extra" / "btcp_tf.json").read_text())
-    assert about["fit"]["recalibration"]["samples"] == 600
+    assert about["fit"]["recalibrations"][0]["samples"] == 600
 
 
 def test_explanations_start_from_the_recalibrated_mean(fitted):
@@ -165,14 +165,24 @@ def test_explanations_start_from_the_recalibrated_mean(fitted):
             assert new[name] == pytest.approx(0.5 * value)
 
 
-def test_a_judge_before_fit_is_recalibrated_as_mcp(classifier):
-    judge = btcp_tf.attach(classifier)
-    x, y = samples(600, 5, noise=1.6)
-    learned = judge.recalibrate(x, y, verbose=0)
-    assert learned.map.gamma == 0.0
-    assert judge.predict(x)["uncertainty"].mean() == pytest.approx(
-        (judge.predict(x)["predicted"] != y).mean(), abs=0.02
-    )
+def test_all_labels_that_u_was_ever_fitted_to_stay_known(fitted):
+    first, second = samples(400, 5, noise=1.6), samples(400, 6, noise=1.6)
+    logit = special.logit(fitted.predict(first[0])["uncertainty"])
+    z = special.logit(fitted.predictions(*first).uncertainty["mcp"])
+    maps = [fitted.recalibrate(*one, verbose=0).map for one in (first, second)]
+    found = special.logit(fitted.predict(first[0])["uncertainty"])
+    np.testing.assert_allclose(found, maps[1](maps[0](logit, z), z), atol=1e-4)
+    assert len(fitted.fitted["recalibrations"]) == 2
+    for one in (first, second):
+        with pytest.raises(ValueError, match="400 of 400 samples are among those of recalibrate"):
+            fitted.evaluate(*one)
+    with pytest.raises(ValueError, match="seed: expected a whole number"):
+        fitted.recalibrate(*samples(400, 7), seed=-1)
+
+
+def test_a_judge_is_fitted_before_it_is_recalibrated(classifier):
+    with pytest.raises(ValueError, match="expected a judge that is fitted, received one that is"):
+        btcp_tf.attach(classifier).recalibrate(*samples(100, 1))
 
 
 def test_what_cannot_be_recalibrated_is_refused_and_stays(fitted, classifier):

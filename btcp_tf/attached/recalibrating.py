@@ -47,13 +47,16 @@ def apply(model: keras.Model, learned: Recalibration, hashes: np.ndarray) -> Non
     a, b, *h = layer.get_weights()
     alpha, beta, gamma = learned.map
     layer.set_weights([alpha * a + gamma, alpha * b + beta, *(alpha * part for part in h)])
-    if about["fit"] is not None:
-        changed = json.loads(json.dumps(dataclasses.asdict(learned) | {"words": learned.words}))
-        about["fit"] = about["fit"] | {
-            "recalibration": changed,
-            "baseline": _baseline(about["fit"].get("baseline", {}), learned.map, float(a)),
-        }
-    seen = (about.get("seen") or {}) | {"recalibrate": Part.of(hashes).to_json()}
+    changed = json.loads(json.dumps(dataclasses.asdict(learned) | {"words": learned.words}))
+    fit = about["fit"]
+    fit |= {
+        "recalibrations": [*fit.get("recalibrations", ()), changed],
+        "baseline": _baseline(fit.get("baseline", {}), learned.map, float(a)),
+    }
+    seen = dict(about.get("seen") or {})
+    if "recalibrate" in seen:
+        hashes = np.concatenate([Part.from_json(seen["recalibrate"]).hashes, hashes])
+    seen["recalibrate"] = Part.of(hashes).to_json()
     about |= {"threshold": None, "calibration": None, "seen": seen}
 
 
@@ -66,7 +69,11 @@ def _baseline(before: dict[str, float], change: Map, a: float) -> dict[str, floa
 
 
 def check(about: dict[str, Any]) -> None:
-    """ValueError unless u is that of MCP or of the residual estimator."""
+    """ValueError unless u is that of `Judge.fit`."""
+    if about["fit"] is None:
+        raise ValueError(
+            "recalibrate: expected a judge that is fitted, received one that is not; call fit(x, y)"
+        )
     if about["method"] != "residual":
         raise ValueError(
             f"recalibrate: expected a judge of fit, received one of fit_{about['method']}; its u "

@@ -179,7 +179,7 @@ def load(
         train, test = supplied["train"], supplied["test"]
     else:
         train, test = draw_test(supplied["train"], seed)
-        notes.append(_TEST_DRAWN)
+        notes.append(_TEST_DRAWN if train.groups is None else _GROUPS_DRAWN)
     notes += _published_notes(name, train, test, size)
     if 0 < max_train_images < len(train):
         notes.append(f"only {max_train_images:,} training images used (max_train_images)")
@@ -202,6 +202,11 @@ def load(
         former_fingerprints=(fingerprint_of("\n".join(source.class_names), parts),),
     )
 
+
+_GROUPS_DRAWN = (
+    "no test images supplied: about a fifth of the training images, whole groups drawn by seed, is "
+    "the test set"
+)
 
 _TEST_DRAWN = (
     "no test images supplied: a fifth of the training images of each class, drawn by seed, is the "

@@ -36,7 +36,8 @@ def read_folder(
     refuse(root, [*_class_faults(splits, folders), *_nested_faults(root, folders)])
     listed = [list(map(visible_entries, paths)) for paths in folders.values()]
     files = [file for entries in listed for file in in_turn(entries)]
-    refuse(root, list(_group_faults(groups, files)))
+    if bad_files == "fail":
+        refuse(root, list(_group_faults(groups, files)))
     images, used, notes, faults = decode_all(root, files, size, None, bad_files, verbose)
     refuse(root, [*_empty_faults(folders, used if bad_files == "skip" else files), *faults])
     names = tuple(folder.name for folder in folders["train"])
@@ -48,6 +49,7 @@ def read_folder(
     ends = np.cumsum(counts)[:-1]
     by_row = [images, labels, paths]
     if groups:
+        refuse(root, list(_group_faults(groups, used)))
         by_row.append(np.array([group_of(groups, file.name) for file in used]))
     columns = zip(splits, *(np.split(rows, ends) for rows in by_row), strict=True)
     return Source(names, {part: Split(*rows) for part, *rows in columns}, notes)

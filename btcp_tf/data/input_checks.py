@@ -409,7 +409,7 @@ def names_among(y: Any) -> list[str]:
     texts = _as_text(labels) if labels.ndim == 1 else None
     if texts is None or all(text.strip().isdecimal() for text in texts.tolist()):
         return []
-    return sorted({wording.clean(text) for text in texts.tolist()})
+    return sorted(set(texts.tolist()))
 
 
 def _as_text(labels: np.ndarray) -> np.ndarray | None:
@@ -418,7 +418,8 @@ def _as_text(labels: np.ndarray) -> np.ndarray | None:
     if not is_text or not labels.size:
         return None
     texts = [
-        one.decode(errors="replace") if isinstance(one, bytes) else str(one) for one in labels.flat
+        wording.clean(one.decode(errors="replace") if isinstance(one, bytes) else str(one))
+        for one in labels.flat
     ]
     return np.array(texts).reshape(labels.shape)
 

@@ -43,7 +43,7 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
     """
     if not names:
         if hasattr(x, "to_numpy"):
-            return x.to_numpy()  # A table of pandas: its columns are one input.
+            return _of_table(x)
         if not is_named(x):
             return x
         if len(x) == 1:
@@ -71,6 +71,17 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
     if len(x) != len(names):
         raise ValueError(f"{expected} {len(x)} in a {type(x).__name__}{remedy}")
     return dict(zip(names, x, strict=True))
+
+
+def _of_table(table: Any) -> np.ndarray:
+    """A table of pandas as one input: its columns, in their order."""
+    kinds = [getattr(kind, "kind", "O") for kind in getattr(table, "dtypes", ())]
+    if len(kinds) and all(kind in "biuf" for kind in kinds):
+        # Columns of several types, or of types of pandas' own, would become objects; float64 holds
+        # all but the largest whole numbers.
+        if table.to_numpy().dtype == object:
+            return table.to_numpy(dtype=np.float64, na_value=np.nan)
+    return table.to_numpy()
 
 
 def place(argument: str, name: str | None) -> str:

@@ -107,6 +107,8 @@ class Predictions:
         if self.groups is not None:
             numbers(self.groups, n)
             groups = np.asarray(self.groups)
+            # Text of pandas is objects, which no npz file holds.
+            groups = groups.astype(str) if groups.dtype == object else groups
         for field, value in zip(
             ("labels", "probs", "predicted", "uncertainty", "groups"),
             (labels, probs, predicted, columns, groups),

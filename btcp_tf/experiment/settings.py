@@ -214,7 +214,8 @@ def check_decision(
         match = re.match(r"--?(\w+)", argument)
         name = match[1] if match else ""
         rules = [rule for rule in known if name in known[rule]]
-        if name in FIELDS and name != "tau" and rules and name not in {*own, *used}:
+        # Rows that belong together are a matter of the data, too.
+        if name in FIELDS and name not in ("tau", "groups") and rules and name not in {*own, *used}:
             raise UsageError(
                 f"{name}: expected only with --threshold={' or '.join(rules)}, received it with "
                 f"--threshold={threshold}"

@@ -426,6 +426,11 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=ABOUT)
     archive = keras.export.ExportArchive()
+    # Lookup tables, which belong to layers without weights. Not the whole model: large weights
+    # would be stored once more, beside those that the signatures use.
+    for layer in model._flatten_layers(include_self=False):
+        if not layer.variables:
+            archive.track(layer)
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 

@@ -177,7 +177,10 @@ BAD_CSV = {
     "short": ("labels,predicted,u\n1,1,.5\n1,1\n", "expected 3 entries, received 2 in line 3"),
     "long": ("labels,predicted,u\n1,1,.5,7\n", "expected 3 entries, received 4 in line 2"),
     "an open quote": ('labels,predicted,u,name\n0,1,.1,"a\n1,1,.2,x\n', "unexpected end of data"),
-    "semicolons": ("labels;predicted;u\n1;1;.5\n", "expected commas between entries, received semicolons"),
+    "semicolons": (
+        "labels;predicted;u\n1;1;.5\n",
+        "expected commas between entries, received semicolons",
+    ),
     "word": (
         "labels,predicted,u\n1,1,.5\n\n1,1,high\n",
         "u: expected a finite number, received 'high' in line 4",
