@@ -162,6 +162,49 @@ def test_texts_and_rows_come_from_a_table(place):
     assert '<p class="text" tabindex="0">so &lt;so&gt;</p>' in page_of(place / "own.csv-review")
 
 
+@pytest.mark.parametrize("name", ["label", "labels", "y", "target", "truth", "Label", "y_true"])
+def test_the_page_does_not_give_the_answer_away(place, name):
+    rows = production.rows_of(production.answers(20, 1))
+    for row in rows:
+        del row["input"]
+        row.update({name: "7", "text": "a film"})
+    production.write_csv(place / "own.csv", rows)
+    (place / "table.csv").write_text(f"{name},text\n" + "7,a film\n" * 20)
+    for flags in ((), (f"--input={place / 'table.csv'}",)):
+        assert run(place, *flags, "--budget=4", "--audit=0", scores="own.csv") == 0
+        folder = place / "own.csv-review"
+        assert page_of(folder).count('<p class="text" tabindex="0">a film</p>') == 4
+        tasks = json.loads((folder / "label_studio.json").read_text())
+        assert [task["data"]["text"] for task in tasks] == ["a film"] * 4
+
+
+def test_an_array_of_labels_is_not_shown(place, capsys):
+    predictions.save_predictions(place / "p.npz", production.answers(20, 1))
+    flags = (f"--input={place / 'x.npz'}", "--budget=2", "--audit=0")
+    numbers, onehot = np.arange(20.0).reshape(20, 1), np.eye(4)[np.arange(20) % 4]
+    pixels = np.zeros((20, 4, 4, 3), np.uint8)
+    for labels in ({"y_test": numbers}, {"Target": numbers}, {"a": onehot}, {"a": onehot > 0}):
+        np.savez(place / "x.npz", **labels, truth=numbers, names=np.array(["a"] * 20))
+        assert run(place, *flags, scores="p.npz") == 1
+        arrays = ", ".join((*labels, "truth", "names"))
+        assert f"an array of inputs (x_test, images, x), received {arrays}; name the one" in (
+            capsys.readouterr().err
+        )
+        np.savez(place / "x.npz", **labels, pixels=pixels)
+        assert run(place, *flags, scores="p.npz") == 0
+        assert page_of(place / "p.npz-review").count("data:image/png") == 2
+    assert run(place, *flags, "--key=a", scores="p.npz") == 0  # Whoever names it wants it.
+    assert "<dt>3</dt>" in page_of(place / "p.npz-review")
+    # Scores that name their array are about that one, whatever it looks like.
+    rows = production.rows_of(production.answers(20, 1))
+    for number, row in enumerate(rows):
+        row["input"] = f"tokens[{number}]"
+    production.write_csv(place / "named.csv", rows)
+    np.savez(place / "x.npz", x=numbers, tokens=onehot)
+    assert run(place, *flags, scores="named.csv") == 0
+    assert "<dt>3</dt>" in page_of(place / "named.csv-review")
+
+
 class Scanned(np.ndarray):
     """An array that counts how often all of it is compared."""
 
