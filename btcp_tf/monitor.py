@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("risk", "alpha", "delta"):
             if values[name] is not None:
                 drift.check_probability(name, values[name])
-        _check_threshold(values, paths["baseline"])
+        check_threshold(values, paths["baseline"])
         if values["ordered"] and values["time_column"]:
             raise UsageError(
                 "ordered: expected it or --time_column, received both: one order counts"
@@ -119,17 +119,22 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
     return paths
 
 
-def _check_threshold(values: Mapping[str, Any], baseline: Path) -> None:
-    """UsageError unless what is asked of the threshold fits where it comes from."""
+def check_threshold(values: Mapping[str, Any], baseline: Path | None) -> None:
+    """UsageError unless what is asked of the threshold fits where it comes from.
+
+    Args:
+      values: Flags by name, `tau` and `risk` among them.
+      baseline: What the threshold was chosen on; None: nobody says.
+    """
     tau = values["tau"]
     if tau is not None:
         monitoring.check_tau(tau)
-    if tau is not None and baseline.is_dir():
+    if tau is not None and baseline is not None and baseline.is_dir():
         raise UsageError(
             "tau: expected only with a predictions file as the baseline, received it with "
             f"{baseline}, whose own threshold counts"
         )
-    if tau is None and values["risk"] is not None and baseline.is_file():
+    if tau is None and values["risk"] is not None and baseline is not None and baseline.is_file():
         raise UsageError(
             "risk: expected with --tau where a predictions file is the baseline, received without: "
             "which answers are accepted is not known"

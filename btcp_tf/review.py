@@ -101,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in _LABEL_FLAGS:
             if values[name] is not None:
                 drift.check_probability(name, values[name])
+        monitor.check_threshold(values, paths.get("baseline"))
     return command.carry_out(
         lambda: _take_back(values, paths) if back else _write_queue(values, paths), verbose=1
     )
@@ -117,6 +118,9 @@ def _define_flags() -> flags.FlagValues:
         flags.DEFINE_integer(name, default, help, lower_bound=0, flag_values=flag_values)
     for name, (number, help) in _LABEL_FLAGS.items():
         flags.DEFINE_float(name, number, help, flag_values=flag_values)
+    flags.DEFINE_float(
+        "tau", None, "Threshold, for a predictions file as the baseline.", flag_values=flag_values
+    )
     return flag_values
 
 
@@ -142,6 +146,9 @@ def _paths(values: Mapping[str, Any]) -> dict[str, Path]:
         command.check_file("input", place, (*tabular.ENDINGS, ".npz", ".npy"))
     if "labels" in paths:
         command.check_file("labels", paths["labels"], tabular.ENDINGS)
+    model = _about(scores).get("model")
+    if isinstance(model, str) and Path(model).exists():
+        paths.setdefault("baseline", Path(model))
     return paths
 
 
@@ -169,15 +176,9 @@ def _about(scores: Path) -> dict[str, Any]:
         return {}  # It is no more than a help.
 
 
-def _baseline(paths: Mapping[str, Path], column: str) -> tuple[Path, Baseline] | None:
-    """What the threshold was chosen on, and where; None where nobody says."""
-    place = paths.get("baseline")
-    if place is None:
-        model = _about(paths["scores"]).get("model")
-        if not isinstance(model, str) or not Path(model).exists():
-            return None
-        place = Path(model)
-    return place, load_baseline(place, column=column)
+def _baseline(paths: Mapping[str, Path], column: str) -> Baseline | None:
+    """What the threshold was chosen on; None where nobody says."""
+    return load_baseline(paths["baseline"], column=column) if "baseline" in paths else None
 
 
 def _scores(values: Mapping[str, Any], path: Path, baseline: Baseline | None) -> Scores:
@@ -192,8 +193,7 @@ def _scores(values: Mapping[str, Any], path: Path, baseline: Baseline | None) ->
 
 def _write_queue(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     """Draws a queue and writes its files."""
-    found = _baseline(paths, values["column"])
-    place, baseline = found or (None, None)
+    baseline = _baseline(paths, values["column"])
     scores = _scores(values, paths["scores"], baseline)
     budget, audit, seed = (values[name] for name in _NUMBER_FLAGS)
     queue = reviewing.draw(scores.uncertainty, budget=budget, audit=audit, seed=seed)
@@ -238,7 +238,8 @@ def _review(
     shown = _contents(values, paths, names, rows)
     class_names = _class_names(scores, baseline)
     probs = _probabilities(paths["scores"], scores, rows)
-    accept = _accepted(scores, baseline)
+    accept = _accepted(scores, baseline, values["tau"])
+    places = list(map(queue.place_in_sample, rows))
     items = [
         Item(
             row,
@@ -248,8 +249,8 @@ def _review(
             review_page.choices(
                 int(scores.predicted[row]), None if probs is None else probs[at], class_names
             ),
-            SAMPLE if at >= queue.first else FIRST if row not in queue.drawn else BOTH,
-            queue.place_in_sample(row),
+            SAMPLE if at >= queue.first else FIRST if places[at] is None else BOTH,
+            places[at],
             None if accept is None else bool(accept[row]),
         )
         for at, row in enumerate(rows)
@@ -313,32 +314,34 @@ def _probabilities(path: Path, scores: Scores, rows: Sequence[int]) -> np.ndarra
     return tabular.read(path, wanted).answered().taken(rows).probabilities()
 
 
-def _accepted(scores: Scores, baseline: Baseline | None) -> np.ndarray | None:
+def _accepted(scores: Scores, baseline: Baseline | None, tau: float | None) -> np.ndarray | None:
     """Which answers are accepted, `[m]`; None where there is no threshold."""
-    if baseline is None or baseline.threshold is None:
-        return scores.accept
-    tau = baseline.threshold.tau
+    if tau is None:
+        if baseline is None or baseline.threshold is None:
+            return scores.accept
+        tau = baseline.threshold.tau
     return np.zeros(len(scores.predicted), bool) if tau is None else scores.uncertainty < tau
 
 
 def _command(values: Mapping[str, Any], paths: Mapping[str, Path]) -> str:
     """What takes the decisions of the page back."""
-    given = {name: values[name] for name in ("scores", "baseline", "column", "output_dir")}
+    given = {name: values[name] for name in ("scores", "baseline", "tau", "column", "output_dir")}
     given["labels"] = f"{paths['scores'].stem}-decisions.csv"
-    words = [shlex.quote(f"--{name}={value}") for name, value in given.items() if value]
+    words = [
+        shlex.quote(f"--{name}={value}") for name, value in given.items() if value not in ("", None)
+    ]
     return tabular.shown(" ".join(["python -m btcp_tf.review", *words]))
 
 
 def _take_back(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     """Tests the promise by the random sample of a queue, and writes it for a new threshold."""
-    found = _baseline(paths, values["column"])
-    if found is None:
+    baseline = _baseline(paths, values["column"])
+    if baseline is None:
         raise ValueError(
             "baseline: expected what the threshold was chosen on (a model, a run's folder or a "
             "predictions file), received none"
         )
-    place, baseline = found
-    folder = paths["output_dir"]
+    place, folder = paths["baseline"], paths["output_dir"]
     scores = _scores(values, paths["scores"], baseline)
     queue = reviewing.read_record(folder / QUEUE, scores)
     class_names = _class_names(scores, baseline)
@@ -348,6 +351,7 @@ def _take_back(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
         baseline,
         scores,
         labels=(sample.rows, sample.labels),
+        tau=values["tau"],
         risk=values["risk"],
         delta=values["delta"],
         history=load(folder / "monitor.json"),
@@ -385,6 +389,8 @@ def _write_sample(path: Path, source: Path, sample: Sample, scores: Scores) -> N
         }
         if scores.mcp_logit is not None:
             record[REFERENCE] = float(special.expit(scores.mcp_logit[row]))
+        if scores.groups is not None:
+            record["groups"] = str(scores.groups[row])
         rows.append(record | {"problem": None})
     classes = 0 if probs is None else probs.shape[1]
     write = records.writer_for(path)

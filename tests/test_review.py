@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 
 from btcp_tf import monitor, review
+from btcp_tf.core.groups import one_of_each
+from btcp_tf.decisions import reviewing
 from btcp_tf.decisions.scores import load_scores
 from btcp_tf.evaluation import predictions
 
@@ -160,6 +162,75 @@ def test_texts_and_rows_come_from_a_table(place):
     assert '<p class="text" tabindex="0">so &lt;so&gt;</p>' in page_of(place / "own.csv-review")
 
 
+@pytest.mark.parametrize("name", ["label", "labels", "y", "target", "truth", "Label", "y_true"])
+def test_the_page_does_not_give_the_answer_away(place, name):
+    rows = production.rows_of(production.answers(20, 1))
+    for row in rows:
+        del row["input"]
+        row.update({name: "7", "text": "a film"})
+    production.write_csv(place / "own.csv", rows)
+    (place / "table.csv").write_text(f"{name},text\n" + "7,a film\n" * 20)
+    for flags in ((), (f"--input={place / 'table.csv'}",)):
+        assert run(place, *flags, "--budget=4", "--audit=0", scores="own.csv") == 0
+        folder = place / "own.csv-review"
+        assert page_of(folder).count('<p class="text" tabindex="0">a film</p>') == 4
+        tasks = json.loads((folder / "label_studio.json").read_text())
+        assert [task["data"]["text"] for task in tasks] == ["a film"] * 4
+
+
+def test_an_array_of_labels_is_not_shown(place, capsys):
+    predictions.save_predictions(place / "p.npz", production.answers(20, 1))
+    flags = (f"--input={place / 'x.npz'}", "--budget=2", "--audit=0")
+    numbers, onehot = np.arange(20.0).reshape(20, 1), np.eye(4)[np.arange(20) % 4]
+    pixels = np.zeros((20, 4, 4, 3), np.uint8)
+    for labels in ({"y_test": numbers}, {"Target": numbers}, {"a": onehot}, {"a": onehot > 0}):
+        np.savez(place / "x.npz", **labels, truth=numbers, names=np.array(["a"] * 20))
+        assert run(place, *flags, scores="p.npz") == 1
+        arrays = ", ".join((*labels, "truth", "names"))
+        assert f"an array of inputs (x_test, images, x), received {arrays}; name the one" in (
+            capsys.readouterr().err
+        )
+        np.savez(place / "x.npz", **labels, pixels=pixels)
+        assert run(place, *flags, scores="p.npz") == 0
+        assert page_of(place / "p.npz-review").count("data:image/png") == 2
+    assert run(place, *flags, "--key=a", scores="p.npz") == 0  # Whoever names it wants it.
+    assert "<dt>3</dt>" in page_of(place / "p.npz-review")
+    # Scores that name their array are about that one, whatever it looks like.
+    rows = production.rows_of(production.answers(20, 1))
+    for number, row in enumerate(rows):
+        row["input"] = f"tokens[{number}]"
+    production.write_csv(place / "named.csv", rows)
+    np.savez(place / "x.npz", x=numbers, tokens=onehot)
+    assert run(place, *flags, scores="named.csv") == 0
+    assert "<dt>3</dt>" in page_of(place / "named.csv-review")
+
+
+class Scanned(np.ndarray):
+    """An array that counts how often all of it is compared."""
+
+    scans = 0
+
+    def __eq__(self, other):
+        Scanned.scans += 1
+        return np.asarray(self) == other
+
+
+def test_a_large_sample_is_not_scanned_for_each_answer(place, monkeypatch):
+    draw = reviewing.draw
+
+    def draw_scanned(*args, **kwargs):
+        queue = draw(*args, **kwargs)
+        changes = {"drawn": queue.drawn.view(Scanned)}
+        fields = ("rows", "first", "drawn", "probability")
+        return type(queue)(**{name: getattr(queue, name) for name in fields} | changes)
+
+    monkeypatch.setattr(reviewing, "draw", draw_scanned)
+    assert run(place, "--budget=30", "--audit=40") == 0
+    assert Scanned.scans == 0
+    places = re.findall(r'data-place="(\d+)"', page_of(place / "scores.csv-review"))
+    assert sorted(map(int, places)) == list(range(1, 41))
+
+
 def test_rows_of_numbers_are_shown(place):
     np.save(place / "x.npy", np.arange(2 * N, dtype=np.float32).reshape(N, 2))
     answers = production.answers(N, 1)
@@ -208,6 +279,89 @@ def test_decisions_test_the_promise_by_the_sample_alone(place, capsys):
     )
 
 
+@pytest.mark.parametrize("ending", [".csv", ".npz"])
+def test_rows_of_one_group_count_once(place, capsys, ending):
+    answers, groups = production.answers(N, 1), np.arange(N) // 6
+    if ending == ".npz":
+        columns = answers.probs, answers.predicted, answers.uncertainty
+        predictions.save_predictions(
+            place / "g.npz", predictions.Predictions(None, *columns, groups)
+        )
+    else:
+        rows = zip(production.rows_of(answers), groups.tolist(), strict=True)
+        production.write_csv(place / "g.csv", [row | {"groups": group} for row, group in rows])
+    flags = (f"--baseline={place / 'run'}",)
+    run(place, *flags, "--budget=40", "--audit=150", scores=f"g{ending}")
+    folder = place / f"g{ending}-review"
+    kept = json.loads((folder / "queue.json").read_text())
+    first, sample = kept["checked_first"], np.array(kept["sample"])
+    labels = place / "decisions.csv"
+    with open(labels, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [("row", "label"), *((row, answers.labels[row]) for row in {*first, *kept["sample"]})]
+        )
+    capsys.readouterr()
+    run(place, *flags, f"--labels={labels}", scores=f"g{ending}")
+    shown = capsys.readouterr().out
+    checked = load_scores(folder / "checked_sample.csv")
+    assert checked.groups.tolist() == [str(group) for group in groups[sample]]
+    verdicts = json.loads((folder / "monitor.json").read_text())
+    one = sample[one_of_each(groups[sample])]
+    assert verdicts["promise"]["labeled"] == len(one) == len(set(groups[sample].tolist()))
+    others = sample[~np.isin(sample, first)]
+    others = others[one_of_each(groups[others])]
+    errors = answers.is_error[others].sum()
+    assert (
+        f"{len(others)} were drawn at random and checked, one of each group: {errors} of them wrong"
+    ) in shown
+    # monitor draws the same rows of the file that is left.
+    monitor.main([*flags, f"--scores={folder / 'checked_sample.csv'}"])
+    again = json.loads((folder / "checked_sample.csv-monitor" / "monitor.json").read_text())
+    assert [again["promise"][name] for name in ("labeled", "accepted", "errors")] == [
+        verdicts["promise"][name] for name in ("labeled", "accepted", "errors")
+    ]
+
+
+def test_a_label_without_a_decision_is_one(place):
+    run(place, f"--baseline={place / 'run'}", "--budget=0", "--audit=150")
+    answers, folder = production.answers(N, 1), place / "scores.csv-review"
+    sample = json.loads((folder / "queue.json").read_text())["sample"]
+    # Nobody can tell, whatever stands beside it; left open; labels that were typed, right or wrong.
+    rows = [[sample[0], "unsure", answers.predicted[sample[0]]], [sample[1], "", ""]]
+    rows += [[row, "", answers.labels[row]] for row in sample[2:]]
+    with open(place / "typed.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("row", "decision", "label"), *rows])
+    run(place, f"--labels={place / 'typed.csv'}", f"--baseline={place / 'run'}")
+    checked = load_scores(folder / "checked_sample.csv")
+    wrong = answers.is_error[sample[2:]].tolist()
+    assert 0 < sum(wrong) < len(wrong)
+    assert (checked.labels != checked.predicted).tolist() == [True, True, *wrong]
+
+
+def test_a_threshold_is_given_where_the_baseline_has_none(place, capsys):
+    predictions.save_predictions(place / "base.npz", production.answers(400, 0))
+    flags = (f"--baseline={place / 'base.npz'}", "--tau=0.05")
+    run(place, *flags, "--budget=20", "--audit=100")
+    answers, folder = production.answers(N, 1), place / "scores.csv-review"
+    kept = json.loads((folder / "queue.json").read_text())
+    rows = list(dict.fromkeys(kept["checked_first"] + kept["sample"]))
+    accepted = answers.uncertainty["uncertainty"] < 0.05
+    page = page_of(folder)
+    assert page.count("· accepted") == accepted[rows].sum() > 0
+    assert "--tau=0.05" in capsys.readouterr().out
+    labels = decide(place, answers, rows)
+    status = run(place, *flags, f"--labels={labels}", "--risk=0.5")
+    promise = json.loads((folder / "monitor.json").read_text())["promise"]
+    assert status in (0, 3) and promise["verdict"] == "kept" and promise["limit"] == 0.5
+    assert promise["accepted"] == accepted[kept["sample"]].sum()
+    # Without a baseline the page still says what is accepted; 0 is a threshold, too.
+    capsys.readouterr()
+    run(place, "--tau=0", "--budget=5", "--audit=5")
+    page = page_of(folder)
+    assert "· accepted" not in page and "· handed over" in page
+    assert "--tau=0" in capsys.readouterr().out
+
+
 def test_an_error_of_a_class_that_nobody_knows_counts(place, capsys):
     run(place, f"--baseline={place / 'run'}", "--budget=0", "--audit=100")
     answers = production.answers(N, 1, harder=0.0)
@@ -243,6 +397,16 @@ def test_a_run_is_reviewed_by_its_folder(place):
             "audit: expected it without --labels",
         ),
         (["--scores={}", "--budget=5"], "scores: expected a file"),
+        (
+            ["--scores={}/scores.csv", "--labels={}/scores.csv", "--risk=0.1"]
+            + ["--baseline={}/scores.csv"],
+            "risk: expected with --tau where a predictions file is the baseline",
+        ),
+        (
+            ["--scores={}/scores.csv", "--baseline={}/run", "--tau=0.1"],
+            "tau: expected only with a predictions file as the baseline",
+        ),
+        (["--scores={}/scores.csv", "--tau=nan"], "tau: expected a finite number"),
         (["--scores={}/scores.csv", "word"], "received the word 'word'"),
     ],
 )

@@ -7,17 +7,19 @@ in both is checked once and counts in both.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import thresholds
 from btcp_tf.core import checks, csv_cells, wording
+from btcp_tf.core.groups import one_of_each
 from btcp_tf.decisions.scores import Scores
 from btcp_tf.evaluation import tabular
 
@@ -28,7 +30,8 @@ COLUMNS = ("row", "input", "decision", "label")
 """Columns of a file of decisions that are read, `input` if it is there; others are for people."""
 
 
-class Queue(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Queue:
     """Rows of the scores that a person should check, in order."""
 
     rows: np.ndarray
@@ -42,8 +45,11 @@ class Queue(NamedTuple):
 
     def place_in_sample(self, row: int) -> int | None:
         """From 1, in the order of the draw; None: the row is not in the sample."""
-        found = np.flatnonzero(self.drawn == row)
-        return int(found[0]) + 1 if len(found) else None
+        return self._places.get(row)
+
+    @functools.cached_property
+    def _places(self) -> dict[int, int]:
+        return {row: place for place, row in enumerate(self.drawn.tolist(), 1)}
 
 
 def draw(uncertainty: ArrayLike, *, budget: int, audit: int, seed: int = 0) -> Queue:
@@ -145,8 +151,9 @@ def read_decisions(
     """Decisions by row of the scores, as the page of a queue saves them; open ones are left out.
 
     Args:
-      path: .csv, .jsonl or .parquet with the `COLUMNS`. Without `decision` it is what Label Studio
-        exports: a label, by name, says whether the answer is right.
+      path: .csv, .jsonl or .parquet with the `COLUMNS`. Where `decision` is empty, a label says
+        whether the answer is right. Without that column it is what Label Studio exports: labels by
+        name.
       queue: What was to be checked.
       scores: The answers.
       class_names: By number.
@@ -159,18 +166,13 @@ def read_decisions(
     table = tabular.read(path, COLUMNS)
     table.require("row", "label")
     rows = table.converted("row", tabular.class_number, "the number of a row of the scores")
-    words = table.values.get("decision")
+    words = table.values.get("decision", [None] * len(table))
+    names_first = "decision" not in table.values
     labels = table.converted(
         "label",
-        _reader_of_labels(class_names, names_first=words is None),
-        f"{'a class number' if words else 'the name of a class'} or nothing",
+        _reader_of_labels(class_names, names_first=names_first),
+        f"{'the name of a class' if names_first else 'a class number'} or nothing",
     )
-    if words is None:
-        answers = scores.predicted[np.clip(rows, 0, len(scores.predicted) - 1)].tolist()
-        words = [
-            None if label is None else RIGHT if label == answer else WRONG
-            for label, answer in zip(labels, answers, strict=True)
-        ]
     inputs = table.values.get("input", [None] * len(table))
     known, found = set(queue.rows.tolist()), dict[int, Decision]()
     for place, (row, word, label) in enumerate(zip(rows, words, labels, strict=True)):
@@ -186,8 +188,11 @@ def read_decisions(
                 f"{table.file}: expected the input {tabular.shown(name)!r} of row {row}, received "
                 f"{tabular.shown(inputs[place])!r} {where}: decisions about other scores"
             )
+        predicted = int(scores.predicted[row])
+        if word is None and label is not None:
+            word = RIGHT if label == predicted else WRONG
         if word is not None:
-            decision = _decision(word, label, int(scores.predicted[row]), len(class_names))
+            decision = _decision(word, label, predicted, len(class_names))
             if isinstance(decision, str):
                 raise ValueError(f"{table.file}: expected {decision} {where}")
             found[row] = decision
@@ -233,7 +238,7 @@ def _decision(word: str, label: int | None, predicted: int, classes: int) -> Dec
             f"a decision that fits its label, received {word} with the label {label}, where "
             f"{predicted} was predicted,"
         )
-    return Decision(word, label)
+    return Decision(word, None if word == UNSURE else label)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,14 +306,18 @@ def words(
             f"Checked for their u: {len(decided):,} of {len(first):,}, {wrong:,} of them wrong."
         )
     is_error = sample.labels != scores.predicted[sample.rows]
-    others = ~np.isin(sample.rows, first)
+    others = np.flatnonzero(~np.isin(sample.rows, first))
     n = len(scores.predicted)
-    if others.any():
-        errors, rows = int(is_error[others].sum()), int(others.sum())
+    counted = ""
+    if scores.groups is not None:
+        others = others[one_of_each(scores.groups[sample.rows[others]])]
+        counted = ", one of each group"
+    if len(others):
+        errors, rows = int(is_error[others].sum()), len(others)
         share = wording.percent_text(errors / rows, thresholds.clopper_pearson(errors, rows))
         sentences.append(
             f"Of the {n - len(first):,} answers that were not checked for their u, {rows:,} were "
-            f"drawn at random and checked: {errors:,} of them wrong, {share}."
+            f"drawn at random and checked{counted}: {errors:,} of them wrong, {share}."
         )
     if sample.assumed:
         sentences.append(

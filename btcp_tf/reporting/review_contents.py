@@ -19,15 +19,15 @@ from btcp_tf.reporting.pictures import (
 )
 from btcp_tf.reporting.review_page import Content
 
-_ANSWER = ("input", "labels", "predicted", "class_name", "uncertainty", "accept", "problem")
+_ANSWER = ("input", "predicted", "class_name", "uncertainty", "accept", "problem")
 
 _BESIDE = ("second_opinion", "second_probability", REFERENCE)
 
 _ARRAYS = ("x_test", "images", "x")
 """Names of the array of inputs in an npz file."""
 
-_LABELS = ("labels", "label", "y")
-"""Columns of a table that would give the answer away."""
+_LABELS = re.compile(r"(labels?|targets?|truth|y)(_(train|val|test|true))?", re.IGNORECASE)
+"""Columns and arrays that would give the answer away."""
 
 _MOST = 60
 """Fields of a row that are shown."""
@@ -81,7 +81,9 @@ def contents(
 
 def _is_own(name: str) -> bool:
     """Whether a column of scores may say what was answered, and is no part of the answer."""
-    return not (name in (*_ANSWER, *_BESIDE) or tabular.is_probability(name))
+    return not (
+        name in (*_ANSWER, *_BESIDE) or _LABELS.fullmatch(name) or tabular.is_probability(name)
+    )
 
 
 def _of_files(folders: Sequence[Path], names: Mapping[int, str]) -> dict[int, Content]:
@@ -100,8 +102,7 @@ def _of_array(
     """Pictures of an array of uint8 images, fields of one of rows of numbers."""
     is_npz = file.suffix.lower() == ".npz"
     if is_npz and not key:
-        there = arrays.array_names(file)
-        key = next((name for name in _ARRAYS if name in there), there[0] if there else "")
+        key = _array_of_inputs(file, names)
     stored = arrays.stored_array(file, key if is_npz else "")
     if names is None or key:
         named = {row: f"{stored.name}[{_number(names, row)}]" for row in rows}
@@ -123,6 +124,35 @@ def _of_array(
         return found
     pictures = stored_pictures(file, named, LARGE)
     return {row: Content(picture=data_uri(pixels, LARGE)) for row, pixels in pictures.items()}
+
+
+def _array_of_inputs(file: Path, names: Mapping[int, str] | None) -> str:
+    """The array of an npz file that the scores name, else the first that may be the inputs."""
+    there = arrays.array_names(file)
+    named = {name.rpartition("[")[0] for name in names.values()} if names else set()
+    for name in (*(named if len(named) == 1 else ()), *_ARRAYS):
+        if name in there:
+            return name
+    for name in there:
+        if not _gives_answers(file, name):
+            return name
+    raise ValueError(
+        f"input: expected {file} with an array of inputs ({', '.join(_ARRAYS)}), received "
+        f"{', '.join(map(tabular.shown, there)) or 'none'}; name the one to show with --key"
+    )
+
+
+def _gives_answers(file: Path, name: str) -> bool:
+    """Whether an array holds labels, by its name or as one-hot rows, or only a value a row."""
+    if _LABELS.fullmatch(name):
+        return True
+    stored = arrays.stored_array(file, name, text=True)
+    if len(stored.shape) != 2:
+        return len(stored.shape) == 1
+    return stored.shape[1] > 1 and all(
+        ((rows != 0).sum(axis=1) == 1).all() and (rows.max(axis=1) == 1).all()
+        for rows in stored.batches(0, 4096)
+    )
 
 
 def _number(names: Mapping[int, str] | None, row: int) -> int:
@@ -152,7 +182,9 @@ def _of_table(
             f"input: expected {table.file} with the inputs of {scores}, received none for its row "
             f"{missing[0]}"
         )
-    shown = list(columns) or [name for name in table.names if name not in ("input", *_LABELS)]
+    shown = list(columns) or [
+        name for name in table.names if name != "input" and not _LABELS.fullmatch(name)
+    ]
     return _fields(table, shown, places)
 
 
