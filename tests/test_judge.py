@@ -308,7 +308,7 @@ def test_a_fold_that_sees_other_inputs_is_refused():
     x, seen = random.random((2, 20, 8, 8, 1), np.float32)
     folds = [(trained(None), (x, y), (seen, y))]
     with pytest.raises(
-        ValueError, match=r"^folds\[0\]: classifier: expected one of inputs .*1\), "
+        ValueError, match=r"^folds\[0\]: classifier: expected one of inputs .*1\], "
     ):
         btcp_tf.attach(trained(1)).fit(x, y, reference=(seen, y), folds=folds, looks=(), verbose=0)
 
