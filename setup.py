@@ -88,6 +88,7 @@ setup(
             "pytest>=9,<10",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",
+            "pandas>=2.2,<4",  # tables as people have them
             "ruff>=0.17,<0.18",
             "mypy>=2.4,<3",
             "nox>=2025.2",
