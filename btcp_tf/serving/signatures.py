@@ -417,6 +417,11 @@ class Blueprint(NamedTuple):
     """See `Intake.of_all`."""
 
 
+def _may_hold_tables(layer: keras.layers.Layer) -> bool:
+    resource = tf.saved_model.experimental.TrackableResource
+    return not layer.variables or any(isinstance(one, resource) for one in vars(layer).values())
+
+
 def write(blueprint: Blueprint, directory: Path) -> None:
     """Writes a SavedModel, with the signatures of `saved_model.export`."""
     model, class_names, threshold, about, intake = blueprint
@@ -426,11 +431,11 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=ABOUT)
     archive = keras.export.ExportArchive()
-    # Lookup tables, which belong to layers without weights. Not the whole model: large weights
-    # would be stored once more, beside those that the signatures use.
-    for layer in model._flatten_layers(include_self=False):
-        if not layer.variables:
-            archive.track(layer)
+    # Layers that may hold lookup tables. Not the whole model: large weights would be stored once
+    # more, beside those that the signatures use.
+    tables = tf.Module()
+    tables.layers = [*filter(_may_hold_tables, model._flatten_layers(include_self=False))]
+    archive.track(tables)
     archive.add_variable_collection("decision", [limit, text])
     outputs = _with_constants(model)
 
