@@ -12,8 +12,9 @@ find errors better than MCP, it is MCP, and says so.
 `Judge.fit_btcp` trains the paper's estimator in its place. The parts are in `btcp_tf.attached`.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -195,9 +196,7 @@ class Judge:
         seed = metrics.whole_number(
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
-        names = self.class_names
-        self._learn_names(y)
-        try:
+        with self._names_of(y):
             held_out.check_list("copies", copies, "arrays")
             held_out.check_folds(folds, reference, copies)
             held_out.check_ensemble(ensemble, x, folds)
@@ -214,9 +213,6 @@ class Judge:
                 groups=self._groups(groups, x, folds),
                 seed=seed,
             )
-        except BaseException:
-            self._about["class_names"] = names  # As they were: the next call may bring others.
-            raise
         return self._use(estimate, verbose)
 
     def fit_btcp(
@@ -244,9 +240,10 @@ class Judge:
           FloatingPointError: If the loss is no longer finite.
         """
         training = TrainingSettings.from_defaults(verbose=verbose, **settings)
-        estimate = estimates.fit_btcp(
-            AttachedClassifier.of(self.model, batch_size, verbose), x, y, training
-        )
+        with self._names_of(y):
+            estimate = estimates.fit_btcp(
+                AttachedClassifier.of(self.model, batch_size, verbose), x, y, training
+            )
         return self._use(estimate, verbose)
 
     def predict(self, x: Any, *, batch_size: int = 256) -> dict[str, np.ndarray]:
@@ -527,10 +524,11 @@ class Judge:
             verbose,
         )
 
-    def _learn_names(self, y: Any) -> None:
+    @contextlib.contextmanager
+    def _names_of(self, y: Any) -> Iterator[None]:
         """Takes words as labels where nobody has named the classes: in alphabetical order, as
         scikit-learn's `LabelEncoder` and Keras' folders number them."""
-        names = input_checks.names_among(y)
+        before, names = self.class_names, input_checks.names_among(y)
         numbers = [str(number) for number in range(len(self.class_names))]
         if self.class_names == numbers and len(names) == len(numbers):
             shown = ", ".join(f"{number} is {name}" for number, name in enumerate(names[:5]))
@@ -540,6 +538,11 @@ class Judge:
                 f"{more}); name them with attach(classifier, class_names=[...]) where it is another"
             )
             self._about["class_names"] = names
+        try:
+            yield
+        except BaseException:
+            self._about["class_names"] = before  # The next call may bring others.
+            raise
 
     def _groups(self, groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
         """See `held_out.groups_of`."""
