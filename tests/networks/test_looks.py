@@ -510,7 +510,7 @@ def test_half_precision_stays():
         (lambda: classifier(layers.Dropout(0.0)), "expected a model with dropout"),
         (
             lambda: keras.Sequential([layers.Dropout(0.5)]),
-            "model of one input, received a Sequential",
+            "a built Sequential model, received a Sequential",
         ),
         (lambda: layers.Dropout(0.5), "expected a functional or a built .* received a Dropout"),
     ],
