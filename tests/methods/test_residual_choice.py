@@ -205,8 +205,9 @@ def test_weights_of_classes_are_those_of_their_columns():
     np.testing.assert_allclose(found, model.of(samples.read(evidence)), atol=1e-9)
     baseline = residual_choice._baseline(samples, weights, evidence)
     assert sum(baseline.values()) + weights.b == pytest.approx(found.mean())
+    predicted = {"predicted": columns.predicted, "classes": 30}
     fit, chosen, _ = residual_choice.choose(
-        wrong, columns.x, evidence, 0, samples.classifier, None, 0, columns.predicted, 30
+        wrong, columns.x, evidence, 0, samples.classifier, **predicted
     )
     assert "answer" in fit.evidence and len(chosen.h) in (32, 33)
 
