@@ -417,7 +417,7 @@ class Judge:
         batch_size: int = 256,
         verbose: int = 1,
     ) -> Recalibration:
-        """Fits u to new labeled inputs after the data has changed; a few hundred are enough.
+        """Fits u to new labeled inputs after the data has changed.
 
         logit(u) becomes alpha · logit(u) + beta + gamma · MCP's logit: u is the error rate again,
         and where the evidence no longer tells what it told, u moves towards MCP. Of these
