@@ -140,7 +140,9 @@ class Judge:
             name, or in the model's order in a list or tuple; or a `tf.data.Dataset` of batches
             (inputs, labels), then without `y`. All other methods take the same.
           y: Labels `[n]` or `[n, 1]`, whole numbers from 0 to k - 1; or one-hot `[n, k]`; or the
-            names in `class_names`, if they were given. All other methods take the same.
+            names in `class_names`, if they were given. All other methods take the same. Without
+            names, words are taken in alphabetical order, and numbers from 1 to k as names, with a
+            warning; the other methods take them, too, from then on.
           reference: (inputs, labels) of the classifier's training samples, or a dataset of them:
             a second head learns from them, and those next to a sample are evidence. They go into
             the model. Samples of x that are among them are left out of x, with a warning. None:
@@ -526,16 +528,21 @@ class Judge:
 
     @contextlib.contextmanager
     def _names_of(self, y: Any) -> Iterator[None]:
-        """Takes words as labels where nobody has named the classes: in alphabetical order, as
-        scikit-learn's `LabelEncoder` and Keras' folders number them."""
-        before, names = self.class_names, input_checks.names_among(y)
-        numbers = [str(number) for number in range(len(self.class_names))]
-        if self.class_names == numbers and len(names) == len(numbers):
+        """Takes labels as people have them where nobody has named the classes: words in
+        alphabetical order, as scikit-learn's `LabelEncoder` and Keras' folders number them, and
+        whole numbers from 1 to k."""
+        before = self.class_names
+        classes = len(before)
+        names = input_checks.names_among(y, classes)
+        if before == [str(number) for number in range(classes)] and len(names) == classes:
+            taken = "are words, taken for the classes in alphabetical order"
+            if names == input_checks.names_from_one(classes):
+                taken = f"count from 1 to {classes}, and are taken for the classes in this order"
             shown = ", ".join(f"{number} is {name}" for number, name in enumerate(names[:5]))
             more = ", …" * (len(names) > 5)
             warn(
-                f"y: the labels are words, taken for the classes in alphabetical order ({shown}"
-                f"{more}); name them with attach(classifier, class_names=[...]) where it is another"
+                f"y: the labels {taken} ({shown}{more}); name them with "
+                "attach(classifier, class_names=[...]) where it is another"
             )
             self._about["class_names"] = names
         try:

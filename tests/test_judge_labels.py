@@ -99,7 +99,40 @@ def test_a_fit_that_failed_leaves_the_names_as_they_were(classifier):
 
 @pytest.mark.parametrize("y", [[0, 1], [[1, 0], [0, 1]], None, ["0", "1"], [0.5, 1.0], []])
 def test_other_labels_are_no_words(y):
-    assert input_checks.names_among(y) == []
+    assert input_checks.names_among(y, 2) == []
+
+
+@pytest.mark.parametrize("make", [lambda y: y + 1, lambda y: (y + 1.0)[:, None], pandas.Series])
+def test_numbers_from_1_are_labels(classifier, make):
+    x, y = samples()
+    given = pandas.Series(y + 1) if make is pandas.Series else make(y)
+    judge = btcp_tf.attach(classifier)
+    reference = samples(seed=2)
+    with pytest.warns(UserWarning, match="count from 1 to 3, and are taken .* .0 is 1, 1 is 2, 2"):
+        judge.fit(x, given, reference=(reference[0], reference[1] + 1), looks=(), verbose=0)
+    plain = btcp_tf.attach(classifier).fit(x, y, reference=reference, looks=(), verbose=0)
+    assert judge.class_names == ["1", "2", "3"]
+    assert judge.fitted["errors"] == plain.fitted["errors"]
+    x, y = samples(seed=1)
+    expected = plain.evaluate(x, y, draws=5)
+    # As numbers from 1, as names, and as class numbers.
+    for labels in (y + 1, (y + 1).astype(str), y):
+        assert judge.evaluate(x, labels, draws=5) == expected
+    with pytest.raises(ValueError, match="expected a 0 or a 3 among .* received 1 to 2.*astype"):
+        judge.evaluate(x[:2], [1, 2])
+    np.testing.assert_array_equal(judge.predictions(x[:2], ["1", "2"]).labels, [0, 1])
+    with pytest.raises(ValueError, match="labels from 0 to 2, received 0 to 3"):
+        judge.evaluate(x[:3], [0, 1, 3])
+
+
+def test_numbers_from_1_that_are_not_named_are_refused_after_fit(classifier):
+    x, y = samples()
+    judge = btcp_tf.attach(classifier)
+    with pytest.raises(ValueError, match="received 1 to 3; subtract 1 if they count from 1"):
+        judge.evaluate(x, y + 1)
+    judge.fit(x, y, looks=(), verbose=0)
+    with pytest.raises(ValueError, match="received 1 to 3; subtract 1 if they count from 1"):
+        judge.select_threshold(x, y + 1)
 
 
 def test_a_table_of_numbers_is_an_input(classifier):

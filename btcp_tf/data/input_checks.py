@@ -350,7 +350,9 @@ def check_labels(
     """Labels as class numbers.
 
     Args:
-      y: `[n]`, `[n, 1]` or one-hot `[n, k]`; or names of classes, unless these are numbers alone.
+      y: `[n]`, `[n, 1]` or one-hot `[n, k]`; or names of classes, unless these are the numbers 0 to
+        k - 1. Where classes are called 1 to k, whole numbers count from 1 if k is among them, and
+        from 0 if 0 is.
       n: Number of samples.
       class_names: Names of the k classes.
       name: Name of the argument.
@@ -365,6 +367,8 @@ def check_labels(
     >>> check_labels([[0, 1, 0], [1, 0, 0]], 2, ["0", "1", "2"])
     array([1, 0])
     >>> check_labels(["dog", "cat"], 2, ["cat", "dog"])
+    array([1, 0])
+    >>> check_labels([2, 1], 2, ["1", "2"])
     array([1, 0])
     """
     if y is None:
@@ -388,6 +392,8 @@ def check_labels(
             f"{wording.shape_text(labels.shape)}{remedy}"
         )
     labels = labels.astype(np.int64)
+    if list(class_names) == names_from_one(classes):
+        labels = labels - _first(labels, classes, name)
     if not n or labels.min() < 0 or labels.max() >= classes:
         received = f"{labels.min()} to {labels.max()}" if n else "none"
         raise ValueError(
@@ -397,15 +403,40 @@ def check_labels(
     return labels
 
 
-def names_among(y: Any) -> list[str]:
-    """The different words that labels are, in alphabetical order; none: they are something else.
+def names_from_one(classes: int) -> list[str]:
+    """What classes are called that are counted from 1.
 
-    >>> names_among(["dog", "cat", "dog"]), names_among([1, 0])
-    (['cat', 'dog'], [])
+    >>> names_from_one(3)
+    ['1', '2', '3']
+    """
+    return [str(number) for number in range(1, classes + 1)]
+
+
+def _first(labels: np.ndarray, classes: int, name: str) -> int:
+    """The number that stands for the first of the classes 1 to k."""
+    if not labels.size or labels.min() == 0:
+        return 0
+    if labels.max() == classes:
+        return 1
+    raise ValueError(
+        f"{name}: expected a 0 or a {classes} among the labels, as the classes are called 1 to "
+        f"{classes}, received {labels.min()} to {labels.max()}, which may count from 0 or from 1; "
+        "give names, y.astype(str)"
+    )
+
+
+def names_among(y: Any, classes: int) -> list[str]:
+    """Names of classes as labels tell them: the different words in alphabetical order, or 1 to k
+    where they count so; none: they are numbers from 0, or something else.
+
+    >>> names_among(["dog", "cat", "dog"], 2), names_among([1, 0], 2), names_among([1, 2], 2)
+    (['cat', 'dog'], [], ['1', '2'])
     """
     labels = checks.array("y", y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.ndim == 1 and labels.dtype.kind in "iuf" and wording.from_one(labels, classes):
+        return names_from_one(classes)
     texts = _as_text(labels) if labels.ndim == 1 else None
     if texts is None or all(text.strip().isdecimal() for text in texts.tolist()):
         return []
