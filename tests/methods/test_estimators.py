@@ -99,6 +99,35 @@ def test_neighbor_evidence_is_brute_force(size, monkeypatch):
     np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+def test_the_largest_are_found_in_groups(monkeypatch):
+    random = np.random.default_rng(0)
+    for columns in (4 * 16 * 20, 4 * 16 * 20 + 5, 100):
+        # Ties, too: then any of them.
+        values = np.round(random.normal(size=(7, columns)), 2).astype(np.float32)
+        largest, places = map(np.asarray, evidence_layers._largest(values, 20))
+        np.testing.assert_array_equal(largest, -np.sort(-values, axis=1)[:, :20])
+        np.testing.assert_array_equal(np.take_along_axis(values, places, axis=1), largest)
+        assert all(len(set(row)) == 20 for row in places.tolist())
+    assert evidence_layers._largest(values[:0], 20)[1].shape == (0, 20)
+    # A long index, of which the second block is long enough for groups, too.
+    monkeypatch.setattr(evidence_layers, "_BLOCK", 5000)
+    points = random.normal(size=(10_000, 3)).astype(np.float32)
+    labels, shares = random.integers(0, 3, 10_000), np.ones(10_000)
+    queries, logits = points[:9] + 0.1, random.normal(size=(9, 3)).astype(np.float32)
+    index = NeighborEvidence(10_000, 3)
+    index.set_points(points, labels)
+    unit = float(index.unit.numpy())
+    wanted = brute_force(points, labels, queries, logits.argmax(axis=1), unit, 64, shares)
+    np.testing.assert_allclose(np.asarray(index(queries, logits)), wanted, atol=1e-4)
+    # As without the squares, which earlier files lack.
+    old = NeighborEvidence.from_config(index.get_config() | {"version": 2})
+    assert len(old.weights) == len(index.weights) - 1
+    old.set_points(points, labels)
+    np.testing.assert_allclose(
+        np.asarray(old(queries, logits)), np.asarray(index(queries, logits)), atol=1e-6
+    )
+
+
 def test_a_layer_of_0_1_0_keeps_its_formula():
     random = np.random.default_rng(0)
     points, labels = random.normal(size=(80, 4)).astype(np.float32), random.integers(0, 3, 80)
