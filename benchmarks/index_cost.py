@@ -8,6 +8,7 @@ rounds', 1 being a pass of the classifier.
 """
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -94,7 +95,7 @@ def _lines(
     for rows in BATCHES:
         features = tf.constant(random.normal(size=(rows, width)).astype(np.float32))
         logits = tf.constant(random.normal(size=(rows, 10)).astype(np.float32))
-        calls = [batch(rows), *(lambda graph=graph: graph(features, logits) for graph in graphs)]
+        calls = [batch(rows), *(functools.partial(graph, features, logits) for graph in graphs)]
         for call in calls:
             call()
         seconds = [[_seconds(call) for call in calls] for _ in range(rounds)]

@@ -168,7 +168,8 @@ class Judge:
             Names are those of `methods.LOOKS`, "shifts", "rotations" and "zooms", "dropout" and
             "dropouts", and with a reference "trees", "tokens" and "small_net", which learn from
             it, and "student", which learns the classifier's answers to it, too. Of several inputs
-            none is changed, and "dropout", "dropouts" and classifiers are all there is.
+            each is changed that a name suits, token ids excepted, and nothing learns from the
+            reference.
             Keras layers change an input but not its class; so do functions on arrays (inputs
             `[n, ...]` → the same shape and type), but with one of these a judge can neither be
             saved nor exported. Classifiers, or paths of their files, have the same classes. Looks

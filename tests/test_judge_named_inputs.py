@@ -10,6 +10,8 @@ from keras import layers
 from scipy import special
 
 import btcp_tf
+from btcp_tf.attached import offer
+from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.core import json_files
 from btcp_tf.decisions import exported
 from btcp_tf.serving import batch_scoring, transport
@@ -159,18 +161,79 @@ def test_errors_name_the_input(judge, case):
     assert "\n" not in str(caught.value)
 
 
-def test_changes_of_the_input_are_not_on_offer_and_said_so(classifier, capsys):
+def test_looks_change_the_inputs_that_they_suit(classifier, capsys):
     judge = attached(classifier)
     with pytest.raises(ValueError, match="looks: expected some that suit inputs of tokens int32"):
         judge.fit(*samples(100, 1), looks=["mirror"], verbose=0)
+    with pytest.raises(ValueError, match="looks: expected some that suit .*received 'drop_tokens'"):
+        judge.fit(*samples(100, 1), looks=["drop_tokens"], verbose=0)
     with pytest.raises(ValueError, match="changes the only input, received 'own'"):
         judge.fit(*samples(100, 1), looks=[layers.Rescaling(2.0, name="own")], verbose=0)
     judge.fit(*samples(200, 1), looks=[network("dict"), "dropouts"], cost=5.0, verbose=0)
     assert {"dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
-    judge.fit(*samples(200, 1), evidence=("answer",), verbose=1)
-    assert (
-        "of several inputs (tokens, age, word) no changes are on offer" in capsys.readouterr().out
-    )
+    judge.fit(*samples(200, 1), reference=samples(300, 0), cost=9.0, verbose=1)
+    assert {"jitter", "dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
+    said = capsys.readouterr().out
+    assert "of several inputs (tokens, age, word) nothing is on offer that learns" in said
+
+
+def pictures(n, seed):
+    """Two images of one class, bright on the left or the right, beside two numbers."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 2, n)
+    images = random.integers(0, 120, (n, 8, 8, 1))
+    images[np.arange(n), :, random.integers(0, 8, n)] += 90 * y[:, None, None]
+    numbers = (random.normal(size=(n, 2)) + 0.5 * y[:, None]).astype(np.float32)
+    return {"left": images.astype(np.uint8), "row": numbers, "wide": images[:, :, ::-1] / 255}, y
+
+
+@pytest.fixture(scope="module")
+def seeing():
+    keras.utils.set_random_seed(1)
+    shapes = {"left": ((8, 8, 1), "uint8"), "row": ((2,), "float32"), "wide": ((8, 8, 1), None)}
+    inputs = {name: keras.Input(shape, name=name, dtype=t) for name, (shape, t) in shapes.items()}
+    seen = [layers.Flatten()(layers.Rescaling(1 / 255)(inputs["left"]))]
+    seen += [layers.Flatten()(inputs["wide"]), inputs["row"]]
+    x = layers.Dense(16, "relu")(layers.Concatenate()(seen))
+    model = keras.Model(inputs, layers.Dense(2, "softmax")(x))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    x, y = pictures(400, 0)
+    model.fit({k: tf.constant(v, inputs[k].dtype) for k, v in x.items()}, y, epochs=5, verbose=0)
+    return model
+
+
+def test_a_look_by_name_changes_all_images_and_no_numbers(seeing):
+    judge = btcp_tf.attach(seeing, example=pictures(4, 0)[0])
+    x, _ = pictures(50, 1)
+    changes = {}
+    for name in ("mirror", "jitter"):
+        parts = AttachedClassifier.of(judge.model)
+        made = offer.make(parts, [name], 3.0, (x, None), None, 0)
+        changes[name] = made.looks[name].change({k: tf.constant(v) for k, v in x.items()})
+    for name in ("left", "wide"):
+        np.testing.assert_allclose(changes["mirror"][name], x[name][:, :, ::-1], rtol=1e-6)
+        np.testing.assert_allclose(changes["jitter"][name], x[name], rtol=1e-6)
+    np.testing.assert_array_equal(changes["mirror"]["row"], x["row"])
+    moved = np.asarray(changes["jitter"]["row"]) - x["row"]
+    assert np.ptp(moved, axis=0) == pytest.approx([0, 0], abs=1e-6) and (moved[0] != 0).all()
+
+
+def test_looks_at_several_inputs_survive_files_and_export(seeing, tmp_path):
+    judge = btcp_tf.attach(seeing, example=pictures(4, 0)[0])
+    judge.fit(*pictures(600, 2), looks=["mirror", "jitter"], evidence=("answer",), cost=3.0)
+    assert judge.fitted["looks"], judge.fitted["words"]
+    judge.select_threshold(*pictures(300, 3), rule="target_coverage", coverage=0.5)
+    x, _ = pictures(40, 4)
+    wanted = judge.predict(x)
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras").predict(x)
+    np.testing.assert_array_equal(again["uncertainty"], wanted["uncertainty"])
+    version = judge.export(tmp_path, "pictures", x, verbose=0)
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    served = serve(**{name: tf.constant(v, seeing.input[name].dtype) for name, v in x.items()})
+    assert served["uncertainty"].numpy() == pytest.approx(wanted["uncertainty"], abs=1e-5)
+    assert served["accept"].numpy().tolist() == wanted["accept"].tolist()
+    assert served["second_opinion"].numpy().tolist() == wanted["second_opinion"].tolist()
 
 
 def test_the_saved_model_takes_inputs_by_name(judge, version):

@@ -77,10 +77,10 @@ def make(
     x, _ = inference.random_rows(samples[0], None, _EXAMPLES, _EXAMPLES_SIZE, classifier.inputs)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
     passes, auto = maker.pass_cost, isinstance(wanted, str)
-    if auto and classifier.names:
+    if auto and classifier.names and reference is not None:
         line = (
-            f"of several inputs ({', '.join(classifier.names)}) no changes are on offer, nor what "
-            'learns from a reference: looks=[...] takes "dropouts" and further classifiers'
+            f"of several inputs ({', '.join(classifier.names)}) nothing is on offer that learns "
+            "from the reference"
         )
         progress.say(line, classifier.verbose)
     made = [maker.look(one) for one in wanted] if not auto else maker.all_suitable()
@@ -194,6 +194,12 @@ def _mean(title: str, parts: Sequence[Look]) -> Look:
     return Look(title, sum(part.cost for part in parts), parts=tuple(parts))
 
 
+def _adapted(layer: keras.layers.Layer, x: np.ndarray) -> keras.layers.Layer:
+    if hasattr(layer, "adapt"):
+        layer.adapt(x)
+    return layer
+
+
 def _run(layer: keras.layers.Layer, x: np.ndarray) -> np.ndarray:
     return keras.ops.convert_to_numpy(layer(x, training=False))
 
@@ -259,11 +265,24 @@ class _Maker:
                 progress.say(f"{name} is not on offer: {reason}", self.classifier.verbose)
         return made
 
-    @property
+    @functools.cached_property
     def _changes(self) -> tuple[str, ...]:
-        if self.classifier.names:
-            return ()
-        return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
+        """Names of the changes that suit the input, or one of several."""
+        if not self.classifier.names:
+            return looks.looks_for(self.classifier.input_shape, self.classifier.dtype)
+        suitable = {name for name, inputs in self._changed_inputs.items() if inputs}
+        return tuple(name for name in (*looks.LOOKS, *looks.GROUPS) if name in suitable)
+
+    @functools.cached_property
+    def _changed_inputs(self) -> dict[str, list[str]]:
+        """Of several inputs those that a change is made of, all that it suits."""
+        changed: dict[str, list[str]] = {}
+        for name, one in self.classifier.inputs.items():
+            suitable = looks.looks_for(one.shape[1:], one.dtype)
+            # Without some of the tokens, a mask or a position beside them would no longer fit.
+            for look in () if "drop_tokens" in suitable else suitable:
+                changed.setdefault(look, []).append(name)
+        return changed
 
     def _eyes(self, by_name: bool) -> tuple[str, ...]:
         if self.classifier.names:
@@ -330,15 +349,26 @@ class _Maker:
     def _change(self, name: str) -> Look:
         """One of `LOOKS`, always the same object."""
         if name not in self.changes:
-            look = looks.LOOKS[name]
-            layer = look.make(self.classifier.input_shape, self.classifier.dtype, self.seed)
-            self.changes[name] = self._changed(look.title, layer)
+            self.changes[name] = self._changed(looks.LOOKS[name].title, self._layer(name))
         return self.changes[name]
+
+    def _layer(self, name: str) -> keras.layers.Layer:
+        """What changes the input, or those of several that it suits."""
+        if not self.classifier.names:
+            return self._made(name, self.classifier.inputs, self.x, self.seed)
+        inputs = classifiers.new_inputs(self.classifier.inputs)
+        outputs = dict(inputs)
+        # Not two columns by the same step.
+        for seed, one in enumerate(self._changed_inputs[name], self.seed):
+            outputs[one] = self._made(name, inputs[one], self.x[one], seed)(inputs[one])
+        return keras.Model(inputs, outputs, name=f"changed_{name}")
+
+    @staticmethod
+    def _made(name: str, like: Any, x: np.ndarray, seed: int) -> keras.layers.Layer:
+        return _adapted(looks.LOOKS[name].make(like.shape[1:], like.dtype, seed), x)
 
     def _changed(self, title: str, layer: keras.layers.Layer, products: float = 0.0) -> Look:
         """The classifier's answer to an input that is changed with so many multiply-adds."""
-        if hasattr(layer, "adapt"):
-            layer.adapt(self.x)
         return Look(title, (self.whole + products) / self.pass_cost, change=layer)
 
     def _function(self, function: Callable[[np.ndarray], Any]) -> tuple[str, Look]:
@@ -353,10 +383,11 @@ class _Maker:
         if self.classifier.names:
             raise ValueError(
                 f"{expected} changes the only input, received {layer.name!r} beside a classifier "
-                f"of {', '.join(self.classifier.names)}; of several inputs none is changed"
+                f"of {', '.join(self.classifier.names)}; changes of several inputs are given by name"
             )
         x = self.x[:_TRIED]
         try:
+            layer = _adapted(layer, self.x)
             look = self._changed(layer.name, layer, self._multiply_adds(layer))
             changed, again, alone, none = (_run(layer, rows) for rows in (x, x, x[:1], x[:0]))
         except Exception as error:  # Anything can be wrong with it.
