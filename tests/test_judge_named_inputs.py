@@ -259,6 +259,18 @@ def test_the_saved_model_takes_inputs_by_name(judge, version):
     assert about["inputs"]["tokens"] == {"dtype": "int32", "shape": [6]}
 
 
+@pytest.mark.parametrize("name", ["a b", "self", "class", "a-b", "1a", "ä"])
+def test_names_that_no_signature_can_have_are_refused(name, tmp_path):
+    inputs = {name: keras.Input((2,), name="one"), "other": keras.Input((2,), name="two")}
+    seen = layers.Concatenate()([*inputs.values()])
+    judge = btcp_tf.attach(keras.Model(inputs, layers.Dense(2, "softmax")(seen)))
+    x = {one: np.ones((3, 2), np.float32) for one in inputs}
+    assert judge.predict(x)["predicted"].shape == (3,)
+    with pytest.raises(ValueError, match=f"model: expected inputs whose names .*received '{name}'"):
+        judge.export(tmp_path, "model", x, verbose=0)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_predict_scores_npz_and_csv_by_name(judge, version, tmp_path):
     x, y = samples(40, 7)
     np.savez(tmp_path / "in.npz", **{**x, "tokens": x["tokens"].astype(np.int64)}, y=y)

@@ -383,7 +383,7 @@ class _Maker:
         if self.classifier.names:
             raise ValueError(
                 f"{expected} changes the only input, received {layer.name!r} beside a classifier "
-                f"of {', '.join(self.classifier.names)}; changes of several inputs are given by name"
+                f"of {', '.join(self.classifier.names)}; give a change of several inputs by its name"
             )
         x = self.x[:_TRIED]
         try:

@@ -8,6 +8,7 @@ threshold was chosen on, just those with u < tau. The threshold is a variable of
 
 import contextlib
 import dataclasses
+import keyword
 import os
 import shutil
 import subprocess
@@ -274,6 +275,14 @@ def _validate(
             f"model: expected inputs of other names than those of answers, received "
             f"{', '.join(sorted(taken))}; name the input layers otherwise"
         )
+    names = like if isinstance(like, dict) else ()
+    # TensorFlow makes arguments of a function of them.
+    if wrong := [name for name in names if not _is_argument(name)]:
+        raise ValueError(
+            "model: expected inputs whose names are of ASCII letters, digits and _, received "
+            f"{', '.join(map(repr, wrong))}; name the input layers, or the keys of their "
+            "dictionary, otherwise"
+        )
     for key, sample in named_inputs.items(sample_images):
         one = like if key is None else like[key]
         shape, dtype = tuple(one.shape[1:]), one.dtype
@@ -284,6 +293,12 @@ def _validate(
                 f"{named_inputs.place('sample_images', key)}: expected at least one {dtype} image "
                 f"of shape {shape_text(shape)}, received {sample.dtype} {list(sample.shape)}"
             )
+
+
+def _is_argument(name: str) -> bool:
+    return (
+        name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "self"
+    )
 
 
 def _shapes(model: keras.Model) -> dict[str, Any]:
