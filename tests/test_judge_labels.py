@@ -152,6 +152,20 @@ def test_a_table_of_numbers_is_an_input(classifier):
         judge.predict(table)
 
 
+class Unlabeled(Batches):
+    def __getitem__(self, number):
+        return super().__getitem__(number)[0], None
+
+
+def test_a_dataset_may_say_that_it_has_no_labels(classifier):
+    x, y = samples()
+    judge, batches = btcp_tf.attach(classifier), Unlabeled(x, y)
+    np.testing.assert_array_equal(judge.predict(batches)["probs"], judge.predict(x)["probs"])
+    for call in (judge.fit, judge.evaluate, judge.select_threshold):
+        with pytest.raises(ValueError, match=r"^y: expected labels \[n\], received none"):
+            call(batches)
+
+
 def test_datasets_of_keras_are_taken_everywhere(classifier):
     x, y = samples()
     batches = Batches(x, y)

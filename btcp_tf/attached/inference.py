@@ -138,7 +138,8 @@ def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
         raise ValueError("y: expected none beside a dataset, received labels")
     for item in _items(x):
         inputs, *labels = item if isinstance(item, tuple) else (item,)
-        yield inputs, [np.asarray(column) for column in labels[:1]]
+        # A dataset may say that it has none by None in their place.
+        yield inputs, [np.asarray(column) for column in labels[:1] if column is not None]
 
 
 def _items(x: Any) -> Iterator[Any]:

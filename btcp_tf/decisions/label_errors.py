@@ -165,7 +165,7 @@ def _answers(name: str, probs: ArrayLike, labels: ArrayLike) -> Predictions:
 def _check_folds(folds: ArrayLike | None, out_of_fold: bool, rows: int) -> None:
     """ValueError unless somebody says that no label was trained on."""
     if folds is None:
-        if out_of_fold is not True:
+        if not (isinstance(out_of_fold, bool | np.bool_) and out_of_fold):
             raise ValueError(
                 "folds: expected the fold of each sample, or out_of_fold=True where every answer "
                 "is of a classifier that was not trained on that label, received neither: labels "

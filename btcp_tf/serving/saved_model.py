@@ -296,9 +296,7 @@ def _validate(
 
 
 def _is_argument(name: str) -> bool:
-    return (
-        name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "self"
-    )
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "self"
 
 
 def _shapes(model: keras.Model) -> dict[str, Any]:

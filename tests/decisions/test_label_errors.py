@@ -48,7 +48,7 @@ def test_the_order_is_that_of_the_probability_and_finds_most():
 def test_a_pair_of_classes_that_is_mistaken_often_is_found_out():
     true, probs, rng = make_data(12_000, sure=6.0)
     labels = np.where((true == 1) & (rng.random(12_000) < 0.3), 2, true)
-    found = btcp_tf.label_errors(probs, labels, out_of_fold=True)
+    found = btcp_tf.label_errors(probs, labels, out_of_fold=np.True_)
     others = np.where(np.eye(4, dtype=bool), 0, found.noise)
     assert np.unravel_index(others.argmax(), others.shape) == (1, 2)
     assert others[1, 2] > 5 * others[2, 1]
