@@ -131,6 +131,7 @@ def test_numbers_from_1_that_are_not_named_are_refused_after_fit(classifier):
     with pytest.raises(ValueError, match="received 1 to 3; subtract 1 if they count from 1"):
         judge.evaluate(x, y + 1)
     judge.fit(x, y, looks=(), verbose=0)
+    x, y = samples(seed=1)
     with pytest.raises(ValueError, match="received 1 to 3; subtract 1 if they count from 1"):
         judge.select_threshold(x, y + 1)
 

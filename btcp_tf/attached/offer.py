@@ -383,7 +383,7 @@ class _Maker:
         if self.classifier.names:
             raise ValueError(
                 f"{expected} changes the only input, received {layer.name!r} beside a classifier "
-                f"of {', '.join(self.classifier.names)}; give a change of several inputs by its name"
+                f"of {', '.join(self.classifier.names)}; take one by name, which changes several"
             )
         x = self.x[:_TRIED]
         try:
