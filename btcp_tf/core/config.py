@@ -38,6 +38,10 @@ MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
 
 
+PREDICTED = "predicted"
+"""The setting `by` of thresholds by predicted class."""
+
+
 class Phase(NamedTuple):
     """One of the three `fit()` phases of the paper's algorithm 1."""
 
@@ -342,6 +346,12 @@ class Config:
         "What the SavedModel accepts, chosen on calibration images: best_bacc; least_cost (see "
         "error_cost, abstention_cost); target_coverage (coverage); target_risk (risk, delta, "
         "min_coverage); or a number, which is its tau.",
+    )
+    by: str = setting(
+        "",
+        "predicted: target_risk chooses a threshold for each predicted class, and makes its "
+        "promise in each. Empty: one for all answers.",
+        choices=("", PREDICTED),
     )
     risk: float = setting(
         0.05, "Error rate of accepted answers that target_risk promises.", above=0, below=1

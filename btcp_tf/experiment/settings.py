@@ -16,7 +16,9 @@ from btcp_tf.core.config import OWN_DATA, Config, check, to_text
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
-DECISION_SETTINGS = ("risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost")
+DECISION_SETTINGS = (
+    *("by", "risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost"),
+)
 """Settings of the rules for `threshold`; each rule uses some of them."""
 
 TRIALS = ("quick", "smoke")
@@ -208,6 +210,7 @@ def check_decision(
 
     threshold: Any = flag_values["threshold"].value
     known = {rule: settings_of(rule) for rule in RULES}
+    known["target_risk"]["by"] = False
     own = known.get(threshold, known["given"])
     before = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
     for argument in before:
