@@ -403,7 +403,10 @@ def test_a_promise_for_each_class_is_lost_to_one_for_all(source):
 def test_the_command_refuses_by_with_another_rule_or_column(source, capsys):
     for words, message in (
         (["--threshold=best_bacc", "--by=predicted"], "by: expected only with --threshold=target"),
-        (["--threshold=target_risk", "--by=site"], "by: expected one of"),
+        (
+            ["--threshold=target_risk", "--by=site"],
+            "by: expected predicted, or nothing for one threshold, received 'site'",
+        ),
     ):
         with pytest.raises(SystemExit):
             set_threshold.main([str(source), *words])

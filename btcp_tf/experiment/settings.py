@@ -12,7 +12,7 @@ from absl import flags
 
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import FIELDS, UsageError
-from btcp_tf.core.config import OWN_DATA, Config, check, to_text
+from btcp_tf.core.config import OWN_DATA, Config, check, check_by, to_text
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
@@ -208,6 +208,7 @@ def check_decision(
     """
     from btcp_tf.thresholds import RULES, settings_of
 
+    check_by(flag_values["by"].value)
     threshold: Any = flag_values["threshold"].value
     known = {rule: settings_of(rule) for rule in RULES}
     known["target_risk"]["by"] = False
