@@ -268,6 +268,7 @@ class Judge:
             `by` is missing where the threshold needs it, or given where it does not.
         """
         groups = self._names(by, x)
+        decision.check_by(self.threshold, groups)
         scored = self._scoring(x, None, batch_size, like=self.input_range)
         predicted = scored.predicted
         answers = {
@@ -342,10 +343,10 @@ class Judge:
           seed: Seed of the draws.
 
         Returns:
-          Rows of `evaluation.rows` of "mcp" and of `method`, each decided by u and the threshold,
-          or 0.5 without one. Where looks are used, the second also
-          has `looked_at`, the inputs that were looked at again; and the shares of them on which
-          the classifier is right (`looked_at_accuracy`) and the second opinion of `predict` is
+          Rows of `evaluation.rows` of "mcp" and of `method`, at the threshold's tau (0.5 without
+          one; None where each group has its own). Where looks are used, the second also has
+          `looked_at`, the inputs that were looked at again; and the shares of them on which the
+          classifier is right (`looked_at_accuracy`) and the second opinion of `predict` is
           (`looked_at_second_accuracy`), NaN where there are none.
 
         Raises:
@@ -353,14 +354,15 @@ class Judge:
         """
         self._warn_if_unfitted()
         self._groups(groups, x)
-        by_name = self._names(by, x)
+        names, threshold = self._names(by, x), self.threshold
+        decision.check_by(threshold, names)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
         answers = scored.predictions(self.method, rest, groups)
         held_out.warn_of_one_class(scored.true_classes()[rest], self.class_names, "measured on")
-        threshold = self.threshold
-        names = decision.names_of(threshold, by_name, scored.predicted)[rest]
-        by_group = isinstance(threshold, thresholds.GroupThreshold)
+        limits = None
+        if isinstance(threshold, thresholds.GroupThreshold):
+            limits = threshold.limits((scored.predicted if names is None else names)[rest])
         mcp, own = results.rows(
             answers,
             dataset="",
@@ -372,7 +374,7 @@ class Judge:
             tau=0.5 if threshold is None else threshold.tau or 0.0,
             bootstrap_draws=draws,
             bootstrap_seed=seed,
-            limits=threshold.limits(names) if threshold and by_group else None,
+            limits=limits,
         )
         return [mcp, own | scored.about_second_opinion(rest)]
 

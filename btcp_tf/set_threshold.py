@@ -3,7 +3,8 @@
     python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
 The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
-(`--scores`). If a run made the model, its decision and its report follow.
+(`--scores`); with `--by=predicted` there is one for each predicted class. If a run made the model,
+its decision and its report follow.
 `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 

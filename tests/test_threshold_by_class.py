@@ -238,6 +238,18 @@ def test_groups_have_thresholds_of_their_own(judge, kind, tmp_path):
     assert not list(tmp_path.glob("m/*"))
 
 
+def test_groups_are_asked_for_only_where_they_decide(classifier):
+    judge = btcp_tf.attach(classifier)
+    x, y = samples(60, 1)
+    for call in (judge.predict, lambda x, by: judge.evaluate(x, y, by=by)):
+        with (
+            warnings.catch_warnings(),
+            pytest.raises(ValueError, match="by: expected groups only where the threshold was"),
+        ):
+            warnings.simplefilter("ignore")
+            call(x, by=np.arange(60))
+
+
 @pytest.mark.parametrize(
     ("by", "rule", "message"),
     [

@@ -34,14 +34,8 @@ def _with_less_coverage(rule: str, settings: Mapping[str, Any]) -> str:
     return "; min_coverage=0 allows thresholds that accept few answers, too"
 
 
-def names_of(
-    threshold: Threshold | None, by: np.ndarray | None, predicted: np.ndarray
-) -> np.ndarray:
-    """What a threshold is by, of each answer: its group, or else the predicted class, `[n]`.
-
-    Raises:
-      ValueError: If groups are missing, or nothing is asked about them.
-    """
+def check_by(threshold: Threshold | None, by: np.ndarray | None) -> None:
+    """ValueError if the groups that a threshold is by are missing, or it has no use for them."""
     by_group = isinstance(threshold, GroupThreshold) and threshold.by == GROUP
     if by_group and by is None:
         assert isinstance(threshold, GroupThreshold)
@@ -55,7 +49,6 @@ def names_of(
             "by: expected groups only where the threshold was chosen by group, received some; "
             "leave by out, or call select_threshold(..., by=groups)"
         )
-    return predicted if by is None else by
 
 
 def accepted(
@@ -68,11 +61,8 @@ def accepted(
       by: Groups `[n]`, where the threshold is by group.
       predicted: Predicted classes `[n]`.
       uncertainty: `[n]`.
-
-    Raises:
-      ValueError: See `names_of`.
     """
-    names = names_of(threshold, by, predicted)
+    names = predicted if by is None else by
     if by is not None and isinstance(threshold, GroupThreshold):
         distinct = list(dict.fromkeys(map(str, names.tolist())))
         if new := [name for name in distinct if name not in threshold.parts]:

@@ -166,12 +166,9 @@ def groups_text(
         f"That at most {100 * limit:.4g} % of the accepted answers are wrong in each of "
         f"{len(groups):,} {'predicted classes' if by_class else 'groups'} by itself is "
         f"refuted in {', '.join(refuted) or 'none'}"
-        f"{'; ' * bool(rest)}{rest} (false alarm in any group at most {delta:.4g})."
-        + (
-            " That is what the threshold of each predicted class promises."
-            if by_class
-            else " A threshold that was chosen for all answers promises nothing about a group."
-        )
+        f"{'; ' * bool(rest)}{rest} (false alarm in any of them at most {delta:.4g})."
+        + " A threshold that was chosen for all answers promises nothing about a group."
+        * (not by_class)
     )
 
 

@@ -208,8 +208,9 @@ def check_decision(
     """
     from btcp_tf.thresholds import RULES, settings_of
 
-    check_by(flag_values["by"].value)
     threshold: Any = flag_values["threshold"].value
+    by: Any = flag_values["by"].value
+    check_by(by)
     known = {rule: settings_of(rule) for rule in RULES}
     known["target_risk"]["by"] = False
     own = known.get(threshold, known["given"])

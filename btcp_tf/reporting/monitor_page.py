@@ -264,8 +264,9 @@ def _draw_change(findings: Findings) -> Iterator[Drawing]:
     yield compose(
         "uncertainty",
         "Uncertainty then and now",
-        "The calibration set and the scores. Left of tau answers are accepted. The thick line "
-        "is the Kolmogorov-Smirnov distance.",
+        "The calibration set and the scores. "
+        + "Left of tau answers are accepted. " * (tau is not None)
+        + "The thick line is the Kolmogorov-Smirnov distance.",
         [
             Panel("Distribution of u", partial(monitor_plots.plot_two_samples, **sample)),
             Panel("Cumulative distribution", added_up),

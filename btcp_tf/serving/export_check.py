@@ -120,8 +120,8 @@ def check(
     for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
         for signature in names:
             # Whether it decides by its own u, whose last digits may differ.
-            u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
             limits = blueprint.threshold.limits(answer["predicted"])
+            u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(len(limits), np.float32))
             decided = answer | {"accept": u.astype(np.float64) < limits}
             wanted |= {f"{size}/{signature}/{name}": value for name, value in decided.items()}
     if rows is not None:

@@ -145,7 +145,7 @@ def export(
     if calibration_inputs is not None:
         calibration_inputs = signatures.in_own_type(model, calibration_inputs)
     _validate(model, name, class_names, sample_images)
-    check_decides(threshold)
+    _check_decides(threshold)
     calibration = _calibration(held_out, calibration_inputs)
     if decide_only:
         model, calibration = _deciding(model, threshold, calibration)
@@ -215,7 +215,7 @@ def with_threshold(
         `decide_only`.
       RuntimeError: If the new version does not answer as it should; nothing is left behind.
     """
-    check_decides(threshold)
+    _check_decides(threshold)
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
@@ -245,7 +245,7 @@ def with_threshold(
         return _publish(temporary, folder)
 
 
-def check_decides(threshold: Threshold) -> None:
+def _check_decides(threshold: Threshold) -> None:
     """ValueError for a threshold that a SavedModel cannot decide by."""
     if isinstance(threshold, GroupThreshold) and threshold.by != PREDICTED:
         raise ValueError(
