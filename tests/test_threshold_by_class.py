@@ -18,6 +18,7 @@ from btcp_tf.core import json_files
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.reporting import glance
 from btcp_tf.serving import publishing, saved_model, signatures
 from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold
 
@@ -138,6 +139,27 @@ def test_each_tau_keeps_clear_of_the_rows_of_its_class():
     for number in (0, 1):
         own, part = u[predicted == number], chosen.parts[str(number)]
         assert moved.parts[str(number)] == thresholds.clear_of(part, own) != part
+
+
+def test_a_report_calls_a_promise_broken_where_one_class_breaks_it():
+    """Beside Bonferroni's exact intervals; all answers together keep it."""
+    predicted = np.repeat([0, 1, 2], [1000, 300, 50])
+    one, none = (
+        thresholds.Threshold(tau, 0.5, "", 10, 5, delta=0.1, target=0.1) for tau in (0.5, None)
+    )
+    chosen = GroupThreshold(
+        None, 0.5, "", 30, 10, delta=0.1, target=0.1, parts={"0": one, "1": one, "2": none}
+    )
+    least = next(
+        k for k in range(300)
+        if stats.binomtest(k, 300).proportion_ci(1 - 0.05 / 3, "exact").low > 0.1
+    )  # fmt: skip
+    for errors, state in ((5, "holds"), (least - 1, "open"), (least, "broken")):
+        is_error = np.zeros(1350, bool)
+        is_error[1000 : 1000 + errors] = True
+        judged = glance.judge(chosen, is_error, np.full(1350, 0.2), predicted=predicted)
+        assert glance.state(judged).name == state
+        assert judged.outcome.high < 0.1 and judged.outcome.accepted == 1300
 
 
 # Judges.

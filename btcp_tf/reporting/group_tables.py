@@ -112,9 +112,10 @@ def of_classes(
         }
 
     outcomes, wrong = _outcomes(predicted, accept, test.is_error[rows])
+    what = "predicted class"
     return [
-        _threshold_table(named(threshold.parts)),
-        _outcome_table(named(outcomes), named(wrong)),
+        _threshold_table(named(threshold.parts), what),
+        _outcome_table(named(outcomes), named(wrong), what),
     ]
 
 
@@ -130,17 +131,19 @@ def _outcomes(
     return outcomes, {name: int(is_error[names.astype(str) == name].sum()) for name in outcomes}
 
 
-def _outcome_table(outcomes: dict[str, Outcome], wrong: dict[str, int]) -> Table:
+def _outcome_table(
+    outcomes: dict[str, Outcome], wrong: dict[str, int], what: str = "group"
+) -> Table:
     lines: list[list[str | Cell]] = []
     for name, one in outcomes.items():
         counts = (one.n, wrong[name], one.accepted, one.errors)
         risk = cells.rate_cell(one.risk, one.low, one.high) if one.accepted else Cell("n/a")
         lines.append([tabular.shown(name), *map(cells.count_cell, counts), risk])
-    caption = "What is accepted in each group, with exact 95 % intervals, each by itself"
-    return Table("groups", caption, _OUTCOMES, lines)
+    caption = f"What is accepted in each {what}, with exact 95 % intervals, each by itself"
+    return Table("groups", caption, {**_OUTCOMES, "group": what}, lines)
 
 
-def _threshold_table(chosen: dict[str, Threshold]) -> Table:
+def _threshold_table(chosen: dict[str, Threshold], what: str = "group") -> Table:
     lines: list[list[str | Cell]] = []
     for name, one in chosen.items():
         tau = (
@@ -159,5 +162,5 @@ def _threshold_table(chosen: dict[str, Threshold]) -> Table:
                 "" if least is None else Cell(f"{least:.4f}", least),
             ]
         )
-    caption = "A threshold for each group; a group with too few answers has none"
-    return Table("group_thresholds", caption, _THRESHOLDS, lines)
+    caption = f"A threshold for each {what}; one with too few answers has none"
+    return Table("group_thresholds", caption, {**_THRESHOLDS, "group": what}, lines)

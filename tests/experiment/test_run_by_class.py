@@ -75,7 +75,10 @@ def test_a_run_decides_by_predicted_class(tmp_path, capsys):
         assert tuple(cell.value for cell in line[1:4]) == wanted_counts
         assert line[4].value == (own & accepted & test.is_error).sum()
     assert [line[0] for line in of_parts.lines] == sorted(chosen.parts, key=int)
-    assert "A threshold for each group" in page and "u &lt; the tau of its predicted class" in page
+    assert (
+        "A threshold for each predicted class; one with too few" in page
+        and "u &lt; the tau of its predicted class" in page
+    )
     _, extra = results.load_rows(run / "results.json")
     [note] = [note for note in extra["notes"] if note.startswith("threshold: ")]
     for name in chosen.closed([str(number) for number in range(10)]):
