@@ -249,11 +249,13 @@ class Judge:
             )
         return self._use(estimate, verbose)
 
-    def predict(self, x: Any, *, batch_size: int = 256) -> dict[str, np.ndarray]:
+    def predict(self, x: Any, *, by: Any = None, batch_size: int = 256) -> dict[str, np.ndarray]:
         """Answers with their uncertainty.
 
         Args:
           x: Inputs `[n, ...]`, or a dataset of batches of them.
+          by: The group of each input `[n]`, where the threshold was chosen by group. Nothing is
+            accepted of groups that `select_threshold` has not seen; a warning names them.
           batch_size: Inputs at once.
 
         Returns:
@@ -265,8 +267,11 @@ class Judge:
 
         Raises:
           ValueError: If inputs do not fit the model, are NaN or infinite, or so far from those of
-            `fit` that they must be on another scale (`input_range = None` lets those pass).
+            `fit` that they must be on another scale (`input_range = None` lets those pass); and if
+            `by` is missing where the threshold needs it, or given where it does not.
         """
+        groups = self._names(by, x)
+        decision.check_by(self.threshold, groups)
         scored = self._scoring(x, None, batch_size, like=self.input_range)
         predicted = scored.predicted
         answers = {
@@ -279,8 +284,9 @@ class Judge:
             answers["second_opinion"] = scored.second_opinion.argmax(axis=1)
             answers["second_probability"] = scored.second_opinion.max(axis=1)
         if self.threshold is not None:
-            tau = -np.inf if self.threshold.tau is None else self.threshold.tau
-            answers["accept"] = scored.uncertainty < tau
+            answers["accept"] = decision.accepted(
+                self.threshold, groups, predicted, scored.uncertainty
+            )
         return answers
 
     def predictions(
@@ -318,6 +324,7 @@ class Judge:
         y: Any = None,
         *,
         groups: Any = None,
+        by: Any = None,
         batch_size: int = 256,
         draws: int = _DRAWS,
         seed: int = 0,
@@ -333,14 +340,16 @@ class Judge:
           x: Inputs `[n, ...]`, or a dataset of batches (inputs, labels).
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`.
           groups: As in `fit`; intervals come from drawing whole groups.
+          by: As in `predict`.
           batch_size: Inputs at once.
           draws: Number of bootstrap draws for the intervals.
           seed: Seed of the draws.
 
         Returns:
-          Rows of `evaluation.rows` of "mcp" and of `method`. Where looks are used, the second also
-          has `looked_at`, the inputs that were looked at again; and the shares of them on which
-          the classifier is right (`looked_at_accuracy`) and the second opinion of `predict` is
+          Rows of `evaluation.rows` of "mcp" and of `method`, at the threshold's tau (0.5 without
+          one; None where each group has its own). Where looks are used, the second also has
+          `looked_at`, the inputs that were looked at again; and the shares of them on which the
+          classifier is right (`looked_at_accuracy`) and the second opinion of `predict` is
           (`looked_at_second_accuracy`), NaN where there are none.
 
         Raises:
@@ -348,12 +357,15 @@ class Judge:
         """
         self._warn_if_unfitted()
         self._groups(groups, x)
+        names, threshold = self._names(by, x), self.threshold
+        decision.check_by(threshold, names)
         scored, overlap = self._scored(x, y, batch_size, "threshold")
         rest = held_out.unknown_rows(overlap, "evaluated")
         answers = scored.predictions(self.method, rest, groups)
         held_out.warn_of_one_class(scored.true_classes()[rest], self.class_names, "measured on")
-        # Without a tau nothing is accepted.
-        tau = 0.5 if self.threshold is None else self.threshold.tau or 0.0
+        limits = None
+        if isinstance(threshold, thresholds.GroupThreshold):
+            limits = threshold.limits((scored.predicted if names is None else names)[rest])
         mcp, own = results.rows(
             answers,
             dataset="",
@@ -361,9 +373,11 @@ class Judge:
             stage="frozen",
             classifier_id="",
             split="",
-            tau=tau,
+            # Without a tau nothing is accepted.
+            tau=0.5 if threshold is None else threshold.tau or 0.0,
             bootstrap_draws=draws,
             bootstrap_seed=seed,
+            limits=limits,
         )
         return [mcp, own | scored.about_second_opinion(rest)]
 
@@ -373,6 +387,7 @@ class Judge:
         y: Any = None,
         *,
         rule: str = "best_bacc",
+        by: Any = None,
         batch_size: int = 256,
         **settings: Any,
     ) -> thresholds.Threshold:
@@ -380,7 +395,9 @@ class Judge:
 
             judge.select_threshold(x, y, rule="target_risk", risk=0.05, delta=0.05)
 
-        Before `fit` a warning says that u is MCP.
+        With `by` it is a `thresholds.GroupThreshold`: one for each predicted class or group, whose
+        promises hold together with probability 1 - delta. Before `fit` a warning says that u is
+        MCP.
 
         Args:
           x: Inputs `[n, ...]` that neither the classifier nor `fit` has seen, or a dataset of
@@ -389,6 +406,11 @@ class Judge:
             no more of them than repeat by nature.
           y: Labels `[n]`, `[n, 1]` or one-hot `[n, k]`; `target_coverage` needs none.
           rule: One of `thresholds.RULES`.
+          by: "predicted", or groups `[n]` that are no inputs of the model, such as the hospital
+            (whole numbers or strings; not with a dataset): `target_risk` then promises the error
+            rate in each predicted class or group. Where that is not achievable nothing is accepted,
+            and a warning names it. Groups are asked for by `predict` and `evaluate`, too, and such
+            a threshold cannot be exported. None: one for all samples.
           batch_size: Inputs at once.
           **settings: Settings of the rule, see `btcp_tf.thresholds`; for a promise about samples
             that belong together also `groups`, as in `fit`.
@@ -398,11 +420,15 @@ class Judge:
             samples are known, or, for `target_risk`, more than 5 % of them.
         """
         thresholds.check_settings(rule, settings)
+        if by is not None:
+            thresholds.check_by(thresholds.GROUP, rule)
+            if not (isinstance(by, str) and by == thresholds.PREDICTED):
+                by = self._names(by, x)
         if "groups" in settings:
             settings["groups"] = self._groups(settings["groups"], x)
         self._warn_if_unfitted()
         scored, overlap = self._scored(x, y, batch_size)
-        chosen, rows, about = decision.choose(scored, overlap, rule, settings)
+        chosen, rows, about = decision.choose(scored, overlap, rule, settings, by)
         if self.fitted is None and "input_range" not in self._about:
             self.input_range = scored.input_range
         self._calibration_inputs = None if is_dataset(x) else self._rows_of(x, rows)
@@ -510,9 +536,9 @@ class Judge:
           version before promises an error rate that this one does not.
 
         Raises:
-          ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
-            than the inputs of `fit`, or `pixels` is; if a function on arrays looks; and for
-            `decide_only` without looks or without a threshold.
+          ValueError: As `serving.saved_model.export`, such as for a threshold by group; if `sample`
+            is not finite or on another scale than the inputs of `fit`, or `pixels` is; if a
+            function on arrays looks; and for `decide_only` without looks or without a threshold.
         """
         self._warn_if_unfitted()
         return publish.export(
@@ -555,6 +581,10 @@ class Judge:
     def _groups(self, groups: Any, x: Any, folds: Any = ()) -> np.ndarray | None:
         """See `held_out.groups_of`."""
         return held_out.groups_of(groups, x, named_tensors(self.model), folds)
+
+    def _names(self, by: Any, x: Any) -> np.ndarray | None:
+        """See `held_out.names_of_groups`."""
+        return held_out.names_of_groups(by, x, named_tensors(self.model))
 
     def _rows_of(self, x: Any, rows: np.ndarray) -> Any:
         """Some of the samples of arrays."""

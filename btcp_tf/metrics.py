@@ -746,6 +746,9 @@ METRICS: dict[str, Metric] = {
 }
 """Every metric of failure prediction by name."""
 
+DECISION_METRICS = {name: metric for name, metric in METRICS.items() if metric.kind == "threshold"}
+"""Those that depend on what is accepted alone."""
+
 OOD_METRICS: dict[str, Metric] = {
     "auroc": dataclasses.replace(METRICS["auroc"], task=_OOD, in_paper=False),
     "fpr95": dataclasses.replace(METRICS["fpr95"], task=_OOD),

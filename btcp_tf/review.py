@@ -319,8 +319,8 @@ def _accepted(scores: Scores, baseline: Baseline | None, tau: float | None) -> n
     if tau is None:
         if baseline is None or baseline.threshold is None:
             return scores.accept
-        tau = baseline.threshold.tau
-    return np.zeros(len(scores.predicted), bool) if tau is None else scores.uncertainty < tau
+        return scores.uncertainty < baseline.threshold.limits(scores.predicted)
+    return scores.uncertainty < tau
 
 
 def _command(values: Mapping[str, Any], paths: Mapping[str, Path]) -> str:

@@ -3,7 +3,8 @@
     python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
 The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
-(`--scores`). If a run made the model, its decision and its report follow.
+(`--scores`); with `--by=predicted` there is one for each predicted class. If a run made the model,
+its decision and its report follow.
 `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 
@@ -29,7 +30,7 @@ from btcp_tf.decisions.scores import load_scores
 from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
 from btcp_tf.experiment import settings
 from btcp_tf.serving import publishing
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GroupThreshold, Threshold
 
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
@@ -100,7 +101,7 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
         rows = _labeled(scores, about["class_names"], has_gate)
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
-    chosen = _choose(rows, held_out.get("validation"), values)
+    chosen = _choose(rows, held_out.get("validation"), values, about["class_names"])
     before = thresholds.from_json(about["threshold"])
     say(f"before  {_text(before)}\nnow     {_text(chosen)}", verbose)
     say("writing and checking the new version", verbose)
@@ -133,7 +134,8 @@ def _update_run(
         say(
             f"note: the report of {run} keeps the threshold that it has, as this one is from other "
             "scores or in another folder; to see what it does to labeled scores: python -m "
-            f"btcp_tf.report SCORES --tau={chosen.tau:.6g}",
+            "btcp_tf.report SCORES "
+            + ("--by=predicted" if chosen.tau is None else f"--tau={chosen.tau:.6g}"),
             verbose,
         )
         return
@@ -203,14 +205,17 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictio
     return Predictions(rows.labels, None, rows.predicted, columns, rows.groups)
 
 
-def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> Threshold:
+def _choose(
+    rows: Predictions, validation: Predictions | None, values: dict, class_names: Sequence[str]
+) -> Threshold:
     """The threshold that the settings ask for; ValueError where the rows cannot support it."""
     u = rows.uncertainty[COLUMN]
     if validation is not None:
         values = values | {"grid": thresholds.quantile_grid(validation.uncertainty[COLUMN])}
     values = values | {"groups": rows.groups}
-    chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values)
-    if chosen.tau is None:
+    by, names = values["by"], rows.predicted
+    chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values, by=by, names=names)
+    if chosen.accepts_nothing:
         # A server would take the highest version, which accepted nothing.
         least = chosen.least_risk
         raise ValueError(
@@ -219,14 +224,20 @@ def _choose(rows: Predictions, validation: Predictions | None, values: dict) -> 
             + ("" if least is None else f"; the lowest risk they support is {least:.4f}")
             + "; no version is written"
         )
-    return thresholds.clear_of(chosen, u)
+    if isinstance(chosen, GroupThreshold) and (closed := chosen.closed(class_names)):
+        warn(
+            f"threshold: nothing will be accepted of {wording.some(closed, 20)}, where so few rows "
+            "cannot support the promise"
+        )
+    return thresholds.clear_of(chosen, u, names)
 
 
 def _text(threshold: Threshold) -> str:
     """A threshold on one line."""
-    if threshold.tau is None:
+    if threshold.accepts_nothing:
         return f"{threshold.rule}: nothing is accepted"
-    text = f"{threshold.rule}: tau {threshold.tau:.6g}"
+    which = threshold.accepts if threshold.tau is None else f"tau {threshold.tau:.6g}"
+    text = f"{threshold.rule}: {which}"
     if threshold.n:
         text += f", accepts {threshold.accepted} of {threshold.n}"
     if threshold.errors is not None:

@@ -11,7 +11,7 @@ import dataclasses
 import fractions
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core import binomial, checks, wording
-from btcp_tf.core.config import MIN_COVERAGE, check_threshold
+from btcp_tf.core.config import MIN_COVERAGE, PREDICTED, check_threshold
 from btcp_tf.core.groups import numbers, one_of_each
 
 
@@ -59,6 +59,80 @@ class Threshold:
     data, grid, `delta` and `min_coverage`. It depends on the labels, so to promise it takes
     new ones. None: there is none."""
 
+    def limits(self, names: ArrayLike) -> np.ndarray:
+        """What u has to be below to be accepted, `[n]` float64; -infinity accepts nothing.
+
+        Args:
+          names: `[n]`, the predicted class or the group of each row, for a `GroupThreshold`.
+        """
+        return np.full(len(np.asarray(names)), -math.inf if self.tau is None else self.tau)
+
+    @property
+    def accepts_nothing(self) -> bool:
+        """Whether no answer is accepted."""
+        return self.tau is None
+
+    @property
+    def accepts(self) -> str:
+        """What is accepted, in a few words, such as "u < 0.3062"."""
+        return "nothing" if self.tau is None else f"u < {self.tau:.4g}"
+
+
+GROUP = "group"
+"""Beside `PREDICTED`, that by which answers have a threshold of their own: not the class that they
+predict, but something that is known of their inputs, such as the hospital."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupThreshold(Threshold):
+    """A threshold for each predicted class, or for each group, with one promise in all of them.
+
+    `tau` is None: each group has its own. `coverage`, `n`, `accepted`, `errors` and `risk` are
+    those of all groups together, `delta` is for all of them, `target` for each.
+    """
+
+    by: str = PREDICTED
+    """`PREDICTED` or `GROUP`."""
+    parts: Mapping[str, Threshold] = dataclasses.field(default_factory=dict)
+    """Predicted class (its number as text), or group → its threshold. Groups that had no
+    calibration rows are not among them, and nothing in them is accepted."""
+
+    def limits(self, names: ArrayLike) -> np.ndarray:
+        """See `Threshold.limits`; the limit of another group is -infinity."""
+        taus = {name: part.tau for name, part in self.parts.items()}
+        return _limits_of(taus, group_names(names, len(np.asarray(names))))
+
+    @property
+    def accepts_nothing(self) -> bool:
+        """Whether no answer of any group is accepted."""
+        return all(part.tau is None for part in self.parts.values())
+
+    @property
+    def accepts(self) -> str:
+        """What is accepted, in a few words."""
+        taus = [part.tau for part in self.parts.values() if part.tau is not None]
+        if not taus:
+            return "nothing"
+        what = "predicted class" if self.by == PREDICTED else "group"
+        none = len(self.parts) - len(taus)
+        return (
+            f"u < the tau of its {what}, {min(taus):.4g} to {max(taus):.4g}"
+            + f", none in {none} of {len(self.parts)}" * bool(none)
+        )
+
+    def closed(self, class_names: Sequence[str] = ()) -> list[str]:
+        """The groups of which nothing is accepted, as people call them.
+
+        Args:
+          class_names: Names by class number, for `PREDICTED`: classes that no calibration row
+            predicts are among them, too. Empty: classes are called by their numbers.
+        """
+        names = {str(number): name for number, name in enumerate(class_names)}
+        if self.by == GROUP or not names:
+            names = {name: name for name in self.parts}
+        none = Threshold(None, None, "", 0, 0)
+        return [names[name] for name in names if self.parts.get(name, none).tau is None]
+
 
 _STRICT = 0.8
 """Share of delta for the thresholds of `target_risk` that accept less than half of the rows. The
@@ -69,7 +143,8 @@ DEFAULT = Threshold(tau=0.5, coverage=None, rule="default", n=0, accepted=0)
 
 
 def from_json(value: Any) -> Threshold:
-    """The threshold of which a JSON file holds `dataclasses.asdict`.
+    """The threshold of which a JSON file holds `dataclasses.asdict`: one with `parts` is a
+    `GroupThreshold`.
 
     Raises:
       ValueError: If it is none; the message names the field.
@@ -80,7 +155,8 @@ def from_json(value: Any) -> Threshold:
     """
     if not isinstance(value, dict) or "tau" not in value:
         raise ValueError("expected a threshold with tau, received none")
-    fields = {field.name: field for field in dataclasses.fields(Threshold)}
+    kind = GroupThreshold if "parts" in value else Threshold
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in value:
         if name not in fields:
             raise ValueError(
@@ -92,7 +168,7 @@ def from_json(value: Any) -> Threshold:
             values[name] = _field(name, value[name], values)
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{name}: expected this field of a threshold, received none")
-    return Threshold(**values)
+    return kind(**values)
 
 
 # What a field of a threshold may be beside null: its description, and a test of a number.
@@ -112,6 +188,12 @@ def _field(name: str, value: Any, before: Mapping[str, Any]) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"rule: expected text, received {value!r}")
         return value
+    if name == "by":
+        if value not in (PREDICTED, GROUP):
+            raise ValueError(f"by: expected {PREDICTED} or {GROUP}, received {value!r}")
+        return value
+    if name == "parts":
+        return _parts(value)
     if name in _LIMITS:
         wanted, good = _LIMITS[name]
         return None if value is None else checks.number(name, value, f"{wanted} or null", good)
@@ -124,6 +206,21 @@ def _field(name: str, value: Any, before: Mapping[str, Any]) -> Any:
         "a whole number >= 0" if above is None else f"a whole number from 0 to {above} = {high}"
     )
     return checks.whole_number(name, value, wanted + " or null" * (name == "errors"), 0, high)
+
+
+def _parts(value: Any) -> dict[str, Threshold]:
+    """The thresholds of groups, checked."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"parts: expected thresholds by group, received {value!r:.40}")
+    parts = {}
+    for name, part in value.items():
+        try:
+            parts[name] = from_json(part)
+        except ValueError as error:
+            raise ValueError(f"parts: {name}: {error}") from None
+        if isinstance(parts[name], GroupThreshold):
+            raise ValueError(f"parts: {name}: expected one tau, received thresholds by group")
+    return parts
 
 
 def best_bacc(is_error: ArrayLike, uncertainty: ArrayLike) -> Threshold:
@@ -379,7 +476,13 @@ _EXAMPLES = {
 
 
 def choose(
-    rule: str, is_error: ArrayLike | None, uncertainty: ArrayLike, **settings: Any
+    rule: str,
+    is_error: ArrayLike | None,
+    uncertainty: ArrayLike,
+    *,
+    by: str = "",
+    names: ArrayLike | None = None,
+    **settings: Any,
 ) -> Threshold:
     """The threshold of the rule of this name.
 
@@ -387,18 +490,62 @@ def choose(
       rule: One of `RULES`.
       is_error: `[n]`; None where `needs_labels(rule)` is False.
       uncertainty: `[n]`.
+      by: `PREDICTED` or `GROUP`: a `GroupThreshold` of `target_risk_by_group`, for `target_risk`
+        alone; "": one threshold for all rows.
+      names: With `by` the predicted class, or the group, of each row, `[n]`.
       **settings: Of the rule.
 
     Raises:
-      ValueError: As the rule, and as `check_settings`.
+      ValueError: As the rule, as `check_settings`, and as `check_by`.
 
     Example:
       >>> choose("target_coverage", None, [0.1, 0.2, 0.3, 0.4], coverage=0.5).accepted
       2
     """
     check_settings(rule, settings)
+    check_by(by, rule)
+    if by:
+        assert is_error is not None and names is not None
+        settings["together"] = settings.pop("groups", None)
+        parts = target_risk_by_group(is_error, uncertainty, names, **settings)
+        return _joined(by, parts, settings["risk"], settings["delta"])
     rows = (is_error, uncertainty) if needs_labels(rule) else (uncertainty,)
     return RULES[rule](*rows, **settings)
+
+
+def check_by(by: str, rule: str) -> None:
+    """ValueError unless thresholds of a rule can be chosen by this; "" is always possible."""
+    if by and rule != "target_risk":
+        raise ValueError(
+            "by: expected only with target_risk, whose promise is then made in each group, "
+            f"received it with {rule}; leave it out"
+        )
+
+
+def _joined(
+    by: str, parts: Mapping[int | str, Threshold], risk: float, delta: float
+) -> GroupThreshold:
+    """What `target_risk_by_group` chose, as one threshold."""
+    n, accepted, errors = (
+        sum(getattr(part, field) for part in parts.values())
+        for field in ("n", "accepted", "errors")
+    )
+    rule = next(iter(parts.values())).rule
+    if by == PREDICTED:
+        rule = rule.replace(" groups with", " predicted classes with")
+    return GroupThreshold(
+        tau=None,
+        coverage=accepted / n,
+        rule=rule,
+        n=n,
+        accepted=accepted,
+        errors=errors,
+        risk=errors / accepted if accepted else None,
+        delta=delta,
+        target=risk,
+        by=by,
+        parts={str(name): part for name, part in parts.items()},
+    )
 
 
 def check_word(word: str) -> None:
@@ -413,7 +560,13 @@ def check_word(word: str) -> None:
 
 
 def from_word(
-    word: str, is_error: ArrayLike | None, uncertainty: ArrayLike, values: Mapping[str, Any]
+    word: str,
+    is_error: ArrayLike | None,
+    uncertainty: ArrayLike,
+    values: Mapping[str, Any],
+    *,
+    by: str = "",
+    names: ArrayLike | None = None,
 ) -> Threshold:
     """A threshold as a command line asks for it.
 
@@ -422,6 +575,8 @@ def from_word(
       is_error: See `choose`.
       uncertainty: See `choose`.
       values: By name at least the settings that the rule needs; it takes those that it has.
+      by: See `choose`.
+      names: See `choose`.
 
     Raises:
       ValueError: As `choose`.
@@ -435,7 +590,8 @@ def from_word(
     if rule == "given":
         values = {**values, "tau": float(word)}
     known = settings_of(rule)
-    return choose(rule, is_error, uncertainty, **{n: values[n] for n in known if n in values})
+    settings = {name: values[name] for name in known if name in values}
+    return choose(rule, is_error, uncertainty, by=by, names=names, **settings)
 
 
 def logit_limit(tau: float | None) -> float:
@@ -465,7 +621,9 @@ CLEARANCE = 1e-4
 """Distance in logit(u), times 1 + |logit(tau)|, that `clear_of` leaves between tau and a row."""
 
 
-def clear_of(chosen: Threshold, uncertainty: ArrayLike) -> Threshold:
+def clear_of(
+    chosen: Threshold, uncertainty: ArrayLike, names: ArrayLike | None = None
+) -> Threshold:
     """The same threshold, no nearer to a row than rounding could carry that row across.
 
     The same input gets a u that differs in its last digits where a server puts it into another
@@ -476,6 +634,7 @@ def clear_of(chosen: Threshold, uncertainty: ArrayLike) -> Threshold:
     Args:
       chosen: Any threshold.
       uncertainty: `[n]` in [0, 1], of the rows that it was chosen on. Others leave it as it is.
+      names: `[n]`, the group of each row, for a `GroupThreshold`.
 
     Example:
       >>> chosen = target_coverage([0.1, 0.2], coverage=0.5)
@@ -483,6 +642,11 @@ def clear_of(chosen: Threshold, uncertainty: ArrayLike) -> Threshold:
       True
     """
     u = np.asarray(uncertainty, np.float64)
+    if isinstance(chosen, GroupThreshold):
+        assert names is not None
+        own = np.asarray(names).astype(str)
+        parts = {name: clear_of(part, u[own == name]) for name, part in chosen.parts.items()}
+        return dataclasses.replace(chosen, parts=parts)
     if chosen.tau is None or not 0 < chosen.tau < 1 or u.min() < 0 or u.max() > 1:
         return chosen
     accepted = u < chosen.tau
@@ -505,6 +669,7 @@ def target_risk_by_group(
     delta: float,
     grid: ArrayLike | None = None,
     min_coverage: float = MIN_COVERAGE,
+    together: ArrayLike | None = None,
 ) -> dict[int | str, Threshold]:
     """`target_risk` in each group, such as the predicted class, all promises together.
 
@@ -520,6 +685,8 @@ def target_risk_by_group(
       delta: In (0, 1), for all groups together.
       grid: See `target_risk`; the same for all groups.
       min_coverage: See `target_risk`; a share of each group's rows.
+      together: `[n]`: rows with equal ones belong together and are no independent draws, which
+        `target_risk` calls its groups. Of those in one of the groups here, one row is drawn.
 
     Returns:
       A threshold for each group that occurs, in ascending order.
@@ -538,25 +705,26 @@ def target_risk_by_group(
     risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
-    names = _group_names(groups, int(whole.rows[-1]))
+    names = group_names(groups, int(whole.rows[-1]))
     distinct = np.unique(names)
     rule = (
         f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "
         f"(Bonferroni: delta / {len(distinct)} each)"
+        + ", of rows that belong together one"
+        * (together is not None)
     )
     errors, u = np.asarray(is_error), np.asarray(uncertainty)
-    return {
-        name.item(): _walk(
-            metrics.tie_groups(errors[names == name], u[names == name]),
-            taus,
-            risk,
-            delta,
-            min_coverage,
-            rule,
-            promises=len(distinct),
+    subjects = None if together is None else numbers(together, len(u))
+    chosen = {}
+    for name in distinct:
+        rows = np.flatnonzero(names == name)
+        if subjects is not None:
+            rows = rows[one_of_each(subjects[rows])]
+        tied = metrics.tie_groups(errors[rows], u[rows])
+        chosen[name.item()] = _walk(
+            tied, taus, risk, delta, min_coverage, rule, promises=len(distinct)
         )
-        for name in distinct
-    }
+    return chosen
 
 
 def accept_by_group(
@@ -583,27 +751,33 @@ def accept_by_group(
       >>> accept_by_group({"a": 0.5, "b": None}, [0.4, 0.4, 0.6, 0.1], ["a", "b", "a", "new"])
       array([ True, False, False, False])
     """
+    rows = int(_unlabeled(uncertainty).rows[-1])
+    limits = _limits_of(taus, group_names(groups, rows))
+    return np.asarray(uncertainty, np.float64) < limits
+
+
+def _limits_of(taus: Mapping[Any, float | None], names: np.ndarray) -> np.ndarray:
+    """The tau of each row's group, `[n]` float64; -infinity where there is none."""
     limits = {
         str(name): -math.inf
         if tau is None
         else checks.number(f"taus: {name}", tau, "a finite number or None", math.isfinite)
         for name, tau in taus.items()
     }
-    rows = int(_unlabeled(uncertainty).rows[-1])
-    distinct, place = np.unique(_group_names(groups, rows), return_inverse=True)
-    limit = np.array([limits.get(str(name), -math.inf) for name in distinct.tolist()])
-    return np.asarray(uncertainty, np.float64) < limit[place]
+    distinct, place = np.unique(names, return_inverse=True)
+    limit = [limits.get(str(name), -math.inf) for name in distinct.tolist()]
+    return np.array(limit, np.float64)[place]
 
 
-def _group_names(groups: ArrayLike, rows: int) -> np.ndarray:
+def group_names(groups: ArrayLike, rows: int, argument: str = "groups") -> np.ndarray:
     """Groups `[rows]` as whole numbers or strings; ValueError if they are none."""
-    names = checks.array("groups", groups)
+    names = checks.array(argument, groups)
     if names.dtype == object and all(isinstance(name, str) for name in names.flat):
         names = names.astype(str)
     if names.dtype.kind not in "biuU":
-        raise ValueError(f"groups: expected whole numbers or strings, received {names.dtype}")
+        raise ValueError(f"{argument}: expected whole numbers or strings, received {names.dtype}")
     if names.shape != (rows,):
-        raise ValueError(f"groups: expected shape [{rows}], received {list(names.shape)}")
+        raise ValueError(f"{argument}: expected shape [{rows}], received {list(names.shape)}")
     return names
 
 
@@ -857,6 +1031,7 @@ def outcome(
     *,
     delta: float = 0.05,
     groups: ArrayLike | None = None,
+    names: ArrayLike | None = None,
 ) -> Outcome:
     """What a threshold does to labeled rows.
 
@@ -867,6 +1042,7 @@ def outcome(
       delta: Probability, in (0, 1), that is allowed outside of the interval.
       groups: `[n]`, whole numbers or strings: rows with equal ones belong together. The interval is
         then that of one row of each group, drawn at random; None: rows are independent.
+      names: `[n]`, the predicted class or the group of each row, for a `GroupThreshold`.
 
     Raises:
       ValueError: As `metrics.tie_groups`, or if threshold, delta or groups are not as described.
@@ -880,6 +1056,16 @@ def outcome(
     if not isinstance(threshold, Threshold):
         raise ValueError(f"threshold: expected a Threshold, received {type(threshold).__name__}")
     delta = checks.probability("delta", delta)
+    if isinstance(threshold, GroupThreshold):
+        if names is None:
+            raise ValueError(
+                f"names: expected the {threshold.by} of each row, as each has a threshold of its "
+                "own, received none"
+            )
+        metrics.tie_groups(is_error, uncertainty)
+        # One threshold for what they decide.
+        rejected = ~(np.asarray(uncertainty, np.float64) < threshold.limits(names))
+        threshold, uncertainty = DEFAULT, rejected.astype(np.float64)
     n, accepted, errors = _accepted(threshold, is_error, uncertainty)
     independent, wrong = accepted, errors
     if groups is not None:

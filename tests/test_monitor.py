@@ -98,7 +98,10 @@ def test_false_alarms_of_all_checks_together():
         p = answers(450, seed)
         u = p.uncertainty["uncertainty"].astype(np.float64)
         judged = assumptions.judge_assumption(
-            (u[:200], p.predicted[:200]), (u[200:], p.predicted[200:]), TAU, 0.1
+            (u[:200], p.predicted[:200]),
+            (u[200:], p.predicted[200:]),
+            (u[:200] >= TAU, u[200:] >= TAU),
+            0.1,
         )
         alarms += judged.verdict == "changed"
     # Above what chance makes of 10 %: never; and not zero, or the checks would be deaf.

@@ -9,11 +9,12 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.attached import held_out
 from btcp_tf.attached.scoring import Scored
+from btcp_tf.core import wording
 from btcp_tf.core.config import MIN_COVERAGE
 from btcp_tf.core.warning import warn
 from btcp_tf.data.known import MOST, Overlap, Part
 from btcp_tf.evaluation.predictions import REFERENCE
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 
 
 class Decision(NamedTuple):
@@ -33,7 +34,52 @@ def _with_less_coverage(rule: str, settings: Mapping[str, Any]) -> str:
     return "; min_coverage=0 allows thresholds that accept few answers, too"
 
 
-def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, Any]) -> Decision:
+def check_by(threshold: Threshold | None, by: np.ndarray | None) -> None:
+    """ValueError if the groups that a threshold is by are missing, or it has no use for them."""
+    by_group = isinstance(threshold, GroupThreshold) and threshold.by == GROUP
+    if by_group and by is None:
+        assert isinstance(threshold, GroupThreshold)
+        known = ", ".join(list(threshold.parts)[:3]) + ", …" * (len(threshold.parts) > 3)
+        raise ValueError(
+            "by: expected the group of each sample, as the threshold was chosen by group "
+            f"({known}), received none"
+        )
+    if by is not None and not by_group:
+        raise ValueError(
+            "by: expected groups only where the threshold was chosen by group, received some; "
+            "leave by out, or call select_threshold(..., by=groups)"
+        )
+
+
+def accepted(
+    threshold: Threshold, by: np.ndarray | None, predicted: np.ndarray, uncertainty: np.ndarray
+) -> np.ndarray:
+    """Which answers are accepted, `[n]` bool; warns of groups without a threshold.
+
+    Args:
+      threshold: Any.
+      by: Groups `[n]`, where the threshold is by group.
+      predicted: Predicted classes `[n]`.
+      uncertainty: `[n]`.
+    """
+    names = predicted if by is None else by
+    if by is not None and isinstance(threshold, GroupThreshold):
+        distinct = list(dict.fromkeys(map(str, names.tolist())))
+        if new := [name for name in distinct if name not in threshold.parts]:
+            warn(
+                f"by: nothing is accepted of {wording.some(new)}, which select_threshold has not "
+                "seen: nothing was promised there"
+            )
+    return uncertainty < threshold.limits(names)
+
+
+def choose(
+    scored: Scored,
+    overlap: Overlap,
+    rule: str,
+    settings: Mapping[str, Any],
+    by: str | np.ndarray | None = None,
+) -> Decision:
     """Chooses a threshold on samples that have not been seen; warns if it accepts nothing.
 
     Args:
@@ -41,6 +87,7 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
       overlap: Which of the samples are known.
       rule: One of `thresholds.RULES`.
       settings: Settings of the rule.
+      by: `PREDICTED` or groups `[n]`: a threshold for each; None: one for all samples.
 
     Raises:
       ValueError: See `Judge.select_threshold`.
@@ -62,14 +109,23 @@ def choose(scored: Scored, overlap: Overlap, rule: str, settings: Mapping[str, A
     if groups is not None:
         groups = groups[rows]
         settings = {**settings, "groups": groups}
-    threshold = thresholds.clear_of(thresholds.choose(rule, is_error, u, **settings), u)
-    if threshold.tau is None:
+    names = None if by is None else predicted if isinstance(by, str) else by[rows]
+    kind = "" if by is None else PREDICTED if isinstance(by, str) else GROUP
+    threshold = thresholds.choose(rule, is_error, u, by=kind, names=names, **settings)
+    threshold = thresholds.clear_of(threshold, u, names)
+    if threshold.accepts_nothing:
         least = threshold.least_risk
         warn(
             f"not achievable with this data, and nothing will be accepted: {threshold.rule}"
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
             + _with_less_coverage(rule, settings)
         )
+    elif isinstance(threshold, GroupThreshold):
+        if closed := threshold.closed(scored.class_names):
+            warn(
+                f"nothing will be accepted of {wording.some(closed)}, where the promise is not "
+                "achievable with this data" + _with_less_coverage(rule, settings)
+            )
     assert scored.hashes is not None
     # For those who use the exported model.
     calibration = {

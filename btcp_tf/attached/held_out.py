@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from btcp_tf import thresholds
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier, Samples
 from btcp_tf.attached.inference import errors_name, is_dataset
@@ -319,6 +320,29 @@ def groups_of(groups: Any, x: Any, like: Any, folds: Any = ()) -> np.ndarray | N
         other = "folds" if folds else "a dataset"
         raise ValueError(f"groups: expected none beside {other}, received some")
     return numbers(groups, named_inputs.count(inference.rows_of(x, like)))
+
+
+def names_of_groups(by: Any, x: Any, like: Any) -> np.ndarray | None:
+    """The argument `by` of `Judge`'s methods as names `[n]`; None: there is none.
+
+    Args:
+      by: The argument, groups.
+      x: Inputs.
+      like: The model's symbolic input, or several by name.
+
+    Raises:
+      ValueError: Unless there is one of each input.
+    """
+    if by is None:
+        return None
+    if isinstance(by, str):
+        raise ValueError(
+            f"by: expected groups, one of each input, received {by!r}; for a threshold of each "
+            'predicted class: select_threshold(..., by="predicted"), and no by elsewhere'
+        )
+    if is_dataset(x):
+        raise ValueError("by: expected groups with inputs in arrays, received them with a dataset")
+    return thresholds.group_names(by, named_inputs.count(inference.rows_of(x, like)), "by")
 
 
 def check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:

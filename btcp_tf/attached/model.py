@@ -117,7 +117,7 @@ def about(model: keras.Model) -> dict[str, Any]:
 def threshold(about: Mapping[str, Any]) -> thresholds.Threshold | None:
     """The threshold that a card says; None: there is none yet."""
     chosen = about["threshold"]
-    return None if chosen is None else thresholds.Threshold(**chosen)
+    return None if chosen is None else thresholds.from_json(chosen)
 
 
 def describe(model: keras.Model) -> str:
@@ -131,7 +131,7 @@ def describe(model: keras.Model) -> str:
     )
     decision = "no threshold"
     if chosen is not None:
-        decision = "accepts nothing" if chosen.tau is None else f"accepts u < {chosen.tau:.4g}"
+        decision = f"accepts {chosen.accepts}"
     return (
         f"<Judge of a classifier of {inputs}, {len(names)} classes "
         f"({shown}): {card['method']}, {'fitted' if card['fit'] else 'not fitted'}, {decision}>"

@@ -50,7 +50,7 @@ def export(
     sample, seen = classifier.check_sample(sample, input_range)
     scale = None if seen is None else scale_of_pixels(classifier.encoder, pixels, seen)
     threshold = judge_model.threshold(about) or thresholds.DEFAULT
-    if threshold.tau is None:
+    if threshold.accepts_nothing:
         warn(
             f"the threshold is not achievable, so the SavedModel accepts nothing: {threshold.rule}"
         )

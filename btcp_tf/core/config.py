@@ -38,6 +38,10 @@ MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
 
 
+PREDICTED = "predicted"
+"""The setting `by` of thresholds by predicted class."""
+
+
 class Phase(NamedTuple):
     """One of the three `fit()` phases of the paper's algorithm 1."""
 
@@ -343,6 +347,11 @@ class Config:
         "error_cost, abstention_cost); target_coverage (coverage); target_risk (risk, delta, "
         "min_coverage); or a number, which is its tau.",
     )
+    by: str = setting(
+        "",
+        "predicted: target_risk chooses a threshold for each predicted class, and makes its "
+        "promise in each. Empty: one for all answers.",
+    )
     risk: float = setting(
         0.05, "Error rate of accepted answers that target_risk promises.", above=0, below=1
     )
@@ -386,6 +395,7 @@ class Config:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
         checks = (_text_faults, _method_faults, _residual_faults, _look_faults, _device_faults)
+        check_by(self.by)
         for faults in checks:
             for fault in faults(self):
                 raise ValueError(fault)
@@ -436,6 +446,18 @@ def check_threshold(word: str) -> None:
         raise ValueError(
             f"threshold: expected one of {', '.join(RULES)}, or a number above 0, received "
             f"{wording.quoted(word)}" + wording.suggestion(word, RULES)
+        )
+
+
+def check_by(by: str) -> None:
+    """ValueError unless a word is one for the setting `by`.
+
+    It has no `choices`: in other commands a flag of this name takes a column.
+    """
+    if by not in ("", PREDICTED):
+        raise ValueError(
+            f"by: expected {PREDICTED}, or nothing for one threshold, received "
+            f"{wording.quoted(by)}" + wording.suggestion(by, [PREDICTED])
         )
 
 

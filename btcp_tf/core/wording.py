@@ -59,6 +59,16 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
     return f"{what}: expected one of {', '.join(known)}, received {shown}{hint}"
 
 
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """The first of some names, and how many there are.
+
+    >>> some(["cat", "dog", "cow"], shown=2)
+    'cat, dog and 1 more'
+    """
+    more = len(names) - shown
+    return ", ".join(map(one_line, names[:shown])) + (f" and {more:,} more" if more > 0 else "")
+
+
 def shape_text(sizes: Sequence[object], unknown: str = "any") -> str:
     """A shape as in `[n, 28, 28]`; `unknown` stands for sizes that are None.
 

@@ -57,7 +57,7 @@ class Assumption:
 def judge_assumption(
     baseline: tuple[np.ndarray, np.ndarray],
     production: tuple[np.ndarray, np.ndarray],
-    tau: float | None,
+    rejected: tuple[np.ndarray, np.ndarray] | None,
     alpha: float,
     looked_at: Rates | None = None,
 ) -> Assumption:
@@ -66,8 +66,9 @@ def judge_assumption(
     Args:
       baseline: u `[n]` float64 and predicted classes `[n]`.
       production: The same of what came later, `[m]`.
-      tau: Threshold, for the share of abstentions; None: that is not tested. That it was chosen on
-        the baseline does no harm: a share of rows above one of their own quantiles varies no more.
+      rejected: Which rows of the two are not accepted, bool `[n]` and `[m]`, for the share of
+        abstentions; None: that is not tested. That the threshold was chosen on the baseline does no
+        harm: a share of rows above one of their own quantiles varies no more.
       alpha: Probability of a false alarm of all checks together, in (0, 1).
       looked_at: Shares of the inputs that are looked at again; None: there are no looks.
     """
@@ -79,8 +80,8 @@ def judge_assumption(
     ks, psi = drift.ks(before, now), drift.psi(before, now)
     mix = _class_mix(classes_before, classes_now)
     abstention = None
-    if tau is not None:
-        abstention = drift.rates(*((int(np.sum(u >= tau)), len(u)) for u in (before, now)))
+    if rejected is not None:
+        abstention = drift.rates(*((int(part.sum()), len(part)) for part in rejected))
     checks = list(_checks(ks, psi, mix, rows, alpha))
     if abstention is not None:
         checks.append(_check_of_rates(ABSTENTION, "share of abstentions", abstention))

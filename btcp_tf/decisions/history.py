@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from btcp_tf import metrics
+from btcp_tf.thresholds import GroupThreshold, Threshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Stream:
     """How many, at least 1."""
     sha256: str
     """Of their digests, one after another."""
-    tau: float
+    tau: float | str
+    """The threshold; where each predicted class has its own, `mark` of it."""
     limit: float
 
 
@@ -74,12 +76,12 @@ class History:
             return self
         return dataclasses.replace(self, samples=(*self.samples, digest))
 
-    def with_stream(self, digests: Sequence[bytes], tau: float, limit: float) -> "History":
+    def with_stream(self, digests: Sequence[bytes], tau: float | str, limit: float) -> "History":
         """With the rows that a test in their order sees now.
 
         Args:
           digests: Of accepted answers with a label, in their order, at least one.
-          tau: The threshold.
+          tau: From `mark`.
           limit: Error rate under test.
 
         Raises:
@@ -97,7 +99,8 @@ class History:
             if (then.tau, then.limit) != (tau, limit):
                 raise ValueError(
                     f"output_dir: expected the threshold and limit of the earlier look there, tau "
-                    f"{then.tau:.6g} and {then.limit:.4g}, received {tau:.6g} and {limit:.4g}; "
+                    f"{_text(then.tau)} and {then.limit:.4g}, received {_text(tau)} and "
+                    f"{limit:.4g}; "
                     f"{anew}"
                 )
             if then.sha256 != before:
@@ -113,7 +116,21 @@ class History:
 NONE = History()
 
 
-def sample_digest(digests: Sequence[bytes], tau: float, limit: float) -> str:
+def mark(threshold: Threshold) -> float | str:
+    """What tells a threshold from others: its tau, or for one by predicted class a digest."""
+    if threshold.tau is not None:
+        return threshold.tau
+    assert isinstance(threshold, GroupThreshold)
+    taus = {name: part.tau for name, part in threshold.parts.items()}
+    text = json.dumps(taus, sort_keys=True)
+    return f"by predicted class, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _text(tau: float | str) -> str:
+    return tau if isinstance(tau, str) else f"{tau:.6g}"
+
+
+def sample_digest(digests: Sequence[bytes], tau: float | str, limit: float) -> str:
     """Of a fixed sample and what it is tested for; the order of the rows is no part of it."""
     head = f"{tau!r} {limit!r} ".encode()
     return hashlib.sha256(head + b"".join(sorted(digests))).hexdigest()
@@ -151,6 +168,7 @@ def _from_json(content: Mapping[str, Any]) -> History:
         return History(tuple(samples), None, looks)
     last = Stream(**stream)
     metrics.whole_number("history: rows", last.rows, "a whole number >= 1", 1)
-    for name in ("tau", "limit"):
-        metrics.number(f"history: {name}", getattr(last, name), "a finite number", math.isfinite)
+    numbers = {"limit": last.limit} if isinstance(last.tau, str) else {"tau": last.tau}
+    for name, value in (numbers | {"limit": last.limit}).items():
+        metrics.number(f"history: {name}", value, "a finite number", math.isfinite)
     return History(tuple(samples), last, looks)

@@ -27,8 +27,8 @@ class LabeledAnswers:
     """Predicted classes, `[l]` int64."""
     uncertainty: np.ndarray
     """u, `[l]` float64."""
-    tau: float | None
-    """Threshold; None: there is none, or it accepts nothing."""
+    limits: np.ndarray | None
+    """The threshold on each, `[l]` float64; None: there is none, or it accepts nothing."""
 
     def taken(self, kept: np.ndarray) -> "LabeledAnswers":
         """Those that are kept, `[l]` bool, in the same order."""
@@ -38,6 +38,7 @@ class LabeledAnswers:
             labels=self.labels[kept],
             predicted=self.predicted[kept],
             uncertainty=self.uncertainty[kept],
+            limits=None if self.limits is None else self.limits[kept],
         )
 
     @property
@@ -47,14 +48,18 @@ class LabeledAnswers:
 
     @property
     def accepted(self) -> np.ndarray:
-        """Whether u < tau, `[l]` bool; all False without tau."""
-        if self.tau is None:
+        """Whether u is below the threshold, `[l]` bool; all False without one."""
+        if self.limits is None:
             return np.zeros(len(self.rows), bool)
-        return self.uncertainty < self.tau
+        return self.uncertainty < self.limits
 
 
 def labeled_answers(
-    scores: Scores, uncertainty: np.ndarray, labels: Any, classes: int | None, tau: float | None
+    scores: Scores,
+    uncertainty: np.ndarray,
+    labels: Any,
+    classes: int | None,
+    limits: np.ndarray | None,
 ) -> LabeledAnswers | None:
     """The answers with a label; None where there are no labels.
 
@@ -63,7 +68,7 @@ def labeled_answers(
       uncertainty: Their u, `[m]` float64.
       labels: Rows `[l]` and true classes `[l]`, whole numbers; None: those of the scores, if any.
       classes: Number of classes; None: unknown.
-      tau: Threshold.
+      limits: The threshold on each, `[m]`; None: there is none, or it accepts nothing.
 
     Raises:
       ValueError: If labels are not as described.
@@ -78,7 +83,8 @@ def labeled_answers(
             f"labels: expected classes 0 to {classes - 1}, received {true[first]} for "
             f"{scores.row_name(int(rows[first]))}{wording.from_one(true, classes)}"
         )
-    return LabeledAnswers(rows, true, scores.predicted[rows], uncertainty[rows], tau)
+    own = None if limits is None else limits[rows]
+    return LabeledAnswers(rows, true, scores.predicted[rows], uncertainty[rows], own)
 
 
 def _checked(labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +141,7 @@ def sorted_by(answers: LabeledAnswers) -> Sorting | None:
         return None
     u = answers.uncertainty
     # The promise is about accepted answers: in their order errors count.
-    wrong = answers.is_error if answers.tau is None else answers.is_error[answers.accepted]
+    wrong = answers.is_error if answers.limits is None else answers.is_error[answers.accepted]
     columns = {
         "true class": answers.labels,
         "predicted class": answers.predicted,

@@ -89,7 +89,7 @@ def promise_text(
         return "There are no labels."
     if threshold is None:
         return "There is no threshold."
-    if threshold.tau is None:
+    if threshold.accepts_nothing:
         return "There is a threshold that accepts nothing."
     if not promise.accepted or promise.interval is None:
         return f"None of the {promise.labeled:,} answers with a label was accepted."
@@ -133,8 +133,17 @@ def group_notes(groups: np.ndarray | None, answers: LabeledAnswers | None) -> li
     ]
 
 
-def groups_text(groups: Sequence[GroupPromise], limit: float | None, delta: float) -> str:
-    """In which groups a limit of the error rate is refuted or shown, each by itself."""
+def groups_text(
+    groups: Sequence[GroupPromise], limit: float | None, delta: float, by_class: bool = False
+) -> str:
+    """In which groups a limit of the error rate is refuted or shown, each by itself.
+
+    Args:
+      groups: Each with its verdict.
+      limit: Of the error rate of accepted answers; None: none was promised.
+      delta: Probability of a false alarm in any group.
+      by_class: Whether the groups are the predicted classes that the threshold promises it in.
+    """
     if not groups or limit is None:
         return "Nothing was promised, so no group is tested." if groups else ""
     by_verdict = {
@@ -155,9 +164,11 @@ def groups_text(groups: Sequence[GroupPromise], limit: float | None, delta: floa
     rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return (
         f"That at most {100 * limit:.4g} % of the accepted answers are wrong in each of "
-        f"{len(groups):,} groups by itself is refuted in {', '.join(refuted) or 'none'}"
-        f"{'; ' * bool(rest)}{rest} (false alarm in any group at most {delta:.4g}). A threshold "
-        "that was chosen for all answers promises nothing about a group."
+        f"{len(groups):,} {'predicted classes' if by_class else 'groups'} by itself is "
+        f"refuted in {', '.join(refuted) or 'none'}"
+        f"{'; ' * bool(rest)}{rest} (false alarm in any of them at most {delta:.4g})."
+        + " A threshold that was chosen for all answers promises nothing about a group."
+        * (not by_class)
     )
 
 
@@ -201,14 +212,15 @@ def _break_text(promise: Promise, scores: Scores, delta: float) -> str:
 
 
 def next_steps(
-    threshold: Threshold | None, promise: Promise, accepted: int, *, changed: bool
+    threshold: Threshold | None, promise: Promise, accepted: int, verdict: str, *, changed: bool
 ) -> Iterator[str]:
     """What to do, a sentence each, the most urgent first.
 
     Args:
       threshold: None: there is none.
-      promise: The verdict about it.
+      promise: What was tested.
       accepted: Accepted answers, with a label or without.
+      verdict: About the promise, see `Findings.verdict`.
       changed: Whether the data have changed.
     """
     new_threshold = (
@@ -218,31 +230,31 @@ def next_steps(
     again = "To look again as labels come, add them at the end and name --ordered."
     if promise.test == SEQUENTIAL:
         again = "Look again with more labels as often as you like."
-    if promise.verdict == "broken":
+    if verdict == "broken":
         yield "Do not act on accepted answers without a check until there is a new threshold."
         yield f"Then {new_threshold}."
     elif threshold is None:
         yield "Name the threshold with --tau, and the error rate to test with --risk."
-    elif threshold.tau is None or promise.limit is None:
-        what = "accepts nothing" if threshold.tau is None else "promises nothing"
+    elif threshold.accepts_nothing or promise.limit is None:
+        what = "accepts nothing" if threshold.accepts_nothing else "promises nothing"
         yield (
             f"The threshold {what}: choose one that promises an error rate, with python -m "
             "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT"
-            + ("." if threshold.tau is None else ", or test a limit of your own with --risk.")
+            + ("." if threshold.accepts_nothing else ", or test a limit of your own with --risk.")
         )
-    elif promise.verdict == "kept" and changed:
+    elif verdict == "kept" and changed:
         yield (
             "Accepted answers are still right often enough, but what comes in has changed: "
             f"{new_threshold}."
         )
-    elif promise.verdict == "kept":
+    elif verdict == "kept":
         yield f"Nothing needs to be done. {again}"
-    elif promise.verdict == "open" and promise.accepted == accepted:
+    elif verdict == "open" and promise.accepted == accepted:
         yield (
             f"All {accepted:,} accepted answers have a label already. Label more of what comes in "
             f"next, and score it. {again}"
         )
-    elif promise.verdict == "open":
+    elif verdict == "open":
         yield f"Label more accepted answers, drawn at random. {again}"
     elif changed:
         yield f"The promise is for other data: {new_threshold}."
@@ -329,26 +341,31 @@ def score_notes(
         )
     if threshold is None:
         return
-    tau = threshold.tau
     if scores.accept is not None:
-        differ = _differing(scores.accept, uncertainty, tau)
+        differ = _differing(scores.accept, uncertainty, threshold.limits(scores.predicted))
         if differ.any():
             yield (
                 "The scores' own column accept differs from the baseline's threshold "
-                f"({'which accepts nothing' if tau is None else f'u < {tau:.6g} is accepted'}) in "
+                f"({_what_is_accepted(threshold)}) in "
                 f"{int(differ.sum()):,} of {len(differ):,} rows, the first being "
                 f"{scores.row_name(int(differ.argmax()))}: they were made with another threshold "
                 "or another model. Here the baseline's counts."
             )
-    if tau is None:
+    if threshold.accepts_nothing:
         yield "The threshold accepts nothing: none kept the promise on the calibration set."
 
 
-def _differing(accept: np.ndarray, u: np.ndarray, tau: float | None) -> np.ndarray:
-    if tau is None:
-        return accept
+def _what_is_accepted(threshold: Threshold) -> str:
+    if threshold.accepts_nothing:
+        return "which accepts nothing"
+    which = threshold.accepts if threshold.tau is None else f"u < {threshold.tau:.6g}"
+    return f"{which} is accepted"
+
+
+def _differing(accept: np.ndarray, u: np.ndarray, taus: np.ndarray) -> np.ndarray:
     # u and tau may have been rounded on the way into a file.
-    return (accept != (u < tau)) & (np.abs(u - tau) > 1e-6 * max(1, abs(tau)))
+    rounding = 1e-6 * np.maximum(1, np.abs(np.where(np.isfinite(taus), taus, 0.0)))
+    return (accept != (u < taus)) & (np.abs(u - taus) > rounding)
 
 
 def label_notes(
@@ -365,7 +382,7 @@ def label_notes(
             "predicted classes change, nothing here can tell."
         )
         return
-    if threshold is None or threshold.tau is None:
+    if threshold is None or threshold.accepts_nothing:
         return
     if promise.accepted:
         yield (

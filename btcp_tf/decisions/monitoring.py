@@ -14,13 +14,13 @@ from btcp_tf.core.groups import one_of_each
 from btcp_tf.decisions import assumptions, drift, labeled, looked_at, messages, promises
 from btcp_tf.decisions.assumptions import Assumption
 from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
-from btcp_tf.decisions.history import NONE, History, Look, sample_digest
+from btcp_tf.decisions.history import NONE, History, Look, mark, sample_digest
 from btcp_tf.decisions.labeled import LabeledAnswers, Sorting
 from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GroupThreshold, Threshold
 
 NOTHING, DRIFT, BROKEN = 0, 3, 4
 """Exit statuses: nothing found; the assumption of the promise no longer holds, or without a promise
@@ -85,14 +85,42 @@ class Findings:
     """Of all scores; None: u is no probability, or the baseline has no labels."""
     groups: tuple[GroupPromise, ...] = ()
     """The promise in each group by itself; empty: the scores have none."""
+    accepted: tuple[np.ndarray, np.ndarray] | None = None
+    """Which answers of the baseline `[n]` and of the scores `[m]` are accepted; None: there is no
+    threshold, or it accepts nothing."""
     repeats: bool = False
     """Whether an earlier look tested the same rows in the same way. Not in the files: the same
     command writes the same ones."""
 
     @property
+    def by_class(self) -> bool:
+        """Whether the groups are the predicted classes, in each of which the promise was made."""
+        is_class = self.scores.by is self.scores.predicted
+        return isinstance(self.threshold, GroupThreshold) and is_class
+
+    @property
+    def verdict(self) -> str:
+        """About the promise, see `Promise.verdict`. One that was made in each predicted class is
+        broken where it is in one of them, and kept where it is shown for each that accepts."""
+        if not self.by_class:
+            return self.promise.verdict
+        found = {self.promise.verdict, *(one.promise.verdict for one in self.groups)}
+        if "broken" in found:
+            return "broken"
+        accepting = [one.promise.verdict for one in self.groups if one.accepted]
+        kept = self.promise.verdict == "kept" and all(one == "kept" for one in accepting)
+        return "open" if self.promise.verdict == "kept" and not kept else self.promise.verdict
+
+    @property
+    def alarm(self) -> float:
+        """Probability of a false alarm of the test of all answers, and of that of the groups: a
+        promise that is made in each class is tested by both, with half of `delta` each."""
+        return self.delta / 2 if self.by_class else self.delta
+
+    @property
     def status(self) -> int:
         """The exit status."""
-        if self.promise.verdict == "broken":
+        if self.verdict == "broken":
             return BROKEN
         return DRIFT if self.assumption.verdict == "changed" else NOTHING
 
@@ -103,7 +131,7 @@ class Findings:
         Labels alone can show either: without a change in u the errors may have risen, and with one
         they need not have.
         """
-        return {"kept": "holds", "broken": "broken"}.get(self.promise.verdict, "cannot tell")
+        return {"kept": "holds", "broken": "broken"}.get(self.verdict, "cannot tell")
 
     @property
     def assumption_text(self) -> str:
@@ -113,7 +141,8 @@ class Findings:
     @property
     def promise_text(self) -> str:
         """The verdict about the promise in a few sentences."""
-        return messages.promise_text(self.promise, self.threshold, self.scores, self.delta)
+        text = messages.promise_text(self.promise, self.threshold, self.scores, self.alarm)
+        return f"{text} {self.groups_text}" if self.by_class and self.promise.labeled else text
 
     @property
     def looked_at_text(self) -> str:
@@ -131,7 +160,7 @@ class Findings:
     @property
     def groups_text(self) -> str:
         """In which groups the promise is refuted or shown; "": there are no groups."""
-        return messages.groups_text(self.groups, self.promise.limit, self.delta)
+        return messages.groups_text(self.groups, self.promise.limit, self.alarm, self.by_class)
 
     @property
     def repeated_look(self) -> str:
@@ -144,7 +173,11 @@ class Findings:
         """What to do now, a sentence each, the most urgent first."""
         accepted = 0 if self.figures.accepted is None else self.figures.accepted.count
         changed = self.assumption.verdict == "changed"
-        return tuple(messages.next_steps(self.threshold, self.promise, accepted, changed=changed))
+        return tuple(
+            messages.next_steps(
+                self.threshold, self.promise, accepted, self.verdict, changed=changed
+            )
+        )
 
     @property
     def look(self) -> Look:
@@ -194,33 +227,44 @@ def monitor(
     """
     _check_arguments(baseline, scores, order)
     threshold = _threshold(baseline, tau)
-    cut = None if threshold is None else threshold.tau
+    by_class = isinstance(threshold, GroupThreshold)
+    if by_class and scores.by is None:
+        scores = dataclasses.replace(scores, by=scores.predicted)
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     independent = _independent(scores.groups, len(now))
+    decided = _decided(threshold, (before, baseline.predicted), (now, scores.predicted))
     compared = looked_at.compare(baseline.gate, baseline.mcp_logit, scores.mcp_logit)
     assumption = assumptions.judge_assumption(
         (before, baseline.predicted),
         (now[independent], scores.predicted[independent]),
-        cut,
+        None if decided is None else (~decided[0], ~decided[1][independent]),
         alpha,
         None if compared is None else compared.rates,
     )
+    limits = None
+    if threshold is not None and decided is not None:
+        limits = threshold.limits(scores.predicted)
     answers = _independent_answers(
-        labeled.labeled_answers(scores, now, labels, classes, cut), scores.groups, bool(order)
+        labeled.labeled_answers(scores, now, labels, classes, limits), scores.groups, bool(order)
     )
     sorting = _sorting(answers, order)
     if risk is not None:
         drift.check_probability("risk", risk)
     elif threshold is not None:
         risk = threshold.target
-    promise = promises.judge_promise(answers, risk, delta, ordered=bool(order))
+    # The tests of all answers and of the classes are two where both are promised.
+    alarm = delta / 2 if by_class and scores.by is scores.predicted else delta
+    promise = promises.judge_promise(answers, risk, alarm, ordered=bool(order))
     if promise.row is not None and scores.inputs is not None:
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
-    tested, history = history.samples, _with_this_look(history, scores, answers, promise)
-    accepted = np.zeros(len(now), bool) if cut is None else now < cut
+    tested, history = (
+        history.samples,
+        _with_this_look(history, scores, answers, promise, threshold),
+    )
+    accepted = np.zeros(len(now), bool) if decided is None else decided[1]
     groups = _promises_of_groups(
-        baseline, scores, accepted, answers, risk, delta, ordered=bool(order)
+        baseline, scores, accepted, answers, risk, alarm, ordered=bool(order)
     )
     notes = [
         *messages.look_notes(promise, history.earlier_looks, delta),
@@ -246,9 +290,20 @@ def monitor(
         compared,
         _expected(baseline, before, now),
         groups,
+        decided,
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _decided(
+    threshold: Threshold | None, *answers: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Which of two sets of answers, u and predicted classes, are accepted."""
+    if threshold is None or threshold.accepts_nothing:
+        return None
+    before, now = (u < threshold.limits(predicted) for u, predicted in answers)
+    return before, now
 
 
 def _independent(groups: np.ndarray | None, rows: int) -> np.ndarray:
@@ -349,16 +404,20 @@ def _figures(accepted: np.ndarray, answers: LabeledAnswers | None) -> Figures:
 
 
 def _with_this_look(
-    history: History, scores: Scores, answers: LabeledAnswers | None, promise: Promise
+    history: History,
+    scores: Scores,
+    answers: LabeledAnswers | None,
+    promise: Promise,
+    threshold: Threshold | None,
 ) -> History:
     """All looks; ValueError if rows that were judged have not kept their places."""
-    if promise.test is None or promise.limit is None or answers is None or answers.tau is None:
+    if promise.test is None or promise.limit is None or answers is None or threshold is None:
         return history
     kept = answers.accepted
     digests = scores.digests(answers.rows[kept], answers.labels[kept])
     if promise.test == SEQUENTIAL:
-        return history.with_stream(digests, answers.tau, promise.limit)
-    return history.with_sample(sample_digest(digests, answers.tau, promise.limit))
+        return history.with_stream(digests, mark(threshold), promise.limit)
+    return history.with_sample(sample_digest(digests, mark(threshold), promise.limit))
 
 
 def check_tau(tau: Any) -> float:

@@ -41,6 +41,7 @@ def rows(
     bootstrap_seed: int,
     taus: Mapping[str, float] | None = None,
     raw: Collection[str] = (),
+    limits: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """One flat row of results for each method of the predictions: failure prediction.
 
@@ -57,6 +58,8 @@ def rows(
       taus: By method, a threshold of its own in the place of `tau`.
       raw: Methods whose scores have no scale of their own: their threshold and calibration metrics
         are NaN, as those of any score that leaves [0, 1] are.
+      limits: The tau of each answer, `[n]`, where they differ, see `thresholds.GroupThreshold`; the
+        rows then have None as their `tau`.
 
     Returns:
       Rows of `method`, `task` "failure", `ood` "", the arguments above from `dataset` to `tau` (the
@@ -73,7 +76,20 @@ def rows(
     about |= dict(task="failure", split=split, ood="") | _counts(is_error)
     groups = predictions.groups
     scoring = _Scoring(tau, taus or {}, raw, bootstrap_draws, bootstrap_seed, groups=groups)
-    return scoring.rows(is_error, predictions.uncertainty, about, metrics.METRICS, DIFFERENCES)
+    columns = predictions.uncertainty
+    found = scoring.rows(is_error, columns, about, metrics.METRICS, DIFFERENCES)
+    if limits is None:
+        return found
+    # 1 for what is rejected, so that one tau stands for all.
+    decided = {name: (~(u < limits)).astype(np.float64) for name, u in columns.items()}
+    by_one = dataclasses.replace(scoring, tau=0.5, taus={})
+    again = by_one.rows(is_error, decided, {}, metrics.DECISION_METRICS, ())
+    return [
+        {**row, "tau": None}
+        | {name: value for name, value in own.items() if name in row}
+        | {"tau": None, "verdict": row["verdict"]}
+        for row, own in zip(found, again, strict=True)
+    ]
 
 
 def ood_rows(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import metrics, thresholds
+from btcp_tf.core import wording
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import decision_file
 from btcp_tf.decisions.decision_file import DECISION_FILE, Decision
@@ -24,6 +25,7 @@ from btcp_tf.evaluation.predictions import Predictions, load_predictions
 from btcp_tf.experiment.score import Scorer
 from btcp_tf.experiment.values import AllPredictions, Choice, Row, best_tau, check_finite
 from btcp_tf.methods.registry import METHODS
+from btcp_tf.thresholds import GroupThreshold
 
 SIDE_DRAWS = 200
 """Bootstrap draws, at most, of rows that are not the test set's failure prediction. There are many
@@ -153,7 +155,11 @@ def saved_choice(folder: Path) -> tuple[Choice, AllPredictions]:
 
 
 def decide(
-    predictions: AllPredictions, choice: Choice, rule: str, settings: Mapping[str, Any]
+    predictions: AllPredictions,
+    choice: Choice,
+    rule: str,
+    settings: Mapping[str, Any],
+    class_names: Sequence[str] = (),
 ) -> tuple[Decision, list[str]]:
     """Chooses the threshold of what is exported, on calibration images.
 
@@ -162,7 +168,8 @@ def decide(
       choice: What is exported.
       rule: A rule of `thresholds.RULES`, or a number.
       settings: By name those of every rule, see `thresholds.from_word`; and `tau` for the case that
-        there is no best BACC.
+        there is no best BACC, and perhaps `by`.
+      class_names: Names by class number, for the notes.
 
     Returns:
       The decision, and notes for the report.
@@ -179,14 +186,22 @@ def decide(
         rule = str(settings["tau"])
     grid = thresholds.quantile_grid(predictions[VALIDATION, predictor].uncertainty[method])
     settings = {**settings, "grid": grid, "groups": rows.groups}
-    threshold = thresholds.from_word(rule, rows.is_error, u, settings)
-    threshold = thresholds.clear_of(threshold, u)
-    if threshold.tau is None:
+    # A rule that makes no promise has no use for it.
+    by = settings.get("by", "") if rule == "target_risk" else ""
+    names = rows.predicted
+    threshold = thresholds.from_word(rule, rows.is_error, u, settings, by=by, names=names)
+    threshold = thresholds.clear_of(threshold, u, names)
+    if threshold.accepts_nothing:
         least = threshold.least_risk
         notes.append(
             f"threshold: not achievable with {threshold.n} calibration images, so the SavedModel "
             f"accepts nothing: {threshold.rule}"
             + ("" if least is None else f"; the least that would have been is {least:.4f}")
+        )
+    elif isinstance(threshold, GroupThreshold) and (closed := threshold.closed(class_names)):
+        notes.append(
+            f"threshold: the SavedModel accepts nothing of {wording.some(closed, 20)}, as the "
+            "promise is not achievable with the calibration images of these classes"
         )
     return Decision(threshold, predictor, method, rows, reason), notes
 

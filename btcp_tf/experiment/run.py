@@ -227,7 +227,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
     publish.save_answers(folder, scored.predictions)
     settings = {name: getattr(config, name) for name in (*DECISION_SETTINGS, "tau")}
     decision, warnings = decide.decide(
-        scored.predictions, scored.choice, config.threshold, settings
+        scored.predictions, scored.choice, config.threshold, settings, dataset.class_names
     )
     score = scored.scorer.scores.get(decision.method)
     if isinstance(score, ResidualScore) and score.fit.gate is not None:

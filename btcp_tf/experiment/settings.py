@@ -12,11 +12,13 @@ from absl import flags
 
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import FIELDS, UsageError
-from btcp_tf.core.config import OWN_DATA, Config, check, to_text
+from btcp_tf.core.config import OWN_DATA, Config, check, check_by, to_text
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
-DECISION_SETTINGS = ("risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost")
+DECISION_SETTINGS = (
+    *("by", "risk", "delta", "min_coverage", "coverage", "error_cost", "abstention_cost"),
+)
 """Settings of the rules for `threshold`; each rule uses some of them."""
 
 TRIALS = ("quick", "smoke")
@@ -207,7 +209,10 @@ def check_decision(
     from btcp_tf.thresholds import RULES, settings_of
 
     threshold: Any = flag_values["threshold"].value
+    by: Any = flag_values["by"].value
+    check_by(by)
     known = {rule: settings_of(rule) for rule in RULES}
+    known["target_risk"]["by"] = False
     own = known.get(threshold, known["given"])
     before = arguments[: list(arguments).index("--")] if "--" in arguments else arguments
     for argument in before:

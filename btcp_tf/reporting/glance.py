@@ -18,7 +18,7 @@ from btcp_tf.decisions.promises import State as StateName
 from btcp_tf.decisions.promises import state_of
 from btcp_tf.reporting.cells import MIN_ERRORS_TO_COMPARE, Cell, Words, of_hundred, percent
 from btcp_tf.reporting.svg import Chart
-from btcp_tf.thresholds import Outcome, Threshold
+from btcp_tf.thresholds import GroupThreshold, Outcome, Threshold
 
 TITLES: dict[StateName, str] = {
     "holds": "promise holds",
@@ -89,6 +89,9 @@ class Judged:
     """Probability that the promise may be broken."""
     achievable: bool = True
     """False: a promise was asked for, and no threshold keeps it."""
+    each: tuple[Outcome, ...] = ()
+    """Where each predicted class has a threshold and a promise of its own, what they do, with
+    intervals for all of them together (Bonferroni)."""
 
     @property
     def caught(self) -> int:
@@ -101,23 +104,51 @@ def judge(
     is_error: np.ndarray,
     uncertainty: np.ndarray,
     groups: np.ndarray | None = None,
+    predicted: np.ndarray | None = None,
 ) -> Judged:
-    """What a threshold does to labeled answers `[n]`; groups as in `thresholds.outcome`."""
+    """What a threshold does to labeled answers `[n]`; groups as in `thresholds.outcome`. A
+    threshold by predicted class needs `predicted`."""
+    each: list[Outcome] = []
+    if isinstance(threshold, GroupThreshold):
+        assert predicted is not None
+        classes = np.unique(predicted)
+        for number in classes:
+            own = predicted == number
+            subjects = None if groups is None else groups[own]
+            if subjects is not None and len(np.unique(subjects)) < 2:
+                continue  # A single independent row.
+            each.append(
+                thresholds.outcome(
+                    threshold,
+                    is_error[own],
+                    uncertainty[own],
+                    delta=0.05 / len(classes),
+                    groups=subjects,
+                    names=predicted[own],
+                )
+            )
     return Judged(
-        thresholds.outcome(threshold, is_error, uncertainty, groups=groups),
+        thresholds.outcome(threshold, is_error, uncertainty, groups=groups, names=predicted),
         int(np.sum(is_error)),
-        "nothing" if threshold.tau is None else f"u < {threshold.tau:.4g}",
+        threshold.accepts,
         threshold.target,
         threshold.delta,
-        threshold.tau is not None,
+        not threshold.accepts_nothing,
+        tuple(each),
     )
 
 
 def state(judged: Judged) -> State:
-    """Whether a promise holds, see `state_of`."""
+    """Whether a promise holds, see `state_of`; one in each class, where it does in all that accept
+    anything."""
     if judged.target is not None and not judged.achievable:
         return State("none", "no promise possible")
     name = state_of(judged.outcome, judged.target)
+    found = [state_of(one, judged.target) for one in judged.each if one.accepted]
+    if "broken" in found:
+        name = "broken"
+    elif name == "holds" and "open" in found:
+        name = "open"
     return State(name, TITLES[name])
 
 
@@ -262,6 +293,8 @@ def labels(
     if risk is None:
         place = shlex.quote(model) + (f" --scores={shlex.quote(scores)}" if scores else "")
         return _first_promise(is_error, uncertainty, wanted, delta, place)
+    if isinstance(threshold, GroupThreshold):
+        return _more_of_classes(threshold)
     delta = threshold.delta or delta
     limit = promised(risk, delta)
     if threshold.tau is None:
@@ -286,6 +319,17 @@ def labels(
     return Step(
         f"{MORE} more labeled calibration answers (there are {n:,}) would let "
         f"{gain if then - now >= 0.0005 else 'hardly more'} through at the same promise of {limit}."
+    )
+
+
+def _more_of_classes(threshold: GroupThreshold) -> Step | None:
+    """Says of how many predicted classes nothing is accepted; None: there are none."""
+    if not (closed := threshold.closed()):
+        return None
+    return Step(
+        f"Nothing is accepted of {len(closed):,} of {len(threshold.parts):,} predicted classes: a "
+        "promise in each takes as many labeled calibration answers in each of them as one promise "
+        "does in all. One promise for all answers accepts more, and says nothing of a class."
     )
 
 

@@ -1,6 +1,7 @@
 """What is accepted in each group of answers, and thresholds that promise an error rate in each."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,11 @@ import numpy as np
 from btcp_tf import thresholds
 from btcp_tf.core.groups import numbers, one_of_each
 from btcp_tf.evaluation import tabular
-from btcp_tf.evaluation.predictions import Answers
+from btcp_tf.evaluation.predictions import Answers, Predictions
 from btcp_tf.reporting import cells, pages
 from btcp_tf.reporting.cells import Cell, Table
 from btcp_tf.reporting.pages import Block
-from btcp_tf.thresholds import Outcome, Threshold
+from btcp_tf.thresholds import GroupThreshold, Outcome, Threshold
 
 _OUTCOMES = {
     "group": "group",
@@ -52,20 +53,14 @@ def by_group(
         return [], {}
     p, accept = answers.predictions, answers.accept
     if accept is None:
-        tau = -np.inf if threshold.tau is None else threshold.tau
-        accept = p.uncertainty[method] < tau
+        accept = p.uncertainty[method] < threshold.limits(p.predicted)
     # Of rows that belong together one: the others are no further draws.
     rows = np.arange(len(p.predicted))
     if p.groups is not None:
         rows = one_of_each(numbers(p.groups, len(rows)))
     names, accept = answers.by[rows], accept[rows]
     u, is_error = p.uncertainty[method][rows], p.is_error[rows]
-    outcomes: dict[str, Outcome] = {}
-    for name in np.unique(names):
-        own = names == name
-        rejected = (~accept[own]).astype(np.float64)
-        outcomes[str(name)] = thresholds.outcome(thresholds.DEFAULT, is_error[own], rejected)
-    wrong = {name: int(is_error[names.astype(str) == name].sum()) for name in outcomes}
+    outcomes, wrong = _outcomes(names, accept, is_error)
     found: dict[str, Any] = {"outcomes": {name: one._asdict() for name, one in outcomes.items()}}
     blocks: list[Block] = [_outcome_table(outcomes, wrong)]
     if risk is None:
@@ -90,17 +85,65 @@ def by_group(
     return [*blocks, text, _threshold_table(chosen)], found
 
 
-def _outcome_table(outcomes: dict[str, Outcome], wrong: dict[str, int]) -> Table:
+def of_classes(
+    threshold: Threshold, test: Predictions, method: str, class_names: Sequence[str]
+) -> list[Block]:
+    """Tables of a threshold for each predicted class, and what they do to test answers; nothing of
+    one for all.
+
+    Args:
+      threshold: Any.
+      test: Answers that it was not chosen on.
+      method: Name of the uncertainty.
+      class_names: Names by class number; empty: not known.
+    """
+    if not isinstance(threshold, GroupThreshold):
+        return []
+    rows = np.arange(len(test.predicted))
+    if test.groups is not None:
+        rows = one_of_each(numbers(test.groups, len(rows)))
+    predicted = test.predicted[rows]
+    accept = test.uncertainty[method][rows] < threshold.limits(predicted)
+
+    def named(by_number: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            cells.class_name(int(number), class_names or None): one
+            for number, one in sorted(by_number.items(), key=lambda pair: int(pair[0]))
+        }
+
+    outcomes, wrong = _outcomes(predicted, accept, test.is_error[rows])
+    what = "predicted class"
+    return [
+        _threshold_table(named(threshold.parts), what),
+        _outcome_table(named(outcomes), named(wrong), what),
+    ]
+
+
+def _outcomes(
+    names: np.ndarray, accept: np.ndarray, is_error: np.ndarray
+) -> tuple[dict[str, Outcome], dict[str, int]]:
+    """What decisions do in each group, and the wrong answers of each."""
+    outcomes: dict[str, Outcome] = {}
+    for name in np.unique(names):
+        own = names == name
+        rejected = (~accept[own]).astype(np.float64)
+        outcomes[str(name)] = thresholds.outcome(thresholds.DEFAULT, is_error[own], rejected)
+    return outcomes, {name: int(is_error[names.astype(str) == name].sum()) for name in outcomes}
+
+
+def _outcome_table(
+    outcomes: dict[str, Outcome], wrong: dict[str, int], what: str = "group"
+) -> Table:
     lines: list[list[str | Cell]] = []
     for name, one in outcomes.items():
         counts = (one.n, wrong[name], one.accepted, one.errors)
         risk = cells.rate_cell(one.risk, one.low, one.high) if one.accepted else Cell("n/a")
         lines.append([tabular.shown(name), *map(cells.count_cell, counts), risk])
-    caption = "What is accepted in each group, with exact 95 % intervals, each by itself"
-    return Table("groups", caption, _OUTCOMES, lines)
+    caption = f"What is accepted in each {what}, with exact 95 % intervals, each by itself"
+    return Table("groups", caption, {**_OUTCOMES, "group": what}, lines)
 
 
-def _threshold_table(chosen: dict[str, Threshold]) -> Table:
+def _threshold_table(chosen: dict[str, Threshold], what: str = "group") -> Table:
     lines: list[list[str | Cell]] = []
     for name, one in chosen.items():
         tau = (
@@ -119,5 +162,5 @@ def _threshold_table(chosen: dict[str, Threshold]) -> Table:
                 "" if least is None else Cell(f"{least:.4f}", least),
             ]
         )
-    caption = "A threshold for each group; a group with too few answers has none"
-    return Table("group_thresholds", caption, _THRESHOLDS, lines)
+    caption = f"A threshold for each {what}; one with too few answers has none"
+    return Table("group_thresholds", caption, {**_THRESHOLDS, "group": what}, lines)

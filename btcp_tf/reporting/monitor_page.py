@@ -80,7 +80,9 @@ def to_report(findings: Findings, settings: Mapping[str, Any]) -> Report:
     threshold, promise = findings.threshold, findings.promise
     values = dict(settings)
     if threshold is not None:
-        values |= {f"threshold: {k}": v for k, v in dataclasses.asdict(threshold).items()}
+        fields = dataclasses.asdict(threshold) | {"accepts": threshold.accepts}
+        fields.pop("parts", None)
+        values |= {f"threshold: {name}": value for name, value in fields.items()}
     values = {key: "none" if value in (None, "") else value for key, value in values.items()}
     return Report(
         f"Does the threshold still hold? {_file_name(findings.scores.name)}",
@@ -123,7 +125,7 @@ def _verdicts(findings: Findings) -> dict[str, tuple[str, str]]:
     """What was asked -> the verdict, and what it rests on."""
     return {
         "data": (_HEADS[findings.assumption.verdict], findings.assumption_text),
-        "promise": (_HEADS[findings.promise.verdict], findings.promise_text),
+        "promise": (_HEADS[findings.verdict], findings.promise_text),
     }
 
 
@@ -156,12 +158,12 @@ def _accepted_figure(findings: Findings) -> Figure:
     share, threshold = findings.figures.accepted, findings.threshold
     if threshold is None or share is None:
         return Figure("n/a", "accepted: there is no threshold")
-    if threshold.tau is None:
+    if findings.accepted is None:
         return Figure("0 %", "accepted: the threshold accepts nothing")
-    then = cells.of_hundred(float(np.mean(findings.then < threshold.tau)))
+    then = cells.of_hundred(float(np.mean(findings.accepted[0])))
     return Figure(
         f"{cells.of_hundred(share.count / share.rows)} %",
-        f"accepted (u < {threshold.tau:.4g}); of the calibration answers {then} %",
+        f"accepted ({threshold.accepts}); of the calibration answers {then} %",
     )
 
 
@@ -262,8 +264,9 @@ def _draw_change(findings: Findings) -> Iterator[Drawing]:
     yield compose(
         "uncertainty",
         "Uncertainty then and now",
-        "The calibration set and the scores. Left of tau answers are accepted. The thick line "
-        "is the Kolmogorov-Smirnov distance.",
+        "The calibration set and the scores. "
+        + "Left of tau answers are accepted. " * (tau is not None)
+        + "The thick line is the Kolmogorov-Smirnov distance.",
         [
             Panel("Distribution of u", partial(monitor_plots.plot_two_samples, **sample)),
             Panel("Cumulative distribution", added_up),
@@ -284,8 +287,8 @@ def _draw_change(findings: Findings) -> Iterator[Drawing]:
         height=max(3.5, 1.2 + 0.32 * len(names)),
         left=1.6,
     )
-    if tau is not None:
-        yield _draw_abstention(findings, tau)
+    if findings.accepted is not None:
+        yield _draw_abstention(findings, *findings.accepted)
 
 
 def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
@@ -308,8 +311,9 @@ def _class_shares(findings: Findings) -> tuple[np.ndarray, list[str], str]:
     return shares[:, kept], names, caption
 
 
-def _draw_abstention(findings: Findings, tau: float) -> Drawing:
-    rejected, times = findings.now >= tau, findings.scores.times
+def _draw_abstention(findings: Findings, then: np.ndarray, now: np.ndarray) -> Drawing:
+    """Abstentions by place in the file or time, from which answers are accepted then and now."""
+    rejected, times = ~now, findings.scores.times
     if times is not None:
         rejected = rejected[np.argsort(times, kind="stable")]
     order = "their order in the file" if times is None else "the order of time"
@@ -318,7 +322,7 @@ def _draw_abstention(findings: Findings, tau: float) -> Drawing:
     sizes = np.array([len(part) for part in parts])
     rates = np.array([part.mean() for part in parts])
     low, high = np.array([drift.clopper_pearson(int(part.sum()), len(part)) for part in parts]).T
-    count, n = int(np.sum(findings.then >= tau)), len(findings.then)
+    count, n = int(np.sum(~then)), len(then)
     plot = partial(
         monitor_plots.plot_rate_by_block,
         rows=np.cumsum(sizes) - sizes / 2,
@@ -389,7 +393,7 @@ def _draw_promise(findings: Findings) -> Drawing:
     promise, curve = findings.promise, findings.promise.curve
     caption = (
         f"In the order of the labels. The band covers the rate, if it stays the same, at all times "
-        f"together (level {1 - findings.delta:.4g})."
+        f"together (level {1 - findings.alarm:.4g})."
     )
     band: dict[str, Any] = {name: curve[name] for name in ("rows", "risk", "low", "high")}
     marked: dict[str, Any] = dict(limit=promise.limit, broken=promise.broken_at)
@@ -400,7 +404,7 @@ def _draw_promise(findings: Findings) -> Drawing:
             monitor_plots.plot_evidence,
             rows=curve["rows"],
             evidence=curve["evidence"],
-            enough=1 / findings.delta,
+            enough=1 / findings.alarm,
             broken=promise.broken_at,
         )
         parts.append(Panel("Evidence that the promise is broken", evidence))
@@ -431,6 +435,8 @@ def terminal_text(findings: Findings) -> str:
     tau = "no threshold"
     if threshold is not None:
         tau = "tau none" if threshold.tau is None else f"tau {threshold.tau:.4g}"
+        if threshold.tau is None and not threshold.accepts_nothing:
+            tau = "a tau for each predicted class"
     rows = f"{len(findings.then):,} rows of {baseline.column}"
     lines = [
         f"baseline  {tabular.shown(baseline.name)}: {rows}, {tau}",
@@ -448,7 +454,8 @@ def terminal_text(findings: Findings) -> str:
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
     if findings.expected is not None:
         paragraphs.append(("expected", findings.expected_text))
-    if findings.groups:
+    # Where the promise is about predicted classes, the verdict has them.
+    if findings.groups and not (findings.by_class and findings.promise.labeled):
         paragraphs.append(("groups", findings.groups_text))
     if findings.looked_at is not None:
         paragraphs.append(("cost", findings.looked_at_text))

@@ -16,7 +16,16 @@ from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, loa
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, Predictor
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods.registry import answer_costs
-from btcp_tf.reporting import cells, figures, gallery, glance, pages, tables, terminal
+from btcp_tf.reporting import (
+    cells,
+    figures,
+    gallery,
+    glance,
+    group_tables,
+    pages,
+    tables,
+    terminal,
+)
 from btcp_tf.reporting.cells import Cell, Row, Table
 from btcp_tf.reporting.class_failures import per_class
 from btcp_tf.reporting.gallery import Gallery
@@ -104,7 +113,7 @@ def write_run_report(
         [*error_count_notes(test), *merge_notes(notes)],
         [
             ("Check these first", answers_to_check(to_check, shown.predictor)),
-            ("Threshold and promise", _thresholds(promises, decision, shown)),
+            ("Threshold and promise", _thresholds(promises, decision, shown, class_names)),
             (
                 "How well u finds the errors",
                 [block for group in cells.classifiers(test) for block in headline(group)],
@@ -159,11 +168,17 @@ class Shown:
         return f"{cells.label(self.method)}, {cells.stage_label(self.predictor)} classifier"
 
     @property
+    def accepted(self) -> np.ndarray:
+        """Which answers are accepted, `[n]` bool."""
+        p = self.predictions
+        return p.uncertainty[self.method] < self.threshold.limits(p.predicted)
+
+    @property
     def judged(self) -> Judged:
         """What the threshold does to the test answers."""
         u = self.predictions.uncertainty[self.method]
         p = self.predictions
-        return glance.judge(self.threshold, p.is_error, u, p.groups)
+        return glance.judge(self.threshold, p.is_error, u, p.groups, p.predicted)
 
 
 def exported_answers(
@@ -301,7 +316,7 @@ def _model_step(
         return Step(f"What it exported, {saved_model}, is there to try the commands with.")
     if problem:
         return Step(f"Do not serve {saved_model}: {problem}. See what to know.", link="#notes")
-    if shown.threshold.tau is None:
+    if shown.threshold.accepts_nothing:
         return Step(
             f"Do not serve {saved_model} as it is: it accepts nothing, as no threshold keeps the "
             "promise. Choose a threshold that it can keep."
@@ -412,7 +427,8 @@ def _gallery(
     return gallery.build(
         shown.predictions,
         shown.method,
-        shown.threshold.tau,
+        None,
+        accept=shown.accepted,
         class_names=class_names,
         pictures=pictures.images,
         names=pictures.names,
@@ -422,7 +438,12 @@ def _gallery(
     )
 
 
-def _thresholds(promises: Sequence[Row], decision: Decision | None, shown: Shown) -> list[Block]:
+def _thresholds(
+    promises: Sequence[Row],
+    decision: Decision | None,
+    shown: Shown,
+    class_names: Sequence[str] | None,
+) -> list[Block]:
     blocks: list[Block] = []
     if decision and decision.reason:
         who = f"{cells.label(decision.method)}, {cells.stage_label(decision.predictor)} classifier"
@@ -437,6 +458,7 @@ def _thresholds(promises: Sequence[Row], decision: Decision | None, shown: Shown
         ]
         blocks += [
             _decision_text(chosen, shown.judged.outcome),
+            *group_tables.of_classes(chosen, test, decision.method, class_names or ()),
             figures.draw_thresholds(decision.calibration, test, decision.method, chosen, mine),
             _review_table(decision, test),
         ]
@@ -480,11 +502,12 @@ def _review_table(decision: Decision, test: Predictions) -> Table:
 
 
 def _decision_text(chosen: Threshold, test: Outcome) -> Text:
-    if chosen.tau is None:
+    if chosen.accepts_nothing:
         return pages.text(f"The SavedModel accepts nothing: {chosen.rule} is not achievable.")
     rule = chosen.rule.replace("best BACC", "the best balanced accuracy, BACC")
+    which = chosen.accepts if chosen.tau is None else f"u < {cells.printed_u(chosen.tau, 4)}"
     return pages.text(
-        f"The SavedModel accepts answers with u < {cells.printed_u(chosen.tau, 4)} "
+        f"The SavedModel accepts answers with {which} "
         f"({rule}, chosen on {chosen.n:,} calibration images): of the {test.n:,} test images ",
         *outcome_text(test),
     )

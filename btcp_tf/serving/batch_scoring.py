@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import btcp_tf
-from btcp_tf import metrics
+from btcp_tf import metrics, thresholds
 from btcp_tf.core import files, json_files, progress, wording
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.wording import NO_ROOM, shape_text
@@ -25,6 +25,7 @@ from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inp
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
 from btcp_tf.serving.scorer import MAX_BATCH, Scorer
+from btcp_tf.thresholds import Threshold
 
 SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
@@ -90,8 +91,9 @@ class _Job:
     verbose: int
 
     @property
-    def tau(self) -> float | None:
-        return (self.about.get("threshold") or {}).get("tau")
+    def threshold(self) -> Threshold:
+        """What the model accepts."""
+        return thresholds.from_json(self.about["threshold"])
 
     def say(self, line: str) -> None:
         progress.say(line, self.verbose)
@@ -274,7 +276,8 @@ def _publish(
             name: as_text(os.fspath(path))
             for name, path in (("model", job.directory), ("input", job.place))
         },
-        "tau": job.tau,
+        # Null, too, where each predicted class has its own.
+        "tau": job.threshold.tau,
         "order": order,
         "summary": summary,
         "sha256": _sha256(final).hexdigest(),
@@ -374,7 +377,10 @@ def _report(job: _Job, summary: Summary) -> None:
         )
     scored = summary.inputs - summary.problems
     share = f" ({summary.accepted / scored:.1%})" if scored else ""
-    rule = "its threshold accepts nothing" if job.tau is None else f"u < {job.tau:.6g}"
+    threshold = job.threshold
+    rule = threshold.accepts if threshold.tau is None else f"u < {threshold.tau:.6g}"
+    if threshold.accepts_nothing:
+        rule = "its threshold accepts nothing"
     job.say(
         f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
         f"{summary.problems:,} without an answer"

@@ -115,14 +115,14 @@ def check(
     inputs, rows = calibration or (None, None)
     scale = getattr(blueprint.intake, "scale", (1.0, 0.0))
     answers = _fresh_answers(directory, sample_images, sizes, scale, inputs)
-    limit = signatures.limit_of(blueprint.threshold)
     names = list(signatures.signatures(blueprint.model, blueprint.intake))
     wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
     for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
         for signature in names:
             # Whether it decides by its own u, whose last digits may differ.
-            u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(0, np.float32))
-            decided = answer | {"accept": u.astype(np.float64) < limit}
+            limits = blueprint.threshold.limits(answer["predicted"])
+            u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(len(limits), np.float32))
+            decided = answer | {"accept": u.astype(np.float64) < limits}
             wanted |= {f"{size}/{signature}/{name}": value for name, value in decided.items()}
     if rows is not None:
         u = rows.uncertainty[COLUMN].astype(np.float64)
@@ -130,7 +130,7 @@ def check(
             "predicted": rows.predicted,
             "uncertainty": u.astype(np.float32),
             # By u in all its digits, on which the threshold was chosen.
-            "accept": u < limit,
+            "accept": u < blueprint.threshold.limits(rows.predicted),
         }
         # Files hold whole pixels alone, which float inputs need not be.
         like = classifiers.named_tensors(blueprint.model)
@@ -282,9 +282,10 @@ def check_digits(
       held_out: Predictions files by name.
       by_logit: Whether the model compares logits.
     """
-    rows, tau = held_out.get("calibration"), threshold.tau
-    if rows is None or tau is None:
+    rows = held_out.get("calibration")
+    if rows is None:
         return
+    taus = threshold.limits(rows.predicted)
     u = rows.uncertainty[COLUMN].astype(np.float64)
     # MCP of 0.1.0 is 1 - max(probs), which is rounded as numbers near 1 are.
     rounded_mcp = not by_logit and _method(source) == "mcp"
@@ -292,18 +293,18 @@ def check_digits(
         return  # Both have the same digits.
     digits = np.finfo(np.float32)
     rounding = RESOLUTION if rounded_mcp else 4 * float(digits.eps) * u + float(digits.tiny)
-    near = int(np.sum(np.abs(u - tau) <= rounding))
+    near = int(np.sum(np.abs(u - taus) <= rounding))
     if near and by_logit:
         raise ValueError(
             f"{source}: expected calibration rows as exact as this model decides, received u in "
-            f"single precision, {near} of them nearer to tau {tau:.6g} than that tells apart; the "
-            "rows that the model brings along have all digits"
+            f"single precision, {near} of them nearer to tau than that tells apart "
+            f"({threshold.accepts}); the rows that the model brings along have all digits"
         )
     if near:
         raise ValueError(
             f"{source}: expected a threshold that this model can hold, which compares u in single "
-            f"precision, received tau {tau:.6g} with {near} calibration rows nearer to it than "
-            "that tells apart; export the run or the judge again"
+            f"precision, received {threshold.accepts} with {near} calibration rows nearer to tau "
+            "than that tells apart; export the run or the judge again"
         )
 
 
@@ -328,7 +329,7 @@ def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> No
     )
     # Rounded to the side of tau that it is on.
     u = answers[f"{batch}uncertainty"].astype(np.float64)
-    wanted[f"{batch}accept"] = u < signatures.limit_of(threshold)
+    wanted[f"{batch}accept"] = u < threshold.limits(answers[f"{batch}predicted"])
     if differences := _differences(answers, wanted, with_logit=True):
         raise RuntimeError(
             "export: expected the answers of the version that was copied, received others: "

@@ -10,19 +10,19 @@ import dataclasses
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from btcp_tf import thresholds
-from btcp_tf.core import json_files
+from btcp_tf.core import json_files, wording
 from btcp_tf.data import overlaps
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import SIGNATURE
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GroupThreshold, Threshold
 
 PUBLICATION = "publication"
 """Key of `btcp_tf.json`: the id of the run that published the version."""
@@ -96,7 +96,8 @@ def lost_promise(target: Path, new: Threshold) -> str:
     """What the version that a server takes now promises, and one more would not; "": nothing.
 
     The promise is that of `thresholds.target_risk`, and is lost to a larger risk or delta, to
-    another rule, or where the new threshold accepts nothing.
+    another rule, or where the new threshold accepts nothing. One that was made in each predicted
+    class is lost to one for all answers, or where nothing is accepted of a class any more.
 
     Args:
       target: The folder of all versions.
@@ -106,21 +107,35 @@ def lost_promise(target: Path, new: Threshold) -> str:
     if about is None:
         return ""
     old = thresholds.from_json(about["threshold"])
-    if old.target is None or old.tau is None:
+    if old.target is None or old.accepts_nothing:
         return ""
     if new.target is None:
         kept = f"promises none ({new.rule})"
-    elif new.tau is None:
+    elif new.accepts_nothing:
         kept = f"accepts nothing, as {_promise(new)} is not achievable"
+    elif isinstance(old, GroupThreshold) and not isinstance(new, GroupThreshold):
+        kept = f"promises {_promise(new)} of all answers together"
     elif new.target > old.target or (new.delta or 0.0) > (old.delta or 0.0):
         kept = f"promises {_promise(new)}"
+    elif closed := _closed_anew(old, new, about["class_names"]):
+        kept = f"accepts nothing of {wording.some(closed)}, where that is not achievable"
     else:
         return ""
     return f"{version} promises {_promise(old)}; this one {kept}"
 
 
+def _closed_anew(old: Threshold, new: Threshold, class_names: Sequence[str]) -> list[str]:
+    """Classes of which the new threshold accepts nothing, and the old one does something."""
+    if not isinstance(new, GroupThreshold):
+        return []
+    closed = old.closed(class_names) if isinstance(old, GroupThreshold) else []
+    return [name for name in new.closed(class_names) if name not in closed]
+
+
 def _promise(threshold: Threshold) -> str:
-    return f"error rate <= {threshold.target:g} with probability {1 - (threshold.delta or 0.0):g}"
+    each = " in each predicted class" * isinstance(threshold, GroupThreshold)
+    level = 1 - (threshold.delta or 0.0)
+    return f"error rate <= {threshold.target:g}{each} with probability {level:g}"
 
 
 def _about(version: Path) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.inputs import RESERVED
 from btcp_tf.serving.publishing import PUBLICATION
 from btcp_tf.serving.signatures import ABOUT, IMAGES, LIMITS, TAU, Blueprint, Intake
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
 _TEMPORARY_PREFIX = ".export-"
@@ -85,7 +85,8 @@ def export(
       requests together what does not answer one row for each.
 
     The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
-    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u is below the threshold.
+    `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u is below the threshold,
+    or below that of the predicted class (`thresholds.GroupThreshold`).
     Where u is made of a logit (see `networks.with_logit`), the logits are compared: float32 has one
     u for many answers of an accurate classifier. The `uncertainty` beside it is rounded to the side
     of the threshold that it is on, so that `accept` is `uncertainty < tau`, in float64, for those
@@ -112,7 +113,8 @@ def export(
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
       sample_images: `[m, ...]` in the model's type, m > 0; several inputs by name.
-      threshold: What is accepted; nothing where its `tau` is None.
+      threshold: What is accepted; nothing where its `tau` is None. One for each predicted class is
+        taken, one by other groups is not: the model does not know them.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its column `COLUMN`, in float64 as `served` answers it, and
         with looks MCP's beside it.
@@ -144,6 +146,7 @@ def export(
     if calibration_inputs is not None:
         calibration_inputs = signatures.in_own_type(model, calibration_inputs)
     _validate(model, name, class_names, sample_images)
+    _check_decides(threshold)
     calibration = _calibration(held_out, calibration_inputs)
     if decide_only:
         model, calibration = _deciding(model, threshold, calibration)
@@ -213,6 +216,7 @@ def with_threshold(
         `decide_only`.
       RuntimeError: If the new version does not answer as it should; nothing is left behind.
     """
+    _check_decides(threshold)
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
@@ -225,18 +229,31 @@ def with_threshold(
         # Not this version, but its source was published by a run.
         content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
-        by_logit = LIMITS in _variables(temporary)
+        by_logit, one_for_all = _compares(temporary)
+        if one_for_all and isinstance(threshold, GroupThreshold):
+            raise ValueError(
+                f"{source}: expected a model that holds a threshold for each predicted class, "
+                "received one of an earlier version, which holds one for all; export the run or "
+                "the judge again"
+            )
         export_check.check_digits(source, threshold, held_out, by_logit)
-        limit = (
-            {LIMITS: signatures.limits(threshold)}
-            if by_logit
-            else {TAU: signatures.limit_of(threshold)}
-        )
-        _assign(temporary, {**limit, ABOUT: text})
+        limits = signatures.limits_of(threshold, len(content["class_names"]), by_logit)
+        changed = {LIMITS if by_logit else TAU: limits[0] if one_for_all else limits}
+        _assign(temporary, {**changed, ABOUT: text})
         _write_extra(temporary, text, held_out)
         export_check.compare(source, temporary, threshold, text)
         _warn_of_lost_promise(folder, threshold)
         return _publish(temporary, folder)
+
+
+def _check_decides(threshold: Threshold) -> None:
+    """ValueError for a threshold that a SavedModel cannot decide by."""
+    if isinstance(threshold, GroupThreshold) and threshold.by != PREDICTED:
+        raise ValueError(
+            "threshold: expected one for all answers or for each predicted class, received one for "
+            "each group, which the SavedModel's inputs do not tell; choose one by predicted class, "
+            "or export with one for all and decide on its answers with thresholds.accept_by_group"
+        )
 
 
 def _copy(source: Path, directory: Path) -> None:
@@ -328,14 +345,19 @@ def _deciding(
     model: keras.Model, threshold: Threshold, calibration: tuple[Inputs, Predictions] | None
 ) -> tuple[keras.Model, tuple[Inputs, Predictions] | None]:
     """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
+    if isinstance(threshold, GroupThreshold):
+        raise ValueError(
+            "decide_only: expected one threshold for all answers, received one for each predicted "
+            "class; export without decide_only"
+        )
     limit = thresholds.logit_limit(threshold.tau)
     model = deciding.decide_only(model, limit)
     if calibration is None:
         return model, None
     inputs, rows = calibration
     _, u = signatures.served(model, inputs)
-    tau = signatures.limit_of(threshold)
-    if others := int(((u < tau) != (rows.uncertainty[COLUMN] < tau)).sum()):
+    taus = threshold.limits(rows.predicted)
+    if others := int(((u < taus) != (rows.uncertainty[COLUMN] < taus)).sum()):
         raise RuntimeError(
             "export: expected the same decisions with decide_only, received others about "
             f"{others} calibration rows"
@@ -352,8 +374,13 @@ def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict
         # A metric without the class that it needs is null; no warning about it.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            u, tau = rows.uncertainty[COLUMN], threshold.tau
-            values = metrics.evaluate_all(is_error, u, tau=0.0 if tau is None else tau)
+            u = rows.uncertainty[COLUMN]
+            values = metrics.evaluate_all(is_error, u, tau=threshold.tau or 0.0)
+            if isinstance(threshold, GroupThreshold):
+                # What depends on the decisions, from these: none of the others hang on tau.
+                rejected = (~(u < threshold.limits(rows.predicted))).astype(np.float64)
+                table = metrics.DECISION_METRICS
+                values |= metrics.evaluate_all(is_error, rejected, tau=0.5, table=table)
         entries["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
     return entries
 
@@ -376,6 +403,16 @@ def _variables(directory: Path) -> dict[str, str]:
         for node in graph.nodes
         for attribute in node.attributes
     }
+
+
+def _compares(directory: Path) -> tuple[bool, bool]:
+    """Whether a SavedModel on disk compares logits, and whether it has one limit for all classes,
+    as those of earlier versions have."""
+    keys = _variables(directory)
+    by_logit = LIMITS in keys
+    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+    shape = reader.get_variable_to_shape_map().get(keys.get(LIMITS if by_logit else TAU, ""), [])
+    return by_logit, len(shape) == int(by_logit)
 
 
 def _assign(directory: Path, values: Mapping[str, Any]) -> None:

@@ -79,17 +79,22 @@ IMAGES = "images"
 
 TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
 """Names of the model's variables that `with_threshold` changes. It has the first where it compares
-u, as all models of 0.1.0 do, or the second, `limits`, where it compares logits."""
+u, as all models of 0.1.0 do, or the second, `limits_of`, where it compares logits. Each holds a row
+for each class that may be predicted; in models of earlier versions one for all."""
 
 
-def limit_of(threshold: Threshold) -> float:
-    """u below it is accepted."""
-    return -math.inf if threshold.tau is None else threshold.tau
+def limits_of(threshold: Threshold, classes: int, by_logit: bool) -> np.ndarray:
+    """What the graph compares with, by predicted class: `[k]` u, or `[k, 3]` of `_limits`."""
+    taus = threshold.limits(np.arange(classes))
+    if not by_logit:
+        return taus
+    distinct, place = np.unique(taus, return_inverse=True)
+    return np.stack([_limits(float(tau)) for tau in distinct])[place]
 
 
-def limits(threshold: Threshold) -> np.ndarray:
+def _limits(tau: float) -> np.ndarray:
     """The limit on logit(u), the largest float32 below tau, and the smallest from tau on."""
-    tau, tiny = limit_of(threshold), np.finfo(np.float32).tiny
+    tiny = np.finfo(np.float32).tiny
     with np.errstate(over="ignore"):
         near = np.float32(tau)
     below = near if float(near) < tau else np.nextafter(near, np.float32(-np.inf))
@@ -97,7 +102,7 @@ def limits(threshold: Threshold) -> np.ndarray:
     # Processors may take the numbers between 0 and tiny for 0.
     if 0 < tau <= tiny:
         below, above = np.float32(0), tiny
-    return np.array([thresholds.logit_limit(threshold.tau), below, above], np.float64)
+    return np.array([thresholds.logit_limit(tau), below, above], np.float64)
 
 
 _CONSTANT_SIZE = 2**16
@@ -166,18 +171,19 @@ def _decide(
             count = tf.identity(count)
     answers = outputs(named_inputs.each(lambda one: _padded(one, count), inputs))
     probs = tf.cast(answers["probs"][:count], tf.float32)
+    predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
+    own = tf.gather(limit, predicted)
     if "logit" in answers:
-        accept = tf.cast(answers["logit"][:count, 0], tf.float64) < limit[0]
+        accept = tf.cast(answers["logit"][:count, 0], tf.float64) < own[:, 0]
         # On the side of tau that it is on: float32 may round it to the other one.
-        below, above = tf.cast(limit[1], tf.float32), tf.cast(limit[2], tf.float32)
+        below, above = tf.cast(own[:, 1], tf.float32), tf.cast(own[:, 2], tf.float32)
         uncertainty = tf.where(
             accept, tf.minimum(uncertainty, below), tf.maximum(uncertainty, above)
         )
     else:
         # A tau between neighboring float32 must not be rounded to one of them.
-        accept = tf.cast(uncertainty, tf.float64) < limit
-    predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
+        accept = tf.cast(uncertainty, tf.float64) < own
     second = {}
     if "second_opinion" in answers:
         mean = tf.cast(answers["second_opinion"][:count], tf.float32)
@@ -427,7 +433,7 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     model, class_names, threshold, about, intake = blueprint
     model = models.with_logit(on_one_device(model))
     compares = LIMITS if "logit" in model.output else TAU
-    value = limits(threshold) if compares == LIMITS else limit_of(threshold)
+    value = limits_of(threshold, len(class_names), compares == LIMITS)
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=ABOUT)
     archive = keras.export.ExportArchive()
