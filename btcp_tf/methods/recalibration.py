@@ -94,7 +94,7 @@ class Recalibration:
     @property
     def entry(self) -> dict[str, Any]:
         """What the card of a judge, and `btcp_tf.json`, keep of it."""
-        return dataclasses.asdict(self) | {"words": self.words}
+        return dataclasses.asdict(self) | {"map": self.map._asdict(), "words": self.words}
 
     @property
     def words(self) -> str:
