@@ -143,10 +143,10 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
         else:
             _update_run(run, chosen, target, verbose)
     if scores and chosen.target is not None:
-        labels = " (nor recalibrated by some of these labels before)" * other_u
+        again = ", nor recalibrated by them before" * other_u
         say(
             "note: the promise holds if neither the classifier nor the estimator was fitted on "
-            f"the inputs of these scores{labels}, which the file cannot show",
+            f"the inputs of these scores{again}, which the file cannot show",
             verbose,
         )
 

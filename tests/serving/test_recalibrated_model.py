@@ -107,7 +107,7 @@ def test_one_command_brings_u_to_the_error_rate_and_chooses_a_threshold(source, 
     new = source.parent / "2"
     assert printed.splitlines()[-2] == str(new)
     assert "fitting u to 450 of 900 rows\nu       450 new labels, " in printed
-    assert "nor recalibrated by some of these labels before" in printed
+    assert "inputs of these scores, nor recalibrated by them before, which" in printed
 
     about, change = exported.read_about(new), change_of(new)
     assert change.alpha < 1 or change.beta > 0
