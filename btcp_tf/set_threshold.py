@@ -12,6 +12,7 @@ first fits u to a random half of these scores, and chooses the threshold on the 
 `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -168,6 +169,20 @@ def _check_same_u(scores: str, source: Path, about: Mapping[str, Any]) -> None:
 
 def _recalibrated(rows: Predictions, path: str, verbose: int) -> tuple[Predictions, Recalibration]:
     """Half of labeled scores with u as the other half has changed it, and that change."""
+    columns = dict(rows.uncertainty)
+    if recalibrated.is_rounded(columns[COLUMN]):
+        raise ValueError(
+            f"{path}: expected u in all its digits, as btcp_tf.predict writes it, received it "
+            "rounded"
+        )
+    if REFERENCE not in columns or recalibrated.is_rounded(columns[REFERENCE]):
+        columns.pop(REFERENCE, None)
+        say(
+            f"note: without class probabilities in all their digits in {path} u is not moved "
+            "towards MCP",
+            verbose,
+        )
+    rows = dataclasses.replace(rows, uncertainty=columns)
     first, second = recalibrated.halves(rows)
     say(f"fitting u to {len(first.predicted):,} of {len(rows.predicted):,} rows", verbose)
     try:
@@ -175,8 +190,6 @@ def _recalibrated(rows: Predictions, path: str, verbose: int) -> tuple[Predictio
     except ValueError as error:
         raise ValueError(f"{path}: in the half that u is fitted to, {error}") from None
     say(f"u       {learned.words}", verbose)
-    if REFERENCE not in rows.uncertainty:
-        say(f"note: without the class probabilities in {path} u was not moved towards MCP", verbose)
     found = recalibrated.apply(second, learned.map)
     assert found is not None  # gamma is 0 where MCP is not known.
     return found, learned

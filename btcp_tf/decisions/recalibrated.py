@@ -15,6 +15,21 @@ from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods import recalibration
 from btcp_tf.methods.recalibration import SAME, Map, Recalibration
 
+_LEAST = float(np.finfo(np.float32).smallest_subnormal)
+
+_SMALL = 1e-7
+
+
+def is_rounded(u: np.ndarray) -> bool:
+    """Whether small u `[n]` became 0, as in a table for people: they have no logit then.
+
+    Where single precision alone makes some of them 0, others are almost 0.
+
+    >>> is_rounded(np.array([0.0, 0.25, 0.001])), is_rounded(np.array([0.0, 0.25, 1e-9]))
+    (True, False)
+    """
+    return bool((u == 0).any() and not ((u > 0) & (u < _SMALL)).any())
+
 
 def halves(rows: Predictions, seed: int = 0) -> tuple[Predictions, Predictions]:
     """Two random parts of labeled answers, half of the rows or of the groups each.
@@ -53,7 +68,7 @@ def learn(rows: Predictions) -> Recalibration:
       ValueError: With fewer than 10 wrong, or right, answers.
     """
     together = None if rows.groups is None else groups.numbers(rows.groups, len(rows.predicted))
-    logit = recalibration.logit_of(rows.uncertainty[COLUMN])
+    logit = _logit(rows.uncertainty[COLUMN])
     return recalibration.recalibrate(rows.is_error, logit, _mcp_logit(rows), groups=together)
 
 
@@ -67,7 +82,7 @@ def apply(rows: Predictions, change: Map) -> Predictions | None:
     u, z = rows.uncertainty[COLUMN], _mcp_logit(rows)
     if z is None and change.gamma:
         return None
-    new = change(recalibration.logit_of(u), np.zeros(len(u)) if z is None else z)
+    new = change(_logit(u), np.zeros(len(u)) if z is None else z)
     # Numbers of float32 may stand in a wider array.
     dtype = np.float32 if (u == u.astype(np.float32)).all() else np.float64
     columns = {**rows.uncertainty, COLUMN: special.expit(new).astype(dtype)}
@@ -76,4 +91,9 @@ def apply(rows: Predictions, change: Map) -> Predictions | None:
 
 def _mcp_logit(rows: Predictions) -> np.ndarray | None:
     mcp = rows.uncertainty.get(REFERENCE)
-    return None if mcp is None else recalibration.logit_of(mcp)
+    return None if mcp is None else _logit(mcp)
+
+
+def _logit(u: np.ndarray) -> np.ndarray:
+    # What float32 rounds to 0 is at most this.
+    return recalibration.logit_of(np.where(u == 0, _LEAST, u))

@@ -187,12 +187,20 @@ def test_a_second_recalibration_follows_the_first(source, tmp_path):
 def test_without_probabilities_u_does_not_move_towards_mcp(source, tmp_path, capsys):
     x, y = samples(900, 5, NOW)
     found = answers(source, x)
-    rows = Predictions(y, None, found["predicted"], {COLUMN: found["uncertainty"]})
-    predictions.save_predictions(tmp_path / "s.npz", rows)
     words = [str(source), f"--scores={tmp_path}/s.npz", "--recalibrate", "--threshold=0.5"]
-    assert set_threshold.main(words) == 0
-    assert "u was not moved towards MCP" in capsys.readouterr().out
-    assert change_of(source.parent / "2").gamma == 0.0
+    rounded = found["probs"].round(3)
+    kept = rounded.argmax(axis=1) == found["predicted"]
+    for version, probs in (("2", None), ("3", rounded[kept])):
+        u, predicted = found["uncertainty"][kept], found["predicted"][kept]
+        rows = Predictions(y[kept], probs, predicted, {COLUMN: u})
+        predictions.save_predictions(tmp_path / "s.npz", rows)
+        assert set_threshold.main(words) == 0
+        assert "u is not moved towards MCP" in capsys.readouterr().out
+        assert change_of(source.parent / version).gamma == 0.0
+    rows = dataclasses.replace(rows, uncertainty={COLUMN: u.round(3)})
+    predictions.save_predictions(tmp_path / "s.npz", rows)
+    assert set_threshold.main(words) == 1
+    assert "expected u in all its digits" in capsys.readouterr().err
 
 
 def test_the_report_of_a_run_keeps_its_u(source, tmp_path, capsys):
