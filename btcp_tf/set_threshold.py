@@ -4,10 +4,16 @@
 
 The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
 (`--scores`); with `--by=predicted` there is one for each predicted class. If a run made the model,
-its decision and its report follow.
+its decision and its report follow. Where the data has changed,
+
+    python -m btcp_tf.set_threshold MODEL --scores=labeled.csv --recalibrate --threshold=target_risk
+
+first fits u to a random half of these scores, and chooses the threshold on the other half.
 `btcp_tf.serving.saved_model` describes a SavedModel and its answers.
 """
 
+import dataclasses
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,12 +29,13 @@ from btcp_tf.core.command import UsageError
 from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
 from btcp_tf.core.wording import from_one
-from btcp_tf.decisions import exported
+from btcp_tf.decisions import exported, recalibrated
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.looked_at import Gate
 from btcp_tf.decisions.scores import load_scores
-from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
+from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions, about_file
 from btcp_tf.experiment import settings
+from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.serving import publishing
 from btcp_tf.thresholds import GroupThreshold, Threshold
 
@@ -52,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "with --labels; default: the calibration rows in the model's folder.",
         flag_values=flag_values,
     )
+    flags.DEFINE_boolean(
+        "recalibrate",
+        False,
+        "Fit u to a random half of --scores first; the other half chooses the threshold.",
+        flag_values=flag_values,
+    )
     flags.DEFINE_string(
         "export_dir",
         "",
@@ -72,11 +85,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores = os.path.expanduser(flag_values.scores)
         if scores:
             command.check_file("scores", scores, ENDINGS)
+        recalibrate = flag_values.recalibrate
+        if recalibrate and not scores:
+            raise UsageError(
+                "recalibrate: expected labeled answers to inputs as they come now (--scores=FILE), "
+                "received none"
+            )
     path, root = paths[0], os.path.expanduser(flag_values.export_dir)
-    return command.carry_out(lambda: _set(path, values, scores, root), values["verbose"])
+    return command.carry_out(
+        lambda: _set(path, values, scores, root, recalibrate), values["verbose"]
+    )
 
 
-def _set(path: str, values: dict, scores: str, root: str) -> None:
+def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> None:
     """Chooses the threshold, publishes the new version and prints both thresholds."""
     source = exported.newest(path)
     about = exported.read_about(source)
@@ -89,56 +110,118 @@ def _set(path: str, values: dict, scores: str, root: str) -> None:
     with command.hidden_stderr():
         import tensorflow as tf
 
-        from btcp_tf.serving.saved_model import with_threshold
+        from btcp_tf.serving.saved_model import check_recalibrates, with_threshold
 
         # TensorFlow reports on stderr when it looks for GPUs, too.
         tf.config.list_logical_devices()
 
-    held_out = exported.read_held_out(source)
+    if recalibrate:
+        check_recalibrates(source)
+    held_out, learned = exported.read_held_out(source), None
     if scores:
         say(f"reading {scores}", verbose)
+        _check_same_u(scores, source, about)
         has_gate = Gate.of(about.get("fit")) is not None
-        rows = _labeled(scores, about["class_names"], has_gate)
+        rows = _labeled(scores, about["class_names"], has_gate or recalibrate)
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
-    chosen = _choose(rows, held_out.get("validation"), values, about["class_names"])
+    if recalibrate:
+        rows, learned = _recalibrated(rows, scores, verbose)
+    validation = held_out.get("validation")
+    if learned is not None and validation is not None:
+        validation = recalibrated.apply(validation, learned.map)
+    chosen = _choose(rows, validation, values, about["class_names"])
     before = thresholds.from_json(about["threshold"])
     say(f"before  {_text(before)}\nnow     {_text(chosen)}", verbose)
     say("writing and checking the new version", verbose)
-    target = with_threshold(source, chosen, {"calibration": rows}, folder)
+    target = with_threshold(source, chosen, {"calibration": rows}, folder, learned)
     say(str(target), verbose)
+    other_u = recalibrate or bool(about.get("recalibrations"))
     if run := publishing.run_of(source, about):
-        _update_run(run, chosen, target, elsewhere=bool(scores or root), verbose=verbose)
+        kept = _why_kept(chosen, target, bool(scores or root), other_u)
+        if kept:
+            say(f"note: the report of {run} keeps {kept}", verbose)
+        else:
+            _update_run(run, chosen, target, verbose)
     if scores and chosen.target is not None:
+        again = ", nor recalibrated by them before" * other_u
         say(
             "note: the promise holds if neither the classifier nor the estimator was fitted on "
-            "the inputs of these scores, which the file cannot show",
+            f"the inputs of these scores{again}, which the file cannot show",
             verbose,
         )
 
 
-def _update_run(
-    run: Path, chosen: Threshold, version: Path, *, elsewhere: bool, verbose: int
-) -> None:
-    """Lets a run's decision and report say what its model accepts now.
+def _check_same_u(scores: str, source: Path, about: Mapping[str, Any]) -> None:
+    """ValueError where `btcp_tf.predict` says that the scores are of a version with another u."""
+    try:
+        content = json.loads(about_file(scores).read_text(encoding="utf-8"))
+        theirs = content.get("recalibrations") or []
+    except (OSError, ValueError, AttributeError):
+        return  # Of another program, or moved without it.
+    if theirs != (about.get("recalibrations") or []):
+        raise ValueError(
+            f"{scores}: expected u of {source}, received u of a version that was recalibrated "
+            "otherwise; score the inputs again: python -m btcp_tf.predict --labels "
+            f"--model={source}"
+        )
+
+
+def _recalibrated(rows: Predictions, path: str, verbose: int) -> tuple[Predictions, Recalibration]:
+    """Half of labeled scores with u as the other half has changed it, and that change."""
+    columns = dict(rows.uncertainty)
+    if recalibrated.is_rounded(columns[COLUMN]):
+        raise ValueError(
+            f"{path}: expected u in all its digits, as btcp_tf.predict writes it, received it "
+            "rounded"
+        )
+    if REFERENCE not in columns or recalibrated.is_rounded(columns[REFERENCE]):
+        columns.pop(REFERENCE, None)
+        say(
+            f"note: without class probabilities in all their digits in {path} u is not moved "
+            "towards MCP",
+            verbose,
+        )
+    rows = dataclasses.replace(rows, uncertainty=columns)
+    first, second = recalibrated.halves(rows)
+    say(f"fitting u to {len(first.predicted):,} of {len(rows.predicted):,} rows", verbose)
+    try:
+        learned = recalibrated.learn(first)
+    except ValueError as error:
+        raise ValueError(f"{path}: in the half that u is fitted to, {error}") from None
+    say(f"u       {learned.words}", verbose)
+    found = recalibrated.apply(second, learned.map)
+    assert found is not None  # gamma is 0 where MCP is not known.
+    return found, learned
+
+
+def _why_kept(chosen: Threshold, version: Path, elsewhere: bool, other_u: bool) -> str:
+    """What the report of a run keeps, and how to see the new; "": it follows.
 
     Args:
-      run: The run's folder.
       chosen: The new threshold.
       version: The new version.
-      elsewhere: Whether the run stays as it is: the threshold was not chosen on its calibration
-        images, or the version is a trial beside the served ones.
-      verbose: 1 says what is done.
+      elsewhere: Whether the threshold was not chosen on the run's calibration images, or the
+        version is a trial beside the served ones.
+      other_u: Whether the version has another u than the run.
     """
-    if elsewhere:
-        say(
-            f"note: the report of {run} keeps the threshold that it has, as this one is from other "
-            "scores or in another folder; to see what it does to labeled scores: python -m "
-            "btcp_tf.report SCORES "
-            + ("--by=predicted" if chosen.tau is None else f"--tau={chosen.tau:.6g}"),
-            verbose,
+    if other_u:
+        return (
+            "the threshold and the u that it has; to see what the new version does to labeled "
+            f"inputs: python -m btcp_tf.predict --model={version} --labels, then python -m "
+            "btcp_tf.report"
         )
-        return
+    if elsewhere:
+        return (
+            "the threshold that it has, as this one is from other scores or in another folder; to "
+            "see what it does to labeled scores: python -m btcp_tf.report SCORES "
+            + ("--by=predicted" if chosen.tau is None else f"--tau={chosen.tau:.6g}")
+        )
+    return ""
+
+
+def _update_run(run: Path, chosen: Threshold, version: Path, verbose: int) -> None:
+    """Lets a run's decision and report say what its model accepts now."""
     # Its imports take a second, which --help need not wait for.
     from btcp_tf.experiment import publish
 

@@ -170,6 +170,18 @@ def test_a_saved_model_gets_another_threshold(here, name):
         assert_same(found, {key: wanted[key] for key in wanted if key != "images"})
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("residual", "earlier version exported; export its run or its"), ("btcp", "u of btcp, which")],
+)
+def test_a_saved_model_is_not_recalibrated(here, name, reason, capsys):
+    root = here / "models" / name
+    words = [f"--scores={here / 'scores' / 'scores.csv'}", "--recalibrate", "--threshold=0.5"]
+    assert set_threshold.main([str(root), *words]) == 1
+    assert reason in capsys.readouterr().err
+    assert exported.versions(root) == [1]
+
+
 # Scores ------------------------------------------------------------------------------------------
 
 SCORING = ["--model=models/residual", "--input=digits.npz", "--labels", "--verbose=0"]

@@ -1,20 +1,15 @@
 """A judge whose u is fitted to new labels, by `methods.recalibration`."""
 
-import dataclasses
 import json
 from typing import Any
 
 import keras
 import numpy as np
-from scipy import special
 
 from btcp_tf.attached.scoring import Scored
 from btcp_tf.data.known import Part
 from btcp_tf.methods import recalibration
 from btcp_tf.methods.recalibration import Map, Recalibration
-
-_SMALLEST = 1e-300
-"""A u below this, which has no logit in float64, counts as this."""
 
 
 def learn(scored: Scored, rows: np.ndarray, groups: np.ndarray | None, seed: int) -> Recalibration:
@@ -27,10 +22,7 @@ def learn(scored: Scored, rows: np.ndarray, groups: np.ndarray | None, seed: int
       seed: Seed of the folds.
     """
     is_error = scored.predicted[rows] != scored.true_classes()[rows]
-    logit, z = (
-        special.logit(u[rows].clip(_SMALLEST, np.nextafter(1.0, 0.0)))
-        for u in (scored.uncertainty, scored.mcp)
-    )
+    logit, z = (recalibration.logit_of(u[rows]) for u in (scored.uncertainty, scored.mcp))
     together = None if groups is None else groups[rows]
     return recalibration.recalibrate(is_error, logit, z, groups=together, seed=seed)
 
@@ -47,7 +39,7 @@ def apply(model: keras.Model, learned: Recalibration, hashes: np.ndarray) -> Non
     a, b, *h = layer.get_weights()
     alpha, beta, gamma = learned.map
     layer.set_weights([alpha * a + gamma, alpha * b + beta, *(alpha * part for part in h)])
-    changed = json.loads(json.dumps(dataclasses.asdict(learned) | {"words": learned.words}))
+    changed = json.loads(json.dumps(learned.entry))
     fit = about["fit"]
     fit |= {
         "recalibrations": [*fit.get("recalibrations", ()), changed],

@@ -16,12 +16,13 @@ from scipy import special
 
 from btcp_tf import metrics
 from btcp_tf.core import checks
+from btcp_tf.methods import platt
 
 _DRAWS = 2000
 """Of the calibration, for the interval."""
 
-_POINTS = 1000
-"""Quantiles that stand for u where a batch has more rows."""
+_BINS = 1024
+"""Of logit(u), in each of which answers count as their mean."""
 
 _NEAREST = 1e-7
 """Of u to 0 and 1: what is nearer was decided by rounding."""
@@ -47,8 +48,60 @@ class ExpectedErrors(NamedTuple):
     calibration_errors: int
 
 
+class Batch:
+    """u of answers without labels, any number of them: only sums are kept.
+
+    Example:
+      >>> batch = Batch()
+      >>> for part in ([0.1, 0.2], [0.6]):
+      ...     batch.add(part)
+      >>> batch.rows, round(batch.mean_u, 4)
+      (3, 0.3)
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BINS, np.int64)
+        self._logits = np.zeros(_BINS)
+        self._sum = 0.0
+
+    def add(self, uncertainty: ArrayLike) -> None:
+        """Counts further answers.
+
+        Args:
+          uncertainty: `[m]` in [0, 1], m > 0.
+
+        Raises:
+          ValueError: If u is not as described.
+        """
+        metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
+        # In one order, so that sums do not depend on that of the rows.
+        u = np.sort(np.asarray(uncertainty, np.float64))
+        checks.check_rows((u >= 0) & (u <= 1), u, "uncertainty: expected values in [0, 1]")
+        z = _logit(u)
+        place = ((z / _LARGEST + 1) / 2 * _BINS).astype(int).clip(max=_BINS - 1)
+        self._counts += np.bincount(place, minlength=_BINS)
+        self._logits += np.bincount(place, weights=z, minlength=_BINS)
+        self._sum += float(u.sum())
+
+    @property
+    def rows(self) -> int:
+        """Answers."""
+        return int(self._counts.sum())
+
+    @property
+    def mean_u(self) -> float:
+        """NaN without any."""
+        return self._sum / self.rows if self.rows else np.nan
+
+    def points(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logits that stand for all answers, and the share of these that each stands for."""
+        held = np.flatnonzero(self._counts)
+        counts = self._counts[held]
+        return self._logits[held] / counts, counts / self.rows
+
+
 def expected_errors(
-    uncertainty: ArrayLike, calibration: tuple[ArrayLike, ArrayLike], *, level: float = 0.95
+    uncertainty: ArrayLike | Batch, calibration: tuple[ArrayLike, ArrayLike], *, level: float = 0.95
 ) -> ExpectedErrors:
     """The expected error rate of answers without labels.
 
@@ -57,7 +110,7 @@ def expected_errors(
     each answer. The same arguments give the same interval.
 
     Args:
-      uncertainty: `[m]` in [0, 1], of the batch.
+      uncertainty: `[m]` in [0, 1], of the batch; or their sums.
       calibration: (is_error, uncertainty) of rows with labels, `[n]` each. u must not have been
         fitted on them: on such rows it looks better than it is. They may be those that a threshold
         was chosen on.
@@ -74,8 +127,6 @@ def expected_errors(
       >>> found = expected_errors(random.random(500), (is_error, u))
       >>> round(found.mean_u, 2), round(found.rate, 2)
       (0.49, 0.27)
-
-    Source: Platt, Probabilistic Outputs for Support Vector Machines, 1999.
     """
     level = checks.probability("level", level)
     if not isinstance(calibration, tuple | list) or len(calibration) != 2:
@@ -84,62 +135,37 @@ def expected_errors(
             f"{type(calibration).__name__}"
         )
     groups = metrics.tie_groups(*calibration)
-    metrics.tie_groups(np.zeros(max(np.size(uncertainty), 1), bool), uncertainty)
+    if isinstance(uncertainty, Batch):
+        batch = uncertainty
+    else:
+        batch = Batch()
+        batch.add(uncertainty)
+    if not batch.rows:
+        raise ValueError("uncertainty: expected at least one answer, received none")
     is_error, known = (np.asarray(column, np.float64) for column in calibration)
-    u = np.asarray(uncertainty, np.float64)
-    for column in (u, known):
-        good = (column >= 0) & (column <= 1)
-        checks.check_rows(good, column, "uncertainty: expected values in [0, 1]")
-    # In one order, so that sums do not depend on that of the rows.
-    u, order = np.sort(u), np.lexsort((is_error, known))
+    checks.check_rows((known >= 0) & (known <= 1), known, "uncertainty: expected values in [0, 1]")
+    order = np.lexsort((is_error, known))
     z, is_error = _logit(known[order]), is_error[order]
     center = float(z.mean())
-    mode, covariance = _calibration(z, is_error, center)
-    points = u
-    if len(u) > _POINTS:
-        points = np.quantile(u, (np.arange(_POINTS) + 0.5) / _POINTS)
+    columns = np.column_stack([np.ones(len(z)), z - center])
+    fitted = platt.fit(is_error, z, columns, 1.0 / np.square(_PRIOR))
     random = np.random.default_rng(0)
-    weights = np.vstack([mode, random.multivariate_normal(mode, covariance, _DRAWS)])
-    rates = _calibrated(_logit(points), weights[:, None], center).mean(axis=1)
+    covariance = np.linalg.inv(fitted.curvature)
+    drawn = random.multivariate_normal(fitted.weights, covariance, _DRAWS, method="cholesky")
+    weights = np.vstack([fitted.weights, drawn])
+    points, shares = batch.points()
+    logits = points + weights[:, :1] + weights[:, 1:] * (points - center)
+    rate, *rates = (special.expit(logits) @ shares).clip(0.0, 1.0)
     # Chance in the answers: no sum of so many has a greater variance than the binomial one.
-    shares = random.binomial(len(u), rates[1:]) / len(u)
-    low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2])
-    rate = float(_calibrated(_logit(u), mode, center).mean())
+    wrong = random.binomial(batch.rows, rates) / batch.rows
+    low, high = np.quantile(wrong, [(1 - level) / 2, (1 + level) / 2])
+    ends = min(float(low), float(rate)), max(float(high), float(rate))
     counts = int(groups.rows[-1]), int(groups.errors[-1])
-    ends = min(float(low), rate), max(float(high), rate)
-    return ExpectedErrors(rate, *ends, float(u.mean()), len(u), *counts)
+    return ExpectedErrors(float(rate), *ends, batch.mean_u, batch.rows, *counts)
 
 
 def _logit(u: np.ndarray) -> np.ndarray:
     return special.logit(np.clip(u, _NEAREST, 1 - _NEAREST))
 
 
-def _calibrated(z: np.ndarray, weights: np.ndarray, center: float) -> np.ndarray:
-    """Error rates of logits `[n]`, shifted and stretched: shift and change of slope `[..., 2]`."""
-    return special.expit(z + weights[..., 0] + weights[..., 1] * (z - center))
-
-
-def _calibration(
-    z: np.ndarray, is_error: np.ndarray, center: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and change of slope that fit labeled rows best, `[2]`, and their covariance."""
-    from scipy import optimize  # It takes a while to import, which `--help` need not wait for.
-
-    x = np.column_stack([np.ones(len(z)), z - center])
-    penalty = 1.0 / np.square(_PRIOR)
-
-    def loss(weights: np.ndarray) -> float:
-        logits = z + x @ weights
-        fit = np.logaddexp(0.0, logits).sum() - is_error @ logits
-        return float(fit + 0.5 * penalty @ np.square(weights))
-
-    def slope(weights: np.ndarray) -> np.ndarray:
-        return x.T @ (special.expit(z + x @ weights) - is_error) + penalty * weights
-
-    def curvature(weights: np.ndarray) -> np.ndarray:
-        p = special.expit(z + x @ weights)
-        return (x.T * (p * (1.0 - p))) @ x + np.diag(penalty)
-
-    start = np.zeros(2)
-    best = optimize.minimize(loss, start, jac=slope, hess=curvature, method="trust-exact").x
-    return best, np.linalg.inv(curvature(best))
+_LARGEST = float(_logit(np.ones(1))[0])

@@ -10,19 +10,31 @@ against it; ranking then moves towards that of MCP.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from btcp_tf.core.groups import mean_error
-from btcp_tf.methods import stacking
+from btcp_tf.methods import platt, stacking
 from btcp_tf.methods.stacking import FOLDS, Samples
 
 _PENALTY = 1.0
 """Of the distance from alpha = 1, beta = 0, gamma = 0, in units of a sample's log-likelihood."""
 
 _LARGEST_LOGIT = 700.0
+
+_SMALLEST = 1e-300
+"""A u below this, which has no logit in float64, counts as this."""
+
+
+def logit_of(u: np.ndarray) -> np.ndarray:
+    """logit(u) `[n]`, finite where u is 0 or 1, too.
+
+    >>> logit_of(np.array([0.0, 0.5])).round(1).tolist()
+    [-690.8, 0.0]
+    """
+    return special.logit(u.astype(np.float64).clip(_SMALLEST, np.nextafter(1.0, 0.0)))
 
 
 class Map(NamedTuple):
@@ -45,6 +57,17 @@ class Map(NamedTuple):
         [3.0]
         """
         return self.alpha * logit + self.beta + self.gamma * z
+
+    def after(self, before: "Map") -> "Map":
+        """The map that does what `before` does, then this one.
+
+        >>> Map(0.5, 1.0, 0.25).after(Map(2.0, 1.0, 1.0))
+        Map(alpha=1.0, beta=1.5, gamma=0.75)
+        """
+        alpha, beta, gamma = before
+        return Map(
+            self.alpha * alpha, self.alpha * beta + self.beta, self.alpha * gamma + self.gamma
+        )
 
 
 SAME = Map()
@@ -69,6 +92,11 @@ class Recalibration:
     """With the map, cross-validated."""
 
     @property
+    def entry(self) -> dict[str, Any]:
+        """What the card of a judge, and `btcp_tf.json`, keep of it."""
+        return dataclasses.asdict(self) | {"map": self.map._asdict(), "words": self.words}
+
+    @property
     def words(self) -> str:
         """The same in a sentence."""
         rate = self.errors / self.samples
@@ -89,7 +117,7 @@ _FREE = {"shift": (1,), "scale": (0, 1), "mix": (0, 1, 2)}
 def recalibrate(
     is_error: np.ndarray,
     logit: np.ndarray,
-    z: np.ndarray,
+    z: np.ndarray | None,
     *,
     groups: np.ndarray | None = None,
     seed: int = 0,
@@ -102,7 +130,7 @@ def recalibrate(
     Args:
       is_error: Whether each answer is wrong, bool `[n]`.
       logit: logit(u), `[n]`, finite.
-      z: MCP's logit, `[n]`, finite.
+      z: MCP's logit, `[n]`, finite; None: it is not known, and gamma stays 0.
       groups: From `core.groups.numbers`, `[n]`; None: samples are independent.
       seed: Seed of the folds.
 
@@ -116,7 +144,8 @@ def recalibrate(
     'scale'
     """
     least = 2 * FOLDS
-    samples = Samples(is_error, z[:, None], {}, np.zeros(len(z), int), None, groups=groups)
+    n = len(logit)
+    samples = Samples(is_error, logit[:, None], {}, np.zeros(n, int), None, groups=groups)
     wrong, right = samples.independent()
     if min(wrong, right) < least:
         what = "wrong" if wrong < right else "right"
@@ -130,7 +159,9 @@ def recalibrate(
     before = best
     logits = logit
     # u and MCP are one where no evidence is used.
-    kinds = [name for name in _FREE if name != "mix" or not np.allclose(logit, z)]
+    with_z = z is not None and not np.allclose(logit, z)
+    kinds = [name for name in _FREE if name != "mix" or with_z]
+    z = np.zeros(n) if z is None else z
     for name in kinds:
         crossed = np.empty(len(logit))
         for train, test in folds:
@@ -160,22 +191,12 @@ def _likelihood(is_error: np.ndarray, logit: np.ndarray) -> np.ndarray:
 
 def _fit(is_error: np.ndarray, logit: np.ndarray, z: np.ndarray, free: Sequence[int]) -> Map:
     """The map of the largest penalized likelihood among those with some parameters free."""
-    columns = np.stack([logit, np.ones_like(logit), z], axis=1).clip(
+    columns = np.stack([logit, np.ones_like(logit), z], axis=1)[:, list(free)].clip(
         -_LARGEST_LOGIT, _LARGEST_LOGIT
     )
-    start = np.array(SAME)
-    fixed = columns @ np.where(np.isin(np.arange(3), free), 0.0, start)
-    read, wanted = columns[:, list(free)], is_error.astype(float)
-
-    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = fixed + read @ weights
-        away = weights - start[list(free)]
-        value = np.logaddexp(0.0, logits).sum() - wanted @ logits
-        slope = read.T @ (special.expit(logits) - wanted)
-        return value + 0.5 * _PENALTY * away @ away, slope + _PENALTY * away
-
-    bounds = [(None, None) if one == 1 else (0.0, None) for one in free]
-    found = optimize.minimize(loss, start[list(free)], jac=True, bounds=bounds, method="L-BFGS-B")
-    weights = start.copy()
-    weights[list(free)] = found.x
+    # What is added to each parameter of `SAME`.
+    least = [None if one == 1 else -SAME[one] for one in free]
+    found = platt.fit(is_error, logit, columns, np.full(len(free), _PENALTY), least)
+    weights = np.array(SAME)
+    weights[list(free)] += found.weights
     return Map(*map(float, weights))

@@ -148,8 +148,9 @@ def with_logit(model: keras.Model) -> keras.Model:
       model: Functional, inputs → `probs` `[n, k]` and `uncertainty` `[n, 1]`.
 
     Returns:
-      The model itself; or one of the same layers with `logit` float32 `[n, 1]` beside the others.
-      u is its sigmoid. The few weights behind u are copied, all others are shared.
+      The model itself; or one of the same layers with `logit` and `mcp_logit`, MCP's, float32
+      `[n, 1]`, beside the others. u is the sigmoid of `logit`. The few weights behind u are copied,
+      all others are shared.
     """
     u = model.output["uncertainty"]
     while True:
@@ -164,6 +165,7 @@ def with_logit(model: keras.Model) -> keras.Model:
     logit = twin(inputs)
     twin.set_weights(layer.get_weights())
     outputs = {**model.output, "uncertainty": ops.sigmoid(logit), "logit": logit}
+    outputs["mcp_logit"] = inputs[0]
     return keras.Model(model.input, outputs, name=model.name)
 
 

@@ -21,6 +21,7 @@ from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
 from btcp_tf.serving import records, row_log
+from btcp_tf.serving.expectation import Expectation, Expecting
 from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inputs
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
@@ -55,6 +56,8 @@ class Summary:
     """Accepted answers among `labeled`."""
     accepted_errors: int = 0
     """Wrong answers among `accepted_labeled`."""
+    expectation: Expectation | None = None
+    """How many answers are wrong by u alone; None: an earlier version wrote the file."""
 
     def add(self, rows: Sequence[Record]) -> None:
         """Counts further rows."""
@@ -256,10 +259,12 @@ def _publish(
 ) -> Summary:
     """Writes the file of scores and what it is of; both appear whole or not at all."""
     summary = Summary(labeled=0 if job.labels else None)
+    expecting = Expecting(job.directory, job.about)
 
     def counted() -> Iterator[list[Record]]:
         for rows in log.batches():
             summary.add(rows)
+            expecting.add(rows)
             yield rows
 
     job.say(f"writing {job.output}")
@@ -267,6 +272,7 @@ def _publish(
     write = records.writer_for(job.output)
     columns = [*next(log.batches())[0]]
     write(final, counted(), len(job.about["class_names"]), columns)
+    summary.expectation = expecting.expectation()
     with open(final, "rb") as written:
         os.fsync(written.fileno())
     # First, since a file of scores without it would be refused as another command's.
@@ -278,6 +284,8 @@ def _publish(
         },
         # Null, too, where each predicted class has its own.
         "tau": job.threshold.tau,
+        # Of two versions of a model u may differ by them alone.
+        "recalibrations": job.about.get("recalibrations") or [],
         "order": order,
         "summary": summary,
         "sha256": _sha256(final).hexdigest(),
@@ -353,8 +361,9 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
     try:
         content = json.loads(predictions.about_file(output).read_text(encoding="utf-8"))
         saved, sha256, summary = content["command"], content["sha256"], content["summary"]
-        summary = Summary(**summary)
-    except (OSError, ValueError, KeyError, TypeError):
+        expectation = Expectation.from_json(summary.pop("expectation", None))
+        summary = Summary(**summary, expectation=expectation)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{expected}which exists and comes from elsewhere{remedy}") from None
     if differences := row_log.changes(settings, saved):
         raise ValueError(f"{expected}which is of another command: now with {differences}{remedy}")
@@ -385,6 +394,9 @@ def _report(job: _Job, summary: Summary) -> None:
         f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
         f"{summary.problems:,} without an answer"
     )
+    if summary.expectation is not None:
+        for line in summary.expectation.lines():
+            job.say(line)
     if summary.labeled is not None:
         some = "" if summary.labeled == scored else " that have a label"
         accepted = _error_rate(summary.accepted_errors, summary.accepted_labeled)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from scipy import special
 
 from btcp_tf.core import arrays
 from btcp_tf.data import named_inputs
@@ -19,7 +20,9 @@ from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods.recalibration import SAME, Map, logit_of
 from btcp_tf.networks import classifiers, models
+from btcp_tf.networks.mcp import mcp_logit_of_probs
 from btcp_tf.serving import fresh_answers, signatures
 from btcp_tf.serving.signatures import BATCH, IMAGES, Blueprint
 from btcp_tf.thresholds import Threshold
@@ -34,6 +37,9 @@ logits of probabilities, from `RESOLUTION` on."""
 RESOLUTION = 1e-6
 """Differences that do not count between probabilities, which other classes' rounding moves, nor
 between u of an estimator whose u is made of no logit."""
+
+_BEYOND = 1e4
+"""Beyond every logit of MCP."""
 
 _CHECK_SECONDS = 600
 
@@ -313,8 +319,11 @@ def _method(source: Path) -> str:
     return str(about.get("method", "")) if isinstance(about, Mapping) else ""
 
 
-def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> None:
-    """Raises RuntimeError unless two versions answer alike but for their decision."""
+def compare(
+    source: Path, changed: Path, threshold: Threshold, about: str, change: Map = SAME
+) -> None:
+    """Raises RuntimeError unless two versions answer alike but for their decision and what
+    `change` makes of u."""
     old, new = (tf.saved_model.load(str(path)).signatures for path in (source, changed))
     # The graph is a copy: `about` of models of version 0.1.0 has no input here either.
     answer = new["about"]
@@ -330,8 +339,34 @@ def compare(source: Path, changed: Path, threshold: Threshold, about: str) -> No
     # Rounded to the side of tau that it is on.
     u = answers[f"{batch}uncertainty"].astype(np.float64)
     wanted[f"{batch}accept"] = u < threshold.limits(answers[f"{batch}predicted"])
+    if change != SAME:
+        before, probs = (wanted[f"{batch}{name}"] for name in ("uncertainty", "probs"))
+        low, high = _changed(before, probs, change)
+        wanted[f"{batch}uncertainty"] = u.clip(low, high).astype(np.float32)
     if differences := _differences(answers, wanted, with_logit=True):
         raise RuntimeError(
             "export: expected the answers of the version that was copied, received others: "
             + "; ".join(differences)
         )
+
+
+def _changed(u: np.ndarray, probs: np.ndarray, change: Map) -> tuple[np.ndarray, np.ndarray]:
+    """Between which u a change of logit(u) leads, as far as the digits of float32 tell.
+
+    Args:
+      u: Before it, float32 `[n]`.
+      probs: float32 `[n, k]`.
+      change: Grows with logit(u) and MCP's.
+    """
+    digits = np.finfo(np.float32)
+    u = u.astype(np.float64)
+    rounding = 4 * float(digits.eps) * u + float(digits.tiny)
+    z = mcp_logit_of_probs(probs.clip(float(digits.tiny)))
+    # Below it float32 holds no probability, or only its first digits.
+    unknown = z < np.log(float(digits.tiny)) + 5
+    ends = (
+        (u - rounding, np.where(unknown, -_BEYOND, z - TOLERANCE)),
+        (u + rounding, z + TOLERANCE),
+    )
+    low, high = (special.expit(change(logit_of(u.clip(0, 1)), z)) for u, z in ends)
+    return low, high

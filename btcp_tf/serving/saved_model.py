@@ -2,8 +2,9 @@
 
 A version directory gets its number only when it is complete and has answered like the Keras model
 in a process that cannot import this package. There it must also accept, of the rows that its
-threshold was chosen on, just those with u < tau. The threshold is a variable of the model:
-`with_threshold` makes a version with another one, and needs neither the Keras model nor its data.
+threshold was chosen on, just those with u < tau. The threshold is a variable of the model, and so
+is what later labels make of u: `with_threshold` makes a version with others, and needs neither the
+Keras model nor its data.
 """
 
 import contextlib
@@ -33,17 +34,26 @@ from btcp_tf.core.wording import shape_text
 from btcp_tf.data import input_checks, named_inputs
 from btcp_tf.data.input_checks import Ranges
 from btcp_tf.data.named_inputs import Inputs
-from btcp_tf.decisions import exported
+from btcp_tf.decisions import exported, recalibrated
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.methods.recalibration import SAME, Map, Recalibration
 from btcp_tf.networks import deciding
 from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.serving import answers, export_check, publishing, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.inputs import RESERVED
 from btcp_tf.serving.publishing import PUBLICATION
-from btcp_tf.serving.signatures import ABOUT, IMAGES, LIMITS, TAU, Blueprint, Intake
+from btcp_tf.serving.signatures import (
+    ABOUT,
+    IMAGES,
+    LIMITS,
+    RECALIBRATION,
+    TAU,
+    Blueprint,
+    Intake,
+)
 from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -195,8 +205,9 @@ def with_threshold(
     threshold: Threshold,
     held_out: Mapping[str, Predictions] | None = None,
     folder: str | os.PathLike | None = None,
+    learned: Recalibration | None = None,
 ) -> Path:
-    """Publishes the same model with another threshold as the next version.
+    """Publishes the same model with another threshold, and perhaps another u, as the next version.
 
     The graph and the weights are copied as they are. Before it gets its number, the new version is
     loaded and compared with its source.
@@ -204,23 +215,31 @@ def with_threshold(
     Args:
       source: A version directory that `export` wrote.
       threshold: The new threshold.
-      held_out: Predictions files to put in the place of the source's, by name; others stay.
+      held_out: Predictions files to put in the place of the source's, by name, with u as the new
+        version answers it. Others stay, with the new u; without it, where that is not known.
       folder: Where the numbered versions are; made where it is missing. None: beside the source.
+      learned: What becomes of u, after what the source has made of it. None: u stays.
 
     Returns:
       The new version directory. A warning says if the newest in `folder` promises an error rate
       that this one does not.
 
     Raises:
-      FileNotFoundError, ValueError: If `source` is no such directory, or was exported with
-        `decide_only`.
+      FileNotFoundError, ValueError: If `source` is no such directory, was exported with
+        `decide_only`, or its u cannot be changed, see `check_recalibrates`.
       RuntimeError: If the new version does not answer as it should; nothing is left behind.
     """
     _check_decides(threshold)
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
-    held_out = exported.read_held_out(source) | dict(held_out or {})
+    kept, change = exported.read_held_out(source), SAME
+    if learned is not None:
+        check_recalibrates(source)
+        change = learned.map
+        content["recalibrations"] = [*content.get("recalibrations", ()), learned.entry]
+    changed = {name: recalibrated.apply(rows, change) for name, rows in kept.items()}
+    held_out = {name: rows for name, rows in changed.items() if rows} | dict(held_out or {})
     folder = source.parent if folder is None else Path(folder)
     with _temporary_directory(folder) as temporary:
         _copy(source, temporary)
@@ -238,10 +257,14 @@ def with_threshold(
             )
         export_check.check_digits(source, threshold, held_out, by_logit)
         limits = signatures.limits_of(threshold, len(content["class_names"]), by_logit)
-        changed = {LIMITS if by_logit else TAU: limits[0] if one_for_all else limits}
-        _assign(temporary, {**changed, ABOUT: text})
+        values: dict[str, Any] = {LIMITS if by_logit else TAU: limits[0] if one_for_all else limits}
+        if learned is not None:
+            values[RECALIBRATION] = list(change.after(_change_of(temporary, _variables(temporary))))
+        _assign(temporary, {**values, ABOUT: text})
+        for name in kept.keys() - held_out.keys():
+            (temporary / ABOUT_FILE).with_name(f"{name}.npz").unlink()
         _write_extra(temporary, text, held_out)
-        export_check.compare(source, temporary, threshold, text)
+        export_check.compare(source, temporary, threshold, text, change)
         _warn_of_lost_promise(folder, threshold)
         return _publish(temporary, folder)
 
@@ -254,6 +277,32 @@ def _check_decides(threshold: Threshold) -> None:
             "each group, which the SavedModel's inputs do not tell; choose one by predicted class, "
             "or export with one for all and decide on its answers with thresholds.accept_by_group"
         )
+
+
+def check_recalibrates(source: Path) -> None:
+    """ValueError unless u of a version directory can be changed after its export."""
+    variables = _variables(source)
+    if RECALIBRATION in variables:
+        return
+    about = exported.read_about(source).get("uncertainty") or {}
+    method = str(about.get("method", ""))
+    if LIMITS in variables or method.partition("_")[0] in ("", "mcp", "residual"):
+        raise ValueError(
+            f"{source}: expected a model that has a place for a recalibration, received one that "
+            "an earlier version exported; export its run or its judge again, or recalibrate the "
+            "judge (Judge.recalibrate) and export that"
+        )
+    raise ValueError(
+        f"{source}: expected u that is made of a logit, as that of MCP and of the residual "
+        f"estimator is, received u of {method}, which is what its estimator was trained to give; "
+        "choose another threshold alone"
+    )
+
+
+def _change_of(directory: Path, variables: Mapping[str, str]) -> Map:
+    """What a SavedModel on disk makes of its logit(u), by its `_variables`."""
+    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
+    return Map(*map(float, reader.get_tensor(variables[RECALIBRATION])))
 
 
 def _copy(source: Path, directory: Path) -> None:

@@ -17,6 +17,7 @@ from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.data.input_checks import FLAT, InputRange, Ranges
 from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions.exported import SIGNATURE
+from btcp_tf.methods.recalibration import SAME
 from btcp_tf.networks import models
 from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.thresholds import Threshold
@@ -81,6 +82,9 @@ TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
 """Names of the model's variables that `with_threshold` changes. It has the first where it compares
 u, as all models of 0.1.0 do, or the second, `limits_of`, where it compares logits. Each holds a row
 for each class that may be predicted; in models of earlier versions one for all."""
+
+RECALIBRATION = "btcp_tf_recalibration"
+"""Name of the variable with a `recalibration.Map`, beside `LIMITS` since 0.2.0."""
 
 
 def limits_of(threshold: Threshold, classes: int, by_logit: bool) -> np.ndarray:
@@ -153,10 +157,25 @@ def _padded(one: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.pad(one, [[0, blank]] + [[0, 0]] * (one.shape.rank - 1))
 
 
+def _recalibrated(
+    answers: dict[str, tf.Tensor], change: tf.Variable
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """logit(u) float64 and u float32, `[n, 1]` each, as a `recalibration.Map` changes them."""
+    alpha, beta, gamma = tf.unstack(change.read_value())
+    logit, z = (tf.cast(answers[name], tf.float64) for name in ("logit", "mcp_logit"))
+    # Neither infinity times 0 is NaN.
+    logit = tf.math.multiply_no_nan(logit, alpha) + tf.math.multiply_no_nan(z, gamma) + beta
+    u = tf.cast(tf.sigmoid(logit), tf.float32)
+    # To the bit as it was, without a change.
+    is_same = tf.reduce_all(change == tf.constant(list(SAME), tf.float64))
+    return logit, tf.where(is_same, tf.cast(answers["uncertainty"], tf.float32), u)
+
+
 def _decide(
     outputs: Callable[[Any], dict[str, tf.Tensor]],
     class_names: Sequence[str],
     limit: tf.Variable,
+    change: tf.Variable | None,
     inputs: Any,
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
@@ -174,8 +193,9 @@ def _decide(
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
     own = tf.gather(limit, predicted)
-    if "logit" in answers:
-        accept = tf.cast(answers["logit"][:count, 0], tf.float64) < own[:, 0]
+    if change is not None:
+        logit, uncertainty = (one[:count, 0] for one in _recalibrated(answers, change))
+        accept = logit < own[:, 0]
         # On the side of tau that it is on: float32 may round it to the other one.
         below, above = tf.cast(own[:, 1], tf.float32), tf.cast(own[:, 2], tf.float32)
         uncertainty = tf.where(
@@ -436,13 +456,17 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     value = limits_of(threshold, len(class_names), compares == LIMITS)
     limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
     text = tf.Variable(about, trainable=False, name=ABOUT)
+    change = None
+    if compares == LIMITS:
+        change = tf.Variable(list(SAME), dtype=tf.float64, trainable=False, name=RECALIBRATION)
     archive = keras.export.ExportArchive()
     # Layers that may hold lookup tables. Not the whole model: large weights would be stored once
     # more, beside those that the signatures use.
     tables = tf.Module()
     tables.layers = [*filter(_may_hold_tables, model._flatten_layers(include_self=False))]
     archive.track(tables)
-    archive.add_variable_collection("decision", [limit, text])
+    variables = [limit, text] if change is None else [limit, text, change]
+    archive.add_variable_collection("decision", variables)
     outputs = _with_constants(model)
 
     def add(name: str, taken: list[tf.TensorSpec], answer: Callable) -> None:
@@ -451,7 +475,7 @@ def write(blueprint: Blueprint, directory: Path) -> None:
         archive.add_endpoint(name, function)
 
     def deciding(prepare: Callable) -> Callable:
-        return lambda *inputs: _decide(outputs, class_names, limit, prepare(*inputs))
+        return lambda *inputs: _decide(outputs, class_names, limit, change, prepare(*inputs))
 
     for name, (taken, prepare) in signatures(model, intake).items():
         add(name, taken, deciding(prepare))

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import optimize, special
 
-from btcp_tf.decisions.expected_errors import expected_errors
+from btcp_tf import thresholds
+from btcp_tf.decisions.expected_errors import Batch, expected_errors
 
 ERROR_RATES = {
     "calibrated": lambda u: u,
@@ -59,6 +60,72 @@ def test_the_order_of_rows_and_a_second_call_change_nothing():
     order = random.permutation(200)
     again = expected_errors(u[::-1], (is_error[order], known[order]))
     assert again._replace(mean_u=found.mean_u) == found
+
+
+def test_rate_and_interval_are_those_of_a_textbook_version_row_by_row():
+    random = np.random.default_rng(5)
+    is_error, known = draw(random, 300, ERROR_RATES["half"])
+    _, u = draw(random, 3000, ERROR_RATES["half"], 0.7)
+    z, new = (special.logit(one.clip(1e-7, 1 - 1e-7)) for one in (known, u))
+
+    def loss(weights):
+        shift, slope = weights
+        p = 1 / (1 + np.exp(-(z + shift + slope * (z - z.mean()))))
+        likelihood = np.where(is_error, np.log(p), np.log(1 - p)).sum()
+        return -likelihood + 0.5 * (shift / 2.0) ** 2 + 0.5 * (slope / 0.5) ** 2
+
+    found = optimize.minimize(loss, [0, 0], method="Nelder-Mead", options={"xatol": 1e-8})
+    step = 1e-3 * np.eye(2)
+    curvature = [
+        [
+            sum(a * b * loss(found.x + a * step[i] + b * step[j]) for a in (1, -1) for b in (1, -1))
+            / 4e-6
+            for i in (0, 1)
+        ]
+        for j in (0, 1)
+    ]
+    drawn = random.multivariate_normal(found.x, np.linalg.inv(curvature), 5000)
+    p = [special.expit(new + shift + slope * (new - z.mean())) for shift, slope in drawn]
+    shares = [(random.random(3000) < one).mean() for one in p]
+    got = expected_errors(u, (is_error, known))
+    shift, slope = found.x
+    rate = special.expit(new + shift + slope * (new - z.mean())).mean()
+    assert got.rate == pytest.approx(rate, rel=1e-3)
+    # Within what chance does to quantiles of so many draws.
+    np.testing.assert_allclose((got.low, got.high), np.quantile(shares, [0.025, 0.975]), atol=5e-3)
+
+
+def test_a_batch_in_pieces_is_the_whole_batch():
+    random = np.random.default_rng(1)
+    calibration = draw(random, 200, ERROR_RATES["half"])
+    _, u = draw(random, 5000, ERROR_RATES["half"])
+    u[:3] = 0.0, 1.0, 0.5
+    batch = Batch()
+    for part in np.split(u, [1, 10, 1000]):
+        batch.add(part)
+    whole, pieces = expected_errors(u, calibration), expected_errors(batch, calibration)
+    assert pieces.rows == 5000 and pieces.mean_u == pytest.approx(u.mean(), rel=1e-12)
+    np.testing.assert_allclose(pieces, whole, rtol=1e-9)
+    with pytest.raises(ValueError, match="expected at least one answer, received none"):
+        expected_errors(Batch(), calibration)
+    with pytest.raises(ValueError, match="uncertainty: expected values in .0, 1., received -1"):
+        batch.add([-1.0])
+    assert batch.rows == 5000 and np.isnan(Batch().mean_u)
+
+
+@pytest.mark.parametrize("name", ERROR_RATES)
+def test_the_interval_holds_the_share_of_accepted_answers_too(name):
+    """Also where their threshold was chosen on the calibration rows."""
+    random = np.random.default_rng(4)
+    held = []
+    for _ in range(50):
+        calibration = draw(random, 400, ERROR_RATES[name])
+        tau = thresholds.best_bacc(*calibration).tau
+        is_error, u = draw(random, 1000, ERROR_RATES[name])
+        found = expected_errors(u[u < tau], calibration, level=0.9)
+        held.append(found.low <= is_error[u < tau].mean() <= found.high)
+    # As above.
+    assert np.mean(held) >= 0.8
 
 
 @pytest.mark.parametrize("errors", [0, 1, 99, 100])

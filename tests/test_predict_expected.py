@@ -1,0 +1,158 @@
+"""Tests of what `btcp_tf.predict` says of errors without labels."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tiny_model
+
+from btcp_tf import predict
+from btcp_tf.core import wording
+from btcp_tf.decisions.expected_errors import expected_errors
+from btcp_tf.evaluation import predictions
+from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.serving.scorer import Scorer
+
+RANDOM = np.random.default_rng(0)
+KNOWN_U = RANDOM.random(300)
+WRONG = RANDOM.random(300) < KNOWN_U / 2
+KNOWN = Predictions(1 * WRONG, None, np.zeros(300, int), {"uncertainty": KNOWN_U})
+IMAGES = RANDOM.integers(0, 256, (50, 8, 8, 1), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder, answer = tiny_model.save(tmp_path_factory.mktemp("model") / "1", tau=0.1)
+    predictions.save_predictions(folder / "assets.extra" / "calibration.npz", KNOWN)
+    np.save(folder.parent / "x.npy", IMAGES)
+    u = answer(IMAGES)[1]
+    assert 5 < (u < 0.1).sum() < 45
+    return folder, u
+
+
+@pytest.fixture
+def copy(model, tmp_path):
+    shutil.copytree(model[0].parent, tmp_path / "m")
+    return tmp_path / "m" / "1"
+
+
+def score(folder, output, *more, status=0):
+    words = [f"--model={folder}", f"--input={folder.parent / 'x.npy'}", f"--output={output}"]
+    assert predict.main([*words, *more]) == status
+
+
+def lines(capsys):
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("expected")]
+
+
+def line(title, u):
+    found = expected_errors(u, (WRONG, KNOWN_U))
+    assert found.low < found.rate < found.high
+    return (
+        f"expected among {title}: {round(found.rate * len(u))} of {len(u)} wrong, "
+        + wording.percent_text(found.rate, (found.low, found.high))
+    )
+
+
+def test_expected_errors_are_those_of_all_answers_however_they_were_scored(
+    model, tmp_path, monkeypatch, capsys
+):
+    folder, u = model
+    wanted = [line("all answers", u), line("accepted ones", u[u < 0.1])]
+    score(folder, tmp_path / "whole.csv")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-3:-1] == wanted
+    assert printed[-1] == (
+        "that is by u alone, in a 95 % interval, if an answer of some u is as often wrong as among "
+        f"the 300 calibration rows ({WRONG.sum()} wrong); where inputs have become wrong without "
+        "becoming uncertain, more are"
+    )
+    # In batches, and by two processes one after the other.
+    answer, asked = Scorer.answer, []
+
+    def stopping(self, batch):
+        asked.append(1)
+        if len(asked) == 3:
+            raise RuntimeError("stopped")
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "answer", stopping)
+        score(folder, tmp_path / "s.csv", "--batch_size=7", status=1)
+    for _ in range(2):  # And of a finished file.
+        capsys.readouterr()
+        score(folder, tmp_path / "s.csv", "--batch_size=7")
+        assert lines(capsys) == wanted
+    kept = json.loads((tmp_path / "s.csv.about.json").read_text())["summary"]["expectation"]
+    assert kept["answers"]["rows"] == 50 and kept["accepted"]["rows"] == (u < 0.1).sum()
+
+
+def test_rows_without_an_answer_do_not_count(copy, tmp_path, capsys):
+    from PIL import Image
+
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        Image.fromarray(IMAGES[number, ..., 0]).save(tmp_path / "in" / f"{number}.png")
+    (tmp_path / "in" / "broken.png").touch()
+    output = f"--output={tmp_path}/s.csv"
+    assert predict.main([f"--model={copy}", f"--input={tmp_path}/in", output]) == 3
+    assert " of 4 wrong, " in lines(capsys)[0]
+    # None with an answer: there is nothing to say.
+    for number in range(4):
+        (tmp_path / "in" / f"{number}.png").write_bytes(b"")
+    output = f"--output={tmp_path}/none.csv"
+    assert predict.main([f"--model={copy}", f"--input={tmp_path}/in", output]) == 3
+    assert lines(capsys) == []
+
+
+def test_one_row_of_each_group_calibrates(copy, tmp_path, capsys):
+    groups = np.repeat(np.arange(100), 3)
+    rows = Predictions(KNOWN.labels, None, KNOWN.predicted, KNOWN.uncertainty, groups)
+    predictions.save_predictions(copy / "assets.extra" / "calibration.npz", rows)
+    score(copy, tmp_path / "s.csv")
+    assert "among the 100 calibration rows" in capsys.readouterr().out
+
+
+def unlabeled(folder):
+    rows = Predictions(None, None, KNOWN.predicted, KNOWN.uncertainty)
+    predictions.save_predictions(folder / "calibration.npz", rows)
+
+
+def changed(**more):
+    def change(folder):
+        about = folder / "btcp_tf.json"
+        about.write_text(json.dumps(json.loads(about.read_text()) | more))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda folder: (folder / "calibration.npz").unlink(), "there are no calibration rows"),
+        (lambda folder: (folder / "calibration.npz").write_bytes(b"x"), "cannot be read .*npz"),
+        (unlabeled, "the calibration rows beside the model have no labels"),
+        (changed(decide_only=True), r"only as far as its decision needs \(decide_only\)"),
+        (changed(data={"no_promise": "9.0% of them are known"}), "as 9.0% of them are known"),
+    ],
+)
+def test_where_it_is_not_known_it_says_why(copy, tmp_path, capsys, change, why):
+    change(copy / "assets.extra")
+    score(copy, tmp_path / "s.csv")
+    [told] = lines(capsys)
+    assert told.startswith("expected errors: not known, as ")
+    assert re.search(why, told)
+
+
+def test_a_file_that_was_finished_before_has_no_such_line(model, tmp_path, capsys):
+    score(model[0], tmp_path / "s.csv")
+    about = tmp_path / "s.csv.about.json"
+    content = json.loads(about.read_text())
+    del content["summary"]["expectation"]
+    about.write_text(json.dumps(content))
+    capsys.readouterr()
+    score(model[0], tmp_path / "s.csv")
+    assert "finished already" in capsys.readouterr().out
+    assert lines(capsys) == []
