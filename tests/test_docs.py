@@ -117,6 +117,9 @@ def test_a_guide(page, tmp_path, monkeypatch):
         assert names["judge"].fitted["samples"] == 600
     if page.stem == "threshold":
         assert names["chosen"].risk_bound <= 0.1
+        parts = names["by_hospital"].parts
+        assert set(parts) == {"north", "south"}
+        assert all(part.risk_bound <= 0.2 for part in parts.values())
     if page.stem == "batch-scoring":
         assert len(predictions.load_answers(tmp_path / "scores.csv").accept) == 100
 

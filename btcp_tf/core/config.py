@@ -394,8 +394,8 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, check(field, getattr(self, field.name)))
-        checks = (_text_faults, _method_faults, _residual_faults, _look_faults, _device_faults)
         check_by(self.by)
+        checks = (_text_faults, _method_faults, _residual_faults, _look_faults, _device_faults)
         for faults in checks:
             for fault in faults(self):
                 raise ValueError(fault)
