@@ -24,7 +24,7 @@ from production import (
 from scipy import stats
 
 from btcp_tf import monitor, thresholds
-from btcp_tf.decisions import assumptions, drift, monitoring, sequential
+from btcp_tf.decisions import assumptions, drift, messages, monitoring, sequential
 from btcp_tf.decisions.monitoring import Figures
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL
 from btcp_tf.decisions.scores import Baseline, Scores, load_baseline, load_scores
@@ -667,6 +667,15 @@ def test_a_state_and_what_to_do_next(rule, harder, labeled, state, step):
     assert found.state == state and step in " ".join(found.next_steps)
     words = " ".join(monitor_page.terminal_text(found).split())
     assert f"state {state}." in words and found.next_steps[0] in words
+
+
+def test_where_the_data_have_changed_the_next_step_names_the_recalibration():
+    p = answers(900, 3, harder=0.2)
+    found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(p, labels=p.labels))
+    assert found.promise.verdict == "broken"
+    for changed in (False, True):
+        steps = messages.next_steps(found.threshold, found.promise, 1, changed=changed)
+        assert ("--recalibrate" in " ".join(steps)) == changed
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -227,6 +227,8 @@ def next_steps(
         "label a random sample of recent answers and choose the threshold on it: python -m "
         "btcp_tf.set_threshold MODEL --threshold=target_risk --risk=LIMIT --scores=LABELED"
     )
+    if changed:
+        new_threshold += " (with --recalibrate half of the sample brings u to the error rate first)"
     again = "To look again as labels come, add them at the end and name --ordered."
     if promise.test == SEQUENTIAL:
         again = "Look again with more labels as often as you like."
