@@ -460,8 +460,8 @@ def test_models_of_earlier_versions_hold_one_threshold(judge, tmp_path, monkeypa
     """Their variable holds no row for each class: another tau goes in, one by class is refused."""
     decide, limits_of = signatures._decide, signatures.limits_of
 
-    def with_one(outputs, class_names, limit, inputs):
-        return decide(outputs, class_names, tf.stack([limit.read_value()] * 3), inputs)
+    def with_one(outputs, class_names, limit, change, inputs):
+        return decide(outputs, class_names, tf.stack([limit.read_value()] * 3), change, inputs)
 
     with monkeypatch.context() as patch:
         patch.setattr(signatures, "_decide", with_one)

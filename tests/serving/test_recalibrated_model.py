@@ -126,6 +126,30 @@ def test_one_command_brings_u_to_the_error_rate_and_chooses_a_threshold(source, 
     assert wrong[after["accept"]].mean() < 0.4
 
 
+def test_each_class_has_its_threshold_on_recalibrated_u(source, tmp_path):
+    x, y = samples(2400, 5, 1.2)
+    path = scores(source, tmp_path, x, y)
+    words = [
+        str(source.parent),
+        f"--scores={path}",
+        "--recalibrate",
+        "--by=predicted",
+        "--min_coverage=0",
+    ]
+    assert set_threshold.main([*words, "--threshold=target_risk", "--risk=0.45", "--delta=0.1"]) == 0
+    new = source.parent / "2"
+    chosen = thresholds.from_json(exported.read_about(new)["threshold"])
+    assert set(chosen.parts) == {"0", "1", "2"} and len(set(chosen.limits([0, 1, 2]))) == 3
+    x, y = samples(3000, 6, 1.2)
+    found = answers(new, x)
+    u = found["uncertainty"].astype(np.float64)
+    np.testing.assert_allclose(u, mapped(change_of(new), answers(source, x)), rtol=1e-3)
+    np.testing.assert_array_equal(found["accept"], u < chosen.limits(found["predicted"]))
+    for number in range(3):
+        taken = found["accept"] & (found["predicted"] == number)
+        assert taken.any() and (found["predicted"] != y)[taken].mean() < 0.45
+
+
 def test_the_threshold_is_of_the_half_that_u_has_not_seen(source, tmp_path):
     x, y = samples(900, 5, NOW)
     path = scores(source, tmp_path, x, y)
