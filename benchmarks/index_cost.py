@@ -3,7 +3,7 @@
     python -m benchmarks.index_cost CLASSIFIER.keras [--sizes=16000x64,65536x256]
 
 The layer `NeighborEvidence` with made-up points answers batches in turns with the classifier and
-with the same layer as it was before its squares were kept (version 2). Ratios are medians of the
+with the same layer where it squares its points at each call (version 2). Ratios are medians of the
 rounds', 1 being a pass of the classifier.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
     lines = []
     for size, width in arguments.sizes:
         lines += _lines(classifier, size, width, arguments.rounds)
-    titles = ("points", "width", "batch", "planned", "measured", "as before", "classifier, ms")
+    titles = ("points", "width", "batch", "planned", "measured", "squares anew", "classifier, ms")
     common.print_table(titles, lines)
 
 
