@@ -48,7 +48,7 @@ def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
         return archive[name]
     with archive.zip.open(key) as stream:
         shape, fortran, dtype = _header(stream)
-        if fortran or dtype.kind not in "biuf" or not shape:
+        if fortran or dtype.kind not in "biuf" or not shape or 0 in shape:
             return archive[name]
         found = rows.Rows()
         for batch in _batches(stream, dtype, shape, 0, rows.piece_size(shape, dtype)):
