@@ -1,13 +1,14 @@
 """Time and memory as data grows: 1, 4 and 16 times as many samples.
 
-    python -m benchmarks.data_size [--of=attach,runs] [--samples=5000] [--figure=FILE.svg]
+    python -m benchmarks.data_size [--of=attach,runs] [--samples=2500] [--figure=FILE.svg]
 
 attach: images as datasets whose batches are made as they are asked for, so that none of them has
 to be in memory: as the reference of `fit`, to `select_threshold` and to `evaluate`. Memory is the
 largest anonymous one above that before the step. runs: `btcp_tf.main` on an npz file that is
 written batch by batch, a fifth of its images the test set, each run in a process of its own; memory
 is above that of a run on a quarter of the smallest data. Pages of files are not in it: the system
-keeps them as long as it has room. Linux only.
+keeps them as long as it has room. What has a limit, arrays in memory and the index of a reference,
+has a lower one here, so that few samples are enough to reach it. Linux only.
 """
 
 import gc
@@ -26,8 +27,10 @@ from benchmarks import common
 FACTORS = (1, 4, 16)
 
 _LARGEST = 2**22
-"""Bytes of an array that stay in memory: so there is no more of what is small than of what is
-large."""
+"""Bytes of an array that stay in memory here, in place of 2^28."""
+
+_VECTORS = 2**11
+"""Of an index, and of a reference in memory at once, here, in place of 2^16."""
 
 _CLASSES, _BATCH = 10, 500
 
@@ -43,7 +46,7 @@ Found = list[tuple[float, float]]
 def main() -> None:
     parser = common.parser("data_size", __doc__)
     parser.add_argument("--of", default="attach,runs", help="what is measured")
-    parser.add_argument("--samples", type=common.count, default=5000, help="of the smallest step")
+    parser.add_argument("--samples", type=common.count, default=2500, help="of the smallest step")
     parser.add_argument("--figure", type=Path, help="an .svg or .png file to write")
     arguments = parser.parse_args()
     kinds = {"attach": attach, "runs": runs}
@@ -67,6 +70,15 @@ def main() -> None:
         draw(arguments.figure, counts, measured)
 
 
+def lower_limits() -> None:
+    """Lets what is large begin early: so few samples show what grows with them."""
+    from btcp_tf.core import rows
+    from btcp_tf.methods import reference_index
+
+    rows.LARGEST, reference_index.LARGEST = _LARGEST, _VECTORS
+    reference_index.BLOCK = _VECTORS
+
+
 def attach(samples: int) -> dict[str, Found]:
     """The steps of a judge."""
     [found] = common.take_turns({"attach": (attach_worker, (samples,))}, rounds=1)["attach"]
@@ -81,9 +93,8 @@ def attach_worker(connection: Connection, samples: int) -> None:
     import tensorflow as tf
 
     import btcp_tf
-    from btcp_tf.core import rows
 
-    rows.LARGEST = _LARGEST
+    lower_limits()
     patterns = _patterns(_SHAPE)
     form = tf.TensorSpec((None, *_SHAPE)), tf.TensorSpec((None,), tf.int64)
 
@@ -183,14 +194,13 @@ def run_worker(connection: Connection, npz: Path, classifier: Path, folder: Path
     connection.recv()
     common.start_tensorflow(common.cores())
     from btcp_tf import main as main_
-    from btcp_tf.core import rows
 
-    rows.LARGEST = _LARGEST
+    lower_limits()
     flags = (
         f"--dataset=npz --data_dir={npz} --classifier={classifier} --classifier_pixels=0_255 "
         f"--output_dir={folder / 'run'} --export_dir={folder / 'models'} "
-        "--method=mcp,btcp,residual --finetune_method=btcp --estimator_epochs=2 "
-        "--finetune_epochs=2 --bootstrap_draws=100 --verbose=0"
+        "--method=mcp,btcp,residual --finetune_method=btcp --estimator_epochs=1 "
+        "--finetune_epochs=1 --bootstrap_draws=100 --verbose=0"
     )
     with common.Watch() as watch:
         status = main_.main(flags.split())
@@ -243,17 +253,23 @@ def batches(
 
 def draw(path: Path, counts: list[int], measured: dict[str, Found]) -> None:
     """Time and memory against the number of samples."""
+    import matplotlib
     from matplotlib import figure
 
+    # The same figures give the same file, with text that can be searched.
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "btcp_tf"})
     plot = figure.Figure(figsize=(8, 3), layout="constrained")
     for column, (axes, unit) in enumerate(
         zip(plot.subplots(1, 2), ("seconds", "MiB above the start"), strict=True)
     ):
         for name, found in measured.items():
             axes.plot(counts, [pair[column] for pair in found], marker="o", label=name)
+        if column and "run" in measured:
+            size = np.prod(_IMAGE_SHAPE) / 2**20
+            axes.plot(counts, [n * size for n in counts], "k:", label="images of the run")
         axes.set(xlabel="samples", ylabel=unit, ylim=(0, None))
     axes.legend()
-    plot.savefig(path)
+    plot.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":

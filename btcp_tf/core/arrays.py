@@ -42,11 +42,13 @@ def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
 
 def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
     """An array of an npz file: whole, or in pieces into a file where it is large."""
-    # Of npy data, as a name that is not in the archive itself has lost its `.npy`.
+    members = archive.zip
+    assert members is not None, "it is open"
+    # NumPy leaves `.npy` out of the names; what has none is no array.
     key = f"{name}.npy"
-    if key not in archive.zip.namelist() or archive.zip.getinfo(key).file_size <= rows.LARGEST:
+    if key not in members.namelist() or members.getinfo(key).file_size <= rows.LARGEST:
         return archive[name]
-    with archive.zip.open(key) as stream:
+    with members.open(key) as stream:
         shape, fortran, dtype = _header(stream)
         if fortran or dtype.kind not in "biuf" or not shape or 0 in shape:
             return archive[name]

@@ -102,7 +102,8 @@ def in_pieces(function: Callable[..., np.ndarray], first: np.ndarray, *others: A
     """What a function makes of rows, a piece of them at a time.
 
     Args:
-      function: Rows `[m, ...]` of all arrays → m rows, each of which depends on its own row alone.
+      function: Rows `[m, ...]` of all arrays → m rows. Called for one piece after the other, in
+        order; what it makes of a row must not depend on the others in its piece.
       first: `[n, ...]`, n > 0. Its rows say how many make a piece.
       *others: Further arrays `[n, ...]`.
 

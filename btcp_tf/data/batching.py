@@ -1,5 +1,6 @@
 """From arrays to batches of a `tf.data.Dataset`, shuffled anew each epoch."""
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -103,8 +104,17 @@ def _reader(array: np.ndarray) -> "Callable[[tf.Tensor], tf.Tensor]":
             tensor = tf.convert_to_tensor(array)
         return lambda index: tf.gather(tensor, index)
 
+    # TensorFlow keeps a Python function that a graph calls for ever. This one holds no array: the
+    # dataset does so, by `read`.
+    held = weakref.ref(array)
+
+    def rows_of(numbers: np.ndarray) -> np.ndarray:
+        own = held()
+        assert own is not None, "the dataset is in use"
+        return own[numbers]
+
     def read(index: tf.Tensor) -> tf.Tensor:
-        part = tf.numpy_function(lambda numbers: array[numbers], [index], array.dtype)
+        part = tf.numpy_function(rows_of, [index], array.dtype)
         part.set_shape([*index.shape, *array.shape[1:]])
         return part
 

@@ -1,6 +1,7 @@
 import dataclasses
 import errno
 import functools
+import gc
 import hashlib
 import http.server
 import json
@@ -13,6 +14,7 @@ import sys
 import threading
 import types
 import urllib.request
+import weakref
 
 import numpy as np
 import pytest
@@ -1572,6 +1574,21 @@ def test_batches_of_large_arrays_are_those_of_small_ones(epoch, monkeypatch):
     for one, other in zip(small, both()[1], strict=True):
         np.testing.assert_array_equal(one[0], other[0], strict=True)
         np.testing.assert_array_equal(one[1], other[1], strict=True)
+
+
+@pytest.mark.parametrize("largest", [0, 2**20])
+def test_arrays_are_let_go_with_their_batches(largest, monkeypatch):
+    monkeypatch.setattr(rows, "LARGEST", largest)
+    array = np.arange(40.0)
+    dataset = batching.batches((array,), 8, epoch=batching.epoch_variable())
+    # An iterator is enough to keep them.
+    iterator, held = iter(dataset), weakref.ref(array)
+    del dataset, array
+    gc.collect()
+    assert sum(len(batch) for (batch,) in iterator) == 40
+    del iterator
+    gc.collect()
+    assert held() is None
 
 
 def test_batches_refuse_arrays_that_do_not_fit():
