@@ -26,7 +26,7 @@ from benchmarks import common
 
 FACTORS = (1, 4, 16)
 
-_LARGEST = 2**22
+_LARGEST = 2**16
 """Bytes of an array that stay in memory here, in place of 2^28."""
 
 _VECTORS = 2**11
