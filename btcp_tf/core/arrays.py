@@ -10,11 +10,11 @@ from typing import IO
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import rows, wording
 
 
 def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
-    """Reads all arrays of an npz file into memory.
+    """Reads all arrays of an npz file; large ones of numbers into files, see `core.rows`.
 
     Args:
       path: The file.
@@ -24,7 +24,7 @@ def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
       Name -> array, of any shape and type but Python objects.
 
     Raises:
-      OSError: If the file cannot be opened.
+      OSError: If the file cannot be opened, or there is no room for a large array.
       ValueError: If it is no npz file, is damaged, or holds something else than arrays.
     """
     with open(path, "rb") as stream, _readable(file or os.fspath(path), "an npz file"):
@@ -33,11 +33,45 @@ def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
             raise ValueError("it is no zip archive, or is cut off")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+            arrays = {name: _member(archive, name) for name in archive.files}
         # NumPy returns what is no array as bytes.
         if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{others[0]} is no array")
     return arrays
+
+
+def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    """An array of an npz file: whole, or in pieces into a file where it is large."""
+    members = archive.zip
+    assert members is not None, "it is open"
+    # NumPy leaves `.npy` out of the names; what has none is no array.
+    key = f"{name}.npy"
+    if key not in members.namelist() or members.getinfo(key).file_size <= rows.LARGEST:
+        return archive[name]
+    with members.open(key) as stream:
+        shape, fortran, dtype = _header(stream)
+        if fortran or dtype.kind not in "biuf" or not shape or 0 in shape:
+            return archive[name]
+        found = rows.Rows()
+        for batch in _batches(stream, dtype, shape, 0, rows.piece_size(shape, dtype)):
+            found.add(batch)
+        # The check sum is compared behind the last byte.
+        stream.read()
+    return found.array()
+
+
+def _batches(
+    stream: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], start: int, size: int
+) -> Iterator[np.ndarray]:
+    """The rows from `start` on of an array of this shape, at most `size` in each array; the stream
+    is at the first of them."""
+    row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+    for first in range(start, shape[0], size):
+        count = min(size, shape[0] - first)
+        content = stream.read(count * row_bytes)
+        if len(content) < count * row_bytes:
+            raise EOFError(f"it ends in row {first + len(content) // row_bytes}")
+        yield np.frombuffer(content, dtype).reshape(count, *shape[1:])
 
 
 def array_names(path: str | os.PathLike) -> list[str]:
@@ -85,12 +119,7 @@ class StoredArray:
         row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
         with self._readable(), _opened(self.path, self.key) as stream:
             stream.seek(self.start + start * row_bytes)
-            for first in range(start, len(self), size):
-                rows = min(size, len(self) - first)
-                content = stream.read(rows * row_bytes)
-                if len(content) < rows * row_bytes:
-                    raise EOFError(f"it ends in row {first + len(content) // row_bytes}")
-                yield np.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
+            yield from _batches(stream, self.dtype, self.shape, start, size)
 
     def verify(self) -> None:
         """Raises a ValueError unless the content fits the check sum that its npz file has of it."""
@@ -167,7 +196,7 @@ def _readable(file: str, expected: str) -> Iterator[None]:
     """Turns whatever a damaged file raises, which can be nearly anything, into one ValueError."""
     try:
         yield
-    except MemoryError:
+    except (MemoryError, rows.NoRoomError):
         raise
     except Exception as error:
         raise ValueError(

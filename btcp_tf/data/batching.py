@@ -1,8 +1,12 @@
 """From arrays to batches of a `tf.data.Dataset`, shuffled anew each epoch."""
 
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from btcp_tf.core import rows
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,7 +40,8 @@ def batches(
 
     Args:
       arrays: Arrays of the same length n. They stay as they are (uint8 stays
-        uint8); TensorFlow holds one copy.
+        uint8). TensorFlow holds one copy of each, but of large ones, which are
+        perhaps in a file: their rows are read as they are needed.
       batch_size: Rows in a batch, over all replicas. The last batch may be
         smaller; no row is dropped.
       seed: Seed of the orders.
@@ -56,10 +61,7 @@ def batches(
     if batch_size < 1:
         raise ValueError(f"batch_size: expected at least 1, received {batch_size}")
     (n,) = lengths
-    # Held as tensors that the functions below capture by reference: constants of the graph
-    # are limited to 2 GB.
-    with tf.device("CPU:0"):
-        tensors = tuple(tf.convert_to_tensor(array) for array in arrays)
+    readers = [_reader(array) for array in arrays]
 
     def slices(_):
         if epoch is None:
@@ -81,7 +83,7 @@ def batches(
     dataset = (
         tf.data.Dataset.range(1)
         .flat_map(slices)
-        .map(lambda index: tuple(tf.gather(tensor, index) for tensor in tensors))
+        .map(lambda index: tuple(read(index) for read in readers))
         .apply(tf.data.experimental.assert_cardinality(-(-n // batch_size)))
     )
     options = tf.data.Options()
@@ -90,3 +92,30 @@ def batches(
     # One process reads everything; a strategy cuts the batches, not the files.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
+
+
+def _reader(array: np.ndarray) -> "Callable[[tf.Tensor], tf.Tensor]":
+    """Numbers of rows → these rows of an array, in a graph."""
+    import tensorflow as tf
+
+    if array.nbytes <= rows.LARGEST:
+        # Captured by reference: constants of the graph are limited to 2 GB.
+        with tf.device("CPU:0"):
+            tensor = tf.convert_to_tensor(array)
+        return lambda index: tf.gather(tensor, index)
+
+    # TensorFlow keeps a Python function that a graph calls for ever. This one holds no array: the
+    # dataset does so, by `read`.
+    held = weakref.ref(array)
+
+    def rows_of(numbers: np.ndarray) -> np.ndarray:
+        own = held()
+        assert own is not None, "the dataset is in use"
+        return own[numbers]
+
+    def read(index: tf.Tensor) -> tf.Tensor:
+        part = tf.numpy_function(rows_of, [index], array.dtype)
+        part.set_shape([*index.shape, *array.shape[1:]])
+        return part
+
+    return read

@@ -104,7 +104,9 @@ def load(
     groups: str = "",
     verbose: int = 0,
 ) -> Dataset:
-    """Loads a data set into memory and splits its training images by seed.
+    """Loads a data set and splits its training images by seed.
+
+    Images of more than 256 MiB are unpacked into temporary files, see `core.rows`.
 
     Validation and calibration get 5,000 of the training images each, or 10 %
     each where there are fewer than 30,000; a validation set that is supplied is
@@ -154,6 +156,7 @@ def load(
     Raises:
       FileNotFoundError: If there is no such folder or file, or neither a
         prepared copy nor a network.
+      core.rows.NoRoomError: If there is no room on the disk for the images.
       ValueError: If the name is unknown, the data is damaged or is not as
         above, a class has no training image, classes are fewer than two or
         differ between splits, or too few images are asked for.

@@ -11,6 +11,7 @@ import numpy as np
 
 from btcp_tf.core import warning, wording
 from btcp_tf.core.progress import Bar
+from btcp_tf.core.rows import Rows
 from btcp_tf.data.images import convert
 from btcp_tf.data.splits import Source, Split
 
@@ -270,16 +271,19 @@ def decode_all(
     channels = channels or max((shape[2] for shape in shapes.values()), default=1)
     shape = (*(size or (height, width)), channels)
     # Images that cannot be used are decoded too, to tell those that are cut off, but not kept.
-    images = np.zeros((0 if faults else len(files), *shape), np.uint8)
-    transparent = 0
+    images, transparent = Rows(), 0
+    images.add(np.zeros((0, *shape), np.uint8))
     bar = Bar(f"{root}: {len(files):,} images", len(files), shown=verbose == 1)
     for row, file in enumerate(files):
+        pixels = None
         if file in shapes:
             with _noted(file, bad), _opened(file) as image:
                 image.load()
                 if not faults:
-                    images[row] = _pixels(image, shape)
+                    pixels = _pixels(image, shape)
                     transparent += _is_transparent(image)
+        if pixels is not None and file not in bad:
+            images.add(pixels[None])
         bar.update(row + 1)
     notes = []
     if transparent:
@@ -298,10 +302,8 @@ def decode_all(
         else:
             notes.append(f"{count} are no whole images and were skipped (bad_files)")
             warning.warn(f"{root}: {notes[-1]}: {_by_reason(root, bad, len(bad))}")
-    kept = [row for row, file in enumerate(files) if file not in bad]
-    if bad and not faults:
-        images = images[kept]
-    return Decoded(images, [files[row] for row in kept], tuple(notes), tuple(faults))
+    kept = [file for file in files if file not in bad]
+    return Decoded(images.array(), kept, tuple(notes), tuple(faults))
 
 
 def _by_reason(root: pathlib.Path, bad: Mapping[pathlib.Path, str], most: int) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from btcp_tf.core import rows
+
 
 def are_images(array: np.ndarray) -> bool:
     shape = array.shape
@@ -55,7 +57,8 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
       shape: Height, width and channels, 1 or 3.
 
     Returns:
-      uint8 `[n, *shape]`, rounded; `images` themselves where nothing changes.
+      uint8 `[n, *shape]`, rounded; `images` themselves where nothing changes. In a file where they
+      are large.
 
     Raises:
       ValueError: If these are no such images, or no such shape.
@@ -74,6 +77,13 @@ def convert(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
         raise ValueError(f"shape: expected (height, width, 1 or 3), received {shape}")
     if images.ndim == 3:
         images = images[..., None]
+    if images.shape[1:] == tuple(shape):
+        return images
+    return rows.in_pieces(lambda part: _converted(part, shape), images)
+
+
+def _converted(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """`convert` of a piece of images `[n, height, width, channels]`."""
     if images.shape[3] == 3 and shape[2] == 1:
         luma = images.astype(np.float32) @ np.array(LUMA, np.float32)
         images = np.rint(luma[..., None]).astype(np.uint8)

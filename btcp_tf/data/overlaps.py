@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from btcp_tf import metrics
+from btcp_tf.core.rows import pieces
 
 if TYPE_CHECKING:
     from btcp_tf.data.splits import Dataset, Split
@@ -28,9 +29,6 @@ many of those may be copies, too, that are not equal to the bit."""
 
 LEAST_NEW = 0.1
 """Share of a part that must be new for the part to be of use."""
-
-_ROWS = 4096
-"""Converted at once, so that memory does not grow with the number of samples."""
 
 
 def sample_hashes(x: Any) -> np.ndarray:
@@ -61,9 +59,9 @@ def sample_hashes(x: Any) -> np.ndarray:
     shape = ",".join(str(length) for length in samples.shape[1:] if length != 1)
     start = hashlib.blake2b(shape.encode(), digest_size=8)
     hashes = np.empty(len(samples), np.uint64)
-    for first in range(0, len(samples), _ROWS):
-        part = samples[first : first + _ROWS].reshape(len(samples[first : first + _ROWS]), -1)
-        for row, content in enumerate(_contents(part), first):
+    for piece in pieces(samples):
+        part = samples[piece].reshape(piece.stop - piece.start, -1)
+        for row, content in enumerate(_contents(part), piece.start):
             digest = start.copy()
             digest.update(content)
             hashes[row] = int.from_bytes(digest.digest(), "little")
@@ -185,8 +183,13 @@ def _two_labels(
     if not differ.any():
         return 0, ()
     first = int(np.flatnonzero(differ)[0])
-    places = [(name, row) for name, part in parts.items() for row in range(len(part))]
-    example = tuple((*places[row], int(labels[row])) for row in (before[first], after[first]))
+    names, starts = list(parts), np.cumsum([0, *map(len, parts.values())])
+
+    def place(row: int) -> tuple[str, int, int]:
+        number = int(np.searchsorted(starts, row, side="right")) - 1
+        return names[number], int(row - starts[number]), int(labels[row])
+
+    example = place(before[first]), place(after[first])
     return len(np.unique(group[before][differ])), example
 
 

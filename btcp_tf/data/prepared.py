@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from btcp_tf.core.rows import NoRoomError, Rows
 from btcp_tf.data import folders
 from btcp_tf.data.catalog import DATASETS, DatasetSpec
 from btcp_tf.data.images import are_images, convert
 from btcp_tf.data.splits import Source, Split
+
+_BATCH = 256
+"""Images of one size that are read at once."""
 
 
 def prepared_root(data_dir: str) -> pathlib.Path:
@@ -74,6 +78,8 @@ def _whole(name: str, prepared: pathlib.Path) -> Iterator[None]:
     """Turns whatever goes wrong in reading a prepared copy into one clear error."""
     try:
         yield
+    except NoRoomError:
+        raise
     # tfds lets through errors of TensorFlow, JSON, protobuf and the file system: whatever it is,
     # the copy on disk cannot be used.
     except Exception as error:
@@ -184,22 +190,21 @@ def _read_split(
     fixed = None not in builder.info.features[keys[0]].shape
     examples = builder.as_dataset(
         split=part,
-        # All at once where that is possible. A cache would only hold a second copy.
-        batch_size=-1 if fixed else None,
+        # A cache would only hold a second copy.
+        batch_size=_BATCH if fixed else 1,
         shuffle_files=False,
         read_config=tfds.ReadConfig(try_autocache=False),
     )
-    if fixed:
-        images, labels = (examples[key].numpy() for key in keys)
-    else:
-        channels = 1 if builder.info.features[keys[0]].shape[2] == 1 else 3
-        shape = (*(size or ()), channels)
-        rows = [
-            (convert(example[keys[0]].numpy()[None], shape)[0], example[keys[1]].numpy())
-            for example in examples
-        ]
-        images, labels = (np.stack(column) for column in zip(*rows, strict=True))
-    labels = labels.astype(np.int64)
+    channels = 1 if builder.info.features[keys[0]].shape[2] == 1 else 3
+    rows, answers = Rows(), [np.zeros(0, np.int64)]
+    for batch in examples:
+        own = batch[keys[0]].numpy()
+        rows.add(own if fixed else convert(own, (*(size or ()), channels)))
+        answers.append(batch[keys[1]].numpy())
+    labels = np.concatenate(answers).astype(np.int64)
+    if not len(labels):
+        raise ValueError(f"expected images in {part}, received none")
+    images = rows.array()
     wanted = spec.image_shape if spec else images.shape[1:]
     if not are_images(images) or images.shape[1:] != wanted:
         raise ValueError(

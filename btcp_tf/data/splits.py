@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 
 from btcp_tf.core.groups import numbers
+from btcp_tf.core.rows import take
 from btcp_tf.data.overlaps import NONE, Overlaps
 
 
@@ -14,7 +15,7 @@ class Split:
     """One part of a data set."""
 
     images: np.ndarray
-    """uint8 [n, height, width, channels], 0 to 255."""
+    """uint8 [n, height, width, channels], 0 to 255; in a file where they are large."""
     labels: np.ndarray
     """int64 [n], 0 to classes - 1."""
     files: np.ndarray | None = None
@@ -30,7 +31,7 @@ class Split:
         """Some of the images, by a mask or their numbers."""
         files = None if self.files is None else self.files[rows]
         groups = None if self.groups is None else self.groups[rows]
-        return Split(self.images[rows], self.labels[rows], files, groups)
+        return Split(take(self.images, rows), self.labels[rows], files, groups)
 
     def random_order(self, rng: np.random.Generator) -> np.ndarray:
         """The images in a random order, those of a group next to each other: [n]."""

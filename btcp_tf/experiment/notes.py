@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from btcp_tf.core.rows import equal
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.evaluation.keys import CALIBRATION, CLASSIFIER, TEST, VALIDATION, ImageSet
 from btcp_tf.experiment.values import AllPredictions
@@ -53,7 +54,7 @@ def of_others(
             notes.append(
                 f"OOD set {path}: part or stand-in: {count:,} of {whole.expected_test:,} images"
             )
-    same = [name for name, images in others.items() if np.array_equal(images, test_images)]
+    same = [name for name, images in others.items() if equal(images, test_images)]
     return notes + [f"{name}: leaves every test image as it is, so small are they" for name in same]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from btcp_tf.core.rows import take
 from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.evaluation.explanations import Explanations
@@ -362,11 +363,11 @@ def fit_reference(
     apart = []
     copied = [copies(classifier, validation.images, validation.labels)]
     for weights, unseen in folds:
-        network = classifier.with_weights(weights)
+        network, part = classifier.with_weights(weights), take(train.images, unseen)
         whole = network.outputs(train.images, train.labels)
-        held_out = network.with_odds(whole[unseen], train.images[unseen], odds, title)
+        held_out = network.with_odds(whole[unseen], part, odds, title)
         apart.append((whole[~unseen], held_out))
-        copied.append(copies(network, train.images[unseen], train.labels[unseen]))
+        copied.append(copies(network, part, train.labels[unseen]))
     with classifier.model() as model:
         kernel, bias = last_dense(model.get_layer("classifier"))
     return Reference(

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from btcp_tf import thresholds
+from btcp_tf.core import rows
 from btcp_tf.evaluation.keys import ImageSet, Predictor
 from btcp_tf.evaluation.predictions import Predictions
 
@@ -30,7 +31,7 @@ def check_finite(*answers: np.ndarray) -> None:
     Raises:
       FloatingPointError: If one is NaN or infinite.
     """
-    if not all(np.isfinite(array).all() for array in answers):
+    if not all(rows.all_finite(array) for array in answers):
         raise FloatingPointError(
             "expected finite outputs of the network, received others: it diverged; a smaller "
             "learning rate usually helps"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
+from btcp_tf.core.rows import all_finite, take
 
 if TYPE_CHECKING:
     from btcp_tf.methods.looks import Offer
@@ -106,13 +107,13 @@ class Outputs:
         """The outputs for some samples, a mask or their numbers."""
         rows = np.asarray(rows)
         return Outputs(
-            self.features[rows],
-            self.logits[rows],
-            self.probs[rows],
+            take(self.features, rows),
+            take(self.logits, rows),
+            take(self.probs, rows),
             None if self.labels is None else self.labels[rows],
-            {name: mean[rows] for name, mean in self.sampled.items()},
-            None if self.view is None else self.view[rows],
-            None if self.odds is None else self.odds[rows],
+            {name: take(mean, rows) for name, mean in self.sampled.items()},
+            None if self.view is None else take(self.view, rows),
+            None if self.odds is None else take(self.odds, rows),
         )
 
     @property
@@ -232,8 +233,8 @@ def _finite(name: str, values: ArrayLike, shape: tuple[int | None, ...]) -> np.n
             f"received {array.dtype} of shape {list(array.shape)}"
         )
     array = array.astype(np.float32, copy=False)
-    bad = ~np.isfinite(array)
-    if bad.any():
+    if not all_finite(array):
+        bad = ~np.isfinite(array)
         cells, rows = bad.reshape(len(bad), -1), array.reshape(len(bad), -1)
         first = np.take_along_axis(rows, cells.argmax(axis=1)[:, None], axis=1)[:, 0]
         metrics.check_rows(~cells.any(axis=1), first, f"{name}: expected finite numbers")

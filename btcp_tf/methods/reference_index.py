@@ -18,7 +18,7 @@ NUMBERS = 2**24
 _IMAGE_AXES = 64
 """Principal axes along which `image_neighbors` measures distances."""
 
-_BLOCK = 65_536
+BLOCK = 65_536
 """Rows in memory at once."""
 
 _OF_A_CLASS = 1024
@@ -66,8 +66,8 @@ def moments(vectors: np.ndarray, faint: float = 0.0) -> Moments:
 
 
 def _blocks(vectors: np.ndarray, faint: float) -> Iterator[np.ndarray]:
-    for start in range(0, len(vectors), _BLOCK):
-        yield evidence_layers.as_points(vectors[start : start + _BLOCK], faint)
+    for start in range(0, len(vectors), BLOCK):
+        yield evidence_layers.as_points(vectors[start : start + BLOCK], faint)
 
 
 def condensed(

@@ -245,8 +245,8 @@ def compare_with(
         unseen = ~np.isin(overlaps.sample_hashes(dataset.validation.images), trained_on)
     if not unseen.any():
         raise ValueError("it was trained on all of these validation images")
-    images, labels = dataset.validation.images[unseen], dataset.validation.labels[unseen]
-    return compare(predicted[unseen], _answers(version, images), labels)
+    new = dataset.validation.take(unseen)
+    return compare(predicted[unseen], _answers(version, new.images), new.labels)
 
 
 def _answers(version: Path, images: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from btcp_tf.core.rows import pieces
 from btcp_tf.data.images import PIXELS
 from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.data.splits import Dataset
@@ -64,7 +65,8 @@ def scalings(images: np.ndarray) -> dict[str, Scaling]:
     >>> [name for name in scalings(np.zeros((1, 2, 2, 1), np.uint8)) if "255 - x" in name]
     ['255 - x']
     """
-    mean, std = round(float(images.mean()), 1), round(float(images.std()), 1) or 1.0
+    mean, std = _mean_and_std(images)
+    mean, std = round(mean, 1), round(std, 1) or 1.0
     known = {name: Scaling(*pair) for name, pair in PIXELS.items()}
     ways = {f"--classifier_pixels={name}": one for name, one in known.items()} | {
         "255 - x": Scaling(-1.0, 255.0),
@@ -88,6 +90,15 @@ def scalings(images: np.ndarray) -> dict[str, Scaling]:
             tuple(-c / w for c, w in zip(center, width, strict=True)),
         )
     return ways
+
+
+def _mean_and_std(images: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of all pixels of uint8 images."""
+    values, counts = np.arange(256), np.zeros(256, np.int64)
+    for piece in pieces(images):
+        counts += np.bincount(images[piece].ravel(), minlength=256)
+    mean = float(np.average(values, weights=counts))
+    return mean, float(np.sqrt(np.average(np.square(values - mean), weights=counts)))
 
 
 def why_poor(network: "keras.Model", dataset: Dataset, batch_size: int) -> str:

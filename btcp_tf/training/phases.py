@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from btcp_tf import losses
 from btcp_tf.core.config import PHASES, Phase
+from btcp_tf.core.rows import in_pieces
 from btcp_tf.data.splits import Dataset
 from btcp_tf.networks import classifiers, mcp, models
 from btcp_tf.training import checkpoints, diagnosis, one_phase
@@ -293,7 +294,7 @@ def _finetuning_phase(training: _Training, estimator: Stage) -> Stage:
 
 def _u_true(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The targets, `[n]`."""
-    return 1.0 - losses.true_class_probability(probs, labels).numpy()
+    return in_pieces(lambda p, y: 1.0 - losses.true_class_probability(p, y).numpy(), probs, labels)
 
 
 def fit_estimator(

@@ -1,10 +1,12 @@
+import gc
 import os
+import resource
 import zipfile
 
 import numpy as np
 import pytest
 
-from btcp_tf.core import arrays
+from btcp_tf.core import arrays, rows
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
 
@@ -18,16 +20,37 @@ def stored(request, tmp_path):
     return arrays.stored_array(tmp_path / "x.npz", "x")
 
 
-def test_all_arrays_of_an_npz_file(tmp_path):
-    wanted = {"x": ROWS, "names": np.array(["a", "ü"]), "scalar": np.array(1.5)}
-    np.savez(tmp_path / "a.npz", **wanted)
+@pytest.fixture(params=["in memory", "in files"])
+def anywhere(request, monkeypatch):
+    """Arrays that are read into memory, and those that are large enough to go into files."""
+    if request.param == "in files":
+        monkeypatch.setattr(rows, "LARGEST", 0)
+        monkeypatch.setattr(rows, "_PIECE", 30)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_all_arrays_of_an_npz_file(tmp_path, save, anywhere, monkeypatch):
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setattr(rows.tempfile, "tempdir", str(files))
+    wanted = {
+        "x": ROWS,
+        "y": np.arange(256).astype(np.uint8).reshape(64, 2, 2),
+        "big-endian": np.arange(9).astype(">i4"),
+        "columns": np.asfortranarray(ROWS),
+        "transposed": ROWS.T,
+        "names": np.array(["a", "ü"]),
+        "scalar": np.array(1.5),
+        "none": ROWS[:0],
+    }
+    save(tmp_path / "a.npz", **wanted)
     found = arrays.read_npz(tmp_path / "a.npz")
     assert list(found) == arrays.array_names(tmp_path / "a.npz") == list(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array, strict=True)
 
 
-def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path):
+def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path, anywhere):
     path = tmp_path / "a.npz"
     np.savez(path, x=ROWS, y=ROWS)
     whole = path.read_bytes()
@@ -55,6 +78,36 @@ def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path):
         assert told.isprintable() and len(told) < 300
     with pytest.raises(FileNotFoundError):
         arrays.read_npz(tmp_path / "absent.npz")
+
+
+def test_a_large_array_takes_no_memory_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "LARGEST", 2**20)
+
+    def anonymous():
+        with open("/proc/self/status") as file:
+            [line] = [line for line in file if line.startswith("RssAnon")]
+        return int(line.split()[1]) / 1024
+
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("reads /proc")
+    np.savez(tmp_path / "a.npz", x=np.ones((64, 2**20), np.uint8))
+    gc.collect()
+    before = anonymous()
+    array = arrays.read_npz(tmp_path / "a.npz")["x"]
+    assert array.shape == (64, 2**20) and array[-1].sum() == 2**20
+    assert anonymous() - before < 16
+
+
+def test_a_full_disk_is_no_fault_of_the_npz_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "LARGEST", 2**20)
+    np.savez(tmp_path / "a.npz", x=np.ones((64, 2**20), np.uint8))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**24, before[1]))
+    try:
+        with pytest.raises(rows.NoRoomError, match="^TMPDIR: expected room"):
+            arrays.read_npz(tmp_path / "a.npz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [1, 4, 10, 99])

@@ -1,7 +1,9 @@
 """Rows that come in batches, in memory or in a file."""
 
+import contextlib
 import gc
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -62,3 +64,56 @@ def test_large_rows_take_no_memory_of_their_own(monkeypatch):
     array = found.array()
     assert len(array) == 64 * 1024 and array[-1].sum() == 256
     assert anonymous() - before < 16
+
+
+@pytest.mark.parametrize("largest", [0, 2**20])
+@pytest.mark.parametrize("piece", [1, 100, 2**20])
+@pytest.mark.parametrize("shape", [(97, 3, 4), (97,), (1, 50)])
+def test_what_is_made_in_pieces_is_what_is_made_at_once(
+    largest, piece, shape, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(rows, "LARGEST", largest)
+    monkeypatch.setattr(rows, "_PIECE", piece)
+    monkeypatch.setattr(rows.tempfile, "tempdir", str(tmp_path))
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=shape).astype(np.float32), random.normal(size=len(np.zeros(shape)))
+    cuts = list(rows.pieces(x))
+    assert [number for cut in cuts for number in range(cut.start, cut.stop)] == [*range(len(x))]
+    assert all(x[cut].nbytes <= piece or cut.stop - cut.start == 1 for cut in cuts)
+
+    found = rows.in_pieces(lambda a, b: a.reshape(len(a), -1).sum(axis=1) + b, x, y)
+    np.testing.assert_array_equal(found, x.reshape(len(x), -1).sum(axis=1) + y)
+    assert rows.equal(x, x.copy()) and rows.all_finite(x)
+    x.flat[-1] = np.inf
+    assert not rows.equal(x, np.zeros_like(x)) and not rows.all_finite(x)
+    numbers, mask = random.integers(0, len(x), 200), random.random(len(x)) < 0.5
+    for wanted in (numbers, mask, np.zeros(len(x), bool)):
+        array = rows.take(x, wanted)
+        assert type(array) is np.ndarray and array.dtype == x.dtype
+        np.testing.assert_array_equal(array, x[wanted])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_one_clear_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(rows, "LARGEST", 2**20)
+    monkeypatch.setattr(rows.tempfile, "tempdir", str(tmp_path))
+    batch = np.ones((1024, 256), np.float32)  # 1 MiB.
+    with full_disk(4 * 2**20), pytest.raises(rows.NoRoomError) as caught:
+        found = Rows()
+        for _ in range(16):
+            found.add(batch)
+    message = str(caught.value)
+    assert message.startswith(f"TMPDIR: expected room for arrays of more than 1 MiB in {tmp_path}")
+    assert "set TMPDIR to a folder on another disk" in message and "\n" not in message
+    assert os.listdir(tmp_path) == []
+
+
+@contextlib.contextmanager
+def full_disk(size):
+    """Inside, no file of this process may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,5 +1,7 @@
 import dataclasses
+import errno
 import functools
+import gc
 import hashlib
 import http.server
 import json
@@ -12,11 +14,13 @@ import sys
 import threading
 import types
 import urllib.request
+import weakref
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from btcp_tf.core import rows
 from btcp_tf.data import batching, datasets, folders, prepared
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.corruptions import CORRUPTIONS
@@ -1406,11 +1410,23 @@ def test_corruptions_refuse_other_strengths_and_other_arrays(name):
 # --- batches ---
 
 
+@pytest.fixture(params=["in memory", "in files"])
+def anywhere(request, monkeypatch):
+    """Arrays that stay in memory, and those that are large enough to go into files."""
+    if request.param == "in files":
+        keep_in_files(monkeypatch)
+
+
+def keep_in_files(monkeypatch, piece=100):
+    monkeypatch.setattr(rows, "LARGEST", 0)
+    monkeypatch.setattr(rows, "_PIECE", piece)
+
+
 def collect(dataset):
     return [tuple(array.numpy() for array in batch) for batch in dataset]
 
 
-def test_batches_carry_every_row_once_and_keep_rows_together():
+def test_batches_carry_every_row_once_and_keep_rows_together(anywhere):
     images = np.arange(23, dtype=np.uint8).reshape(23, 1, 1, 1)
     labels = np.arange(23, dtype=np.int64) * 10
     epoch = batching.epoch_variable()
@@ -1424,13 +1440,13 @@ def test_batches_carry_every_row_once_and_keep_rows_together():
     assert order.tolist() != labels.tolist()
 
 
-def test_batches_without_epoch_keep_the_order():
+def test_batches_without_epoch_keep_the_order(anywhere):
     x = np.arange(11)
     got = collect(batching.batches((x,), 4))
     assert [batch[0].tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
-def test_order_depends_on_seed_and_epoch_alone():
+def test_order_depends_on_seed_and_epoch_alone(anywhere):
     x = np.arange(100)
 
     def orders(seed, epochs):
@@ -1449,7 +1465,7 @@ def test_order_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 20])
-def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution):
+def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution, anywhere):
     import keras
     import tensorflow as tf
 
@@ -1495,8 +1511,10 @@ def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution):
 
 
 MIRRORED = """
-import numpy as np, tensorflow as tf
+import sys, numpy as np, tensorflow as tf
 from btcp_tf import data
+from btcp_tf.core import rows
+rows.LARGEST = int(sys.argv[1])
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(4)])
@@ -1516,9 +1534,10 @@ for number in (0, 5):
 """
 
 
-def test_mirrored_strategy_cuts_the_same_batches():
+@pytest.mark.parametrize("largest", ["0", "1000000"])
+def test_mirrored_strategy_cuts_the_same_batches(largest):
     # A process of its own: logical devices must be set before TensorFlow starts.
-    run = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", MIRRORED, largest], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     first, second = run.stdout.splitlines()[-2:]
     assert first != second
@@ -1535,6 +1554,41 @@ def test_large_arrays_are_no_constants_of_the_graph():
         node = node._input_dataset
         functions += [f.function.graph.as_graph_def().ByteSize() for f in node._functions()]
     assert functions and max(functions) < 10_000
+
+
+@pytest.mark.parametrize("epoch", [None, 0, 3])
+def test_batches_of_large_arrays_are_those_of_small_ones(epoch, monkeypatch):
+    random = np.random.default_rng(0)
+    x = random.integers(0, 256, (23, 4, 3, 1), np.uint8), random.normal(size=23).astype(np.float32)
+
+    def both():
+        number = None if epoch is None else batching.epoch_variable()
+        if number is not None:
+            number.assign(epoch)
+        dataset = batching.batches(x, 5, seed=1, epoch=number)
+        return dataset.element_spec, collect(dataset)
+
+    specs, small = both()
+    keep_in_files(monkeypatch)
+    assert both()[0] == specs
+    for one, other in zip(small, both()[1], strict=True):
+        np.testing.assert_array_equal(one[0], other[0], strict=True)
+        np.testing.assert_array_equal(one[1], other[1], strict=True)
+
+
+@pytest.mark.parametrize("largest", [0, 2**20])
+def test_arrays_are_let_go_with_their_batches(largest, monkeypatch):
+    monkeypatch.setattr(rows, "LARGEST", largest)
+    array = np.arange(40.0)
+    dataset = batching.batches((array,), 8, epoch=batching.epoch_variable())
+    # An iterator is enough to keep them.
+    iterator, held = iter(dataset), weakref.ref(array)
+    del dataset, array
+    gc.collect()
+    assert sum(len(batch) for (batch,) in iterator) == 40
+    del iterator
+    gc.collect()
+    assert held() is None
 
 
 def test_batches_refuse_arrays_that_do_not_fit():
@@ -1597,3 +1651,82 @@ def test_files_below_a_folder_stand_in_order_and_end(tmp_path):
     ]  # fmt: skip
     with pytest.raises(OSError):
         next(folders.files_below(tmp_path / "nowhere"))
+
+
+# --- large data ---
+
+
+def assert_same(one, other):
+    """Two data sets, bit for bit."""
+    for field in dataclasses.fields(one):
+        if field.name not in PARTS:
+            assert getattr(one, field.name) == getattr(other, field.name)
+    for part in PARTS:
+        for field in dataclasses.fields(one.train):
+            ours, theirs = (getattr(getattr(d, part), field.name) for d in (one, other))
+            if ours is not None or theirs is not None:
+                np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def large_folder(tmp_path):
+    write_images(tmp_path / "images", 30, (6, 8, 3))
+    (tmp_path / "images" / "cat" / "bad.png").write_text("no image")
+    return "folder", str(tmp_path / "images")
+
+
+def large_npz(tmp_path):
+    groups = {"train": np.arange(40) // 2, "val": np.arange(100, 110), "test": np.arange(200, 212)}
+    names = {f"groups_{part}": numbers for part, numbers in groups.items()}
+    np.savez_compressed(tmp_path / "a.npz", **arrays((3,), **names))
+    return "npz", str(tmp_path / "a.npz")
+
+
+def large_tfds(tmp_path):
+    return "weeds", prepare_tfds(tmp_path, {"train": 20, "validation": 7, "test": 5})
+
+
+@pytest.mark.parametrize("size", [None, (5, 4)])
+@pytest.mark.parametrize("make", [large_folder, large_npz, large_tfds])
+@pytest.mark.filterwarnings("ignore:.*no whole image")
+def test_a_large_data_set_is_what_a_small_one_is(make, size, tmp_path, monkeypatch):
+    place = make(tmp_path)
+    settings = {"size": size, "bad_files": "skip", "max_test_images": 4}
+    small = datasets.load(*place, **settings)
+    monkeypatch.setattr(prepared, "_BATCH", 3)
+    keep_in_files(monkeypatch)
+    large = datasets.load(*place, **settings)
+    assert_same(small, large)
+    assert all(is_in_a_file(getattr(large, part).images) for part in PARTS)
+
+
+def is_in_a_file(array):
+    while array is not None and not isinstance(array, np.memmap):
+        array = array.base
+    return array is not None
+
+
+@pytest.mark.parametrize("piece", [1, 1000])
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_corruptions_in_pieces_are_those_at_once(name, piece, monkeypatch):
+    images = scene(20, 3)
+    at_once = [CORRUPTIONS[name](images, strength, 5) for strength in (1, 2, 3)]
+    keep_in_files(monkeypatch, piece)
+    in_pieces = [CORRUPTIONS[name](images, strength, 5) for strength in (1, 2, 3)]
+    np.testing.assert_array_equal(at_once, in_pieces, strict=True)
+    assert is_in_a_file(in_pieces[0])
+
+
+def test_a_full_disk_is_no_fault_of_the_images(tmp_path, monkeypatch):
+    """Of none of the kinds: they would be skipped, or said to be damaged."""
+
+    def full(*arguments, **settings):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for make in (large_folder, large_npz, large_tfds):
+        (tmp_path / make.__name__).mkdir()
+        place = make(tmp_path / make.__name__)
+        with monkeypatch.context() as patch:
+            keep_in_files(patch)
+            patch.setattr(rows.tempfile, "TemporaryFile", full)
+            with pytest.raises(rows.NoRoomError, match="^TMPDIR: expected room"):
+                datasets.load(*place, bad_files="skip")

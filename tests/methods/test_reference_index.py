@@ -26,7 +26,7 @@ def test_moments_of_blocks_are_those_of_all(faint, monkeypatch):
     whole = reference_index.moments(vectors, faint)
     np.testing.assert_array_equal(whole.mean, points.mean(axis=0))
     np.testing.assert_array_equal(whole.spread, points.std(axis=0))
-    monkeypatch.setattr(reference_index, "_BLOCK", 300)
+    monkeypatch.setattr(reference_index, "BLOCK", 300)
     for found, wanted in zip(reference_index.moments(vectors, faint), whole, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from sklearn.neural_network import MLPClassifier
 
+from btcp_tf.core import rows
 from btcp_tf.data import datasets
 from btcp_tf.evaluation import results
 from btcp_tf.experiment import prepare
@@ -83,6 +84,16 @@ def test_another_input_scale_is_named(tmp_path, digits, trained, scale, pixels, 
     assert words in told
     after = network.predict(digits.validation.images, verbose=0)["probs"]
     np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("piece", [100, 2**22])
+def test_the_mean_and_spread_of_the_pixels_are_among_the_scalings(piece, monkeypatch):
+    monkeypatch.setattr(rows, "_PIECE", piece)
+    images = np.random.default_rng(0).integers(0, 200, (50, 5, 7, 3), np.uint8)
+    mean, std = round(images.mean(), 1), round(images.std(), 1)
+    assert {f"x - {mean:g}", f"(x - {mean:g}) / {std:g}"} <= adopted.scalings(images).keys()
+    # Of one color, nothing is divided by 0.
+    assert "(x - 7) / 1" in adopted.scalings(np.full((3, 2, 2, 1), 7, np.uint8))
 
 
 def test_another_class_order_is_named(tmp_path, digits, trained):
