@@ -136,7 +136,9 @@ def test_each_class_has_its_threshold_on_recalibrated_u(source, tmp_path):
         "--by=predicted",
         "--min_coverage=0",
     ]
-    assert set_threshold.main([*words, "--threshold=target_risk", "--risk=0.45", "--delta=0.1"]) == 0
+    assert (
+        set_threshold.main([*words, "--threshold=target_risk", "--risk=0.45", "--delta=0.1"]) == 0
+    )
     new = source.parent / "2"
     chosen = thresholds.from_json(exported.read_about(new)["threshold"])
     assert set(chosen.parts) == {"0", "1", "2"} and len(set(chosen.limits([0, 1, 2]))) == 3
