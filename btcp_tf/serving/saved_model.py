@@ -23,7 +23,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 import btcp_tf
 from btcp_tf import metrics, thresholds
@@ -54,6 +53,7 @@ from btcp_tf.serving.signatures import (
     Blueprint,
     Intake,
 )
+from btcp_tf.serving.stored_variables import StoredVariables
 from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -248,7 +248,11 @@ def with_threshold(
         # Not this version, but its source was published by a run.
         content.pop(PUBLICATION, None)
         text = _json_text({**content, **_decision(threshold, held_out)})
-        by_logit, one_for_all = _compares(temporary)
+        stored = StoredVariables(temporary)
+        by_logit = LIMITS in stored
+        compared = LIMITS if by_logit else TAU
+        # As those of earlier versions have it.
+        one_for_all = stored.read(compared).ndim == int(by_logit)
         if one_for_all and isinstance(threshold, GroupThreshold):
             raise ValueError(
                 f"{source}: expected a model that holds a threshold for each predicted class, "
@@ -257,10 +261,11 @@ def with_threshold(
             )
         export_check.check_digits(source, threshold, held_out, by_logit)
         limits = signatures.limits_of(threshold, len(content["class_names"]), by_logit)
-        values: dict[str, Any] = {LIMITS if by_logit else TAU: limits[0] if one_for_all else limits}
+        values: dict[str, Any] = {compared: limits[0] if one_for_all else limits, ABOUT: text}
         if learned is not None:
-            values[RECALIBRATION] = list(change.after(_change_of(temporary, _variables(temporary))))
-        _assign(temporary, {**values, ABOUT: text})
+            before = Map(*map(float, stored.read(RECALIBRATION)))
+            values[RECALIBRATION] = list(change.after(before))
+        stored.assign(values)
         for name in kept.keys() - held_out.keys():
             (temporary / ABOUT_FILE).with_name(f"{name}.npz").unlink()
         _write_extra(temporary, text, held_out)
@@ -281,12 +286,12 @@ def _check_decides(threshold: Threshold) -> None:
 
 def check_recalibrates(source: Path) -> None:
     """ValueError unless u of a version directory can be changed after its export."""
-    variables = _variables(source)
-    if RECALIBRATION in variables:
+    stored = StoredVariables(source)
+    if RECALIBRATION in stored:
         return
     about = exported.read_about(source).get("uncertainty") or {}
     method = str(about.get("method", ""))
-    if LIMITS in variables or method.partition("_")[0] in ("", "mcp", "residual"):
+    if LIMITS in stored or method.partition("_")[0] in ("", "mcp", "residual"):
         raise ValueError(
             f"{source}: expected a model that has a place for a recalibration, received one that "
             "an earlier version exported; export its run or its judge again, or recalibrate the "
@@ -297,12 +302,6 @@ def check_recalibrates(source: Path) -> None:
         f"estimator is, received u of {method}, which is what its estimator was trained to give; "
         "choose another threshold alone"
     )
-
-
-def _change_of(directory: Path, variables: Mapping[str, str]) -> Map:
-    """What a SavedModel on disk makes of its logit(u), by its `_variables`."""
-    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
-    return Map(*map(float, reader.get_tensor(variables[RECALIBRATION])))
 
 
 def _copy(source: Path, directory: Path) -> None:
@@ -432,66 +431,6 @@ def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict
                 values |= metrics.evaluate_all(is_error, rejected, tau=0.5, table=table)
         entries["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}
     return entries
-
-
-def _variables(directory: Path) -> dict[str, str]:
-    """Name of each variable of a SavedModel on disk → its key in the checkpoint."""
-    try:
-        reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
-        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-            reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")
-        )
-    # TensorFlow's, and those that its Python side turns some of them into.
-    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"{directory}: expected the variables of a SavedModel, received what cannot be read "
-            f"({str(error).splitlines()[0][:200]}); export the model again"
-        ) from error
-    return {
-        attribute.full_name: attribute.checkpoint_key
-        for node in graph.nodes
-        for attribute in node.attributes
-    }
-
-
-def _compares(directory: Path) -> tuple[bool, bool]:
-    """Whether a SavedModel on disk compares logits, and whether it has one limit for all classes,
-    as those of earlier versions have."""
-    keys = _variables(directory)
-    by_logit = LIMITS in keys
-    reader = tf.train.load_checkpoint(str(directory / "variables" / "variables"))
-    shape = reader.get_variable_to_shape_map().get(keys.get(LIMITS if by_logit else TAU, ""), [])
-    return by_logit, len(shape) == int(by_logit)
-
-
-def _assign(directory: Path, values: Mapping[str, Any]) -> None:
-    """Changes variables of a SavedModel on disk, by name; the rest stays bit for bit."""
-    path = str(directory / "variables" / "variables")
-    reader = tf.train.load_checkpoint(path)
-    keys = {key: name for name, key in _variables(directory).items() if name in values}
-    if not set(values) <= set(keys.values()):
-        raise ValueError(f"{directory}: expected the variables {', '.join(values)}, received none")
-    dtypes = reader.get_variable_to_dtype_map()
-    tensors = {
-        key: tf.constant(
-            values[keys[key]] if keys.get(key) in values else reader.get_tensor(key), dtype
-        )
-        for key, dtype in dtypes.items()
-    }
-    for old in (directory / "variables").iterdir():
-        old.unlink()
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=path,
-            tensor_names=list(tensors),
-            shape_and_slices=[""] * len(tensors),
-            tensors=list(tensors.values()),
-        )
-    except tf.errors.OpError as error:
-        raise OSError(
-            f"export: expected room for variables in {directory.parent}, received: "
-            f"{error.message.rpartition('; ')[2]}"
-        ) from None
 
 
 def _json_text(content: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import REFERENCE, Predictions
 from btcp_tf.methods.recalibration import SAME, Map, Recalibration
 from btcp_tf.serving import saved_model, signatures
+from btcp_tf.serving.stored_variables import StoredVariables
 
 pytestmark = pytest.mark.usefixtures("quick_checks", "quick_heads")
 
@@ -268,16 +269,12 @@ def test_what_cannot_be_recalibrated_is_refused_with_the_remedy(
         set_threshold.main([str(source), "--recalibrate", "--threshold=0.5"])
     assert "recalibrate: expected labeled answers" in capsys.readouterr().err
 
-    variables = saved_model._variables
+    has = StoredVariables.__contains__
     with monkeypatch.context() as patch:
         patch.setattr(
-            saved_model,
-            "_variables",
-            lambda folder: {
-                name: key
-                for name, key in variables(folder).items()
-                if name != signatures.RECALIBRATION
-            },
+            StoredVariables,
+            "__contains__",
+            lambda stored, name: name != signatures.RECALIBRATION and has(stored, name),
         )
         line = refused(capsys, source, f"--scores={path}")
     assert "that an earlier version exported; export its run or its judge again" in line
@@ -306,16 +303,16 @@ def test_u_of_a_trained_estimator_is_refused(unchecked, tmp_path, capsys):
 
 def test_a_version_that_answers_another_u_is_not_published(source, monkeypatch):
     learned = Recalibration(Map(0.5, 1.0, 0.25), "mix", 100, 30, (0.1, 0.0, 0.2), 0.1, 0.3)
-    assign = saved_model._assign
+    assign = StoredVariables.assign
 
-    def wrong(folder, values):
-        assign(folder, values | {signatures.RECALIBRATION: [0.5, 1.1, 0.25]})
+    def wrong(stored, values):
+        assign(stored, values | {signatures.RECALIBRATION: [0.5, 1.1, 0.25]})
 
-    monkeypatch.setattr(saved_model, "_assign", wrong)
+    monkeypatch.setattr(StoredVariables, "assign", wrong)
     with pytest.raises(RuntimeError, match="uncertainty of a batch of 8: 8 values"):
         saved_model.with_threshold(source, thresholds.DEFAULT, {}, None, learned)
     assert exported.versions(source.parent) == [1]
-    monkeypatch.setattr(saved_model, "_assign", assign)
+    monkeypatch.setattr(StoredVariables, "assign", assign)
     new = saved_model.with_threshold(source, thresholds.DEFAULT, {}, None, learned)
     # The old rows have no MCP beside u, which this change takes: they are not kept as they were.
     assert not exported.read_held_out(new)
