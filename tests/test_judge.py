@@ -662,7 +662,7 @@ X, Y = samples(60, 1)
         (X, Y + 0.5, "whole numbers, received float64"),
         (X, np.where(Y > 0, np.nan, Y), "whole numbers, received float64"),
         (X, Y.astype(str), "whole numbers, received <U"),
-        (X, Y + 1, "y: expected labels from 0 to 2, received 1 to 3"),
+        (X, Y + 2, "y: expected labels from 0 to 2, received 2 to 4"),
         (X, Y - 1, "y: expected labels from 0 to 2, received -1 to 1"),
         (X, None, r"y: expected labels \[n\], received none"),
         (np.where(X > 2, np.nan, X), Y, r"x: expected finite numbers, received nan in input"),

@@ -674,7 +674,8 @@ def test_where_the_data_have_changed_the_next_step_names_the_recalibration():
     found = monitoring.monitor(baseline_of(answers(400, 0), RULE), scores_of(p, labels=p.labels))
     assert found.promise.verdict == "broken"
     for changed in (False, True):
-        steps = messages.next_steps(found.threshold, found.promise, 1, changed=changed)
+        told = found.threshold, found.promise, 1, found.verdict
+        steps = messages.next_steps(*told, changed=changed)
         assert ("--recalibrate" in " ".join(steps)) == changed
 
 
