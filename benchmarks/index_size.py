@@ -5,12 +5,10 @@
 A small network learns from 40,000 training images, which are the reference; `residual` with the
 answer and the neighbors alone is fitted to others, and judged by the rest of the training images.
 Test images are not read. The index holds the whole reference, or groups of it by k-means
-(`methods.reference_index.condensed`); "8 bits" rounds each axis to 255 levels.
+(`methods.reference_index.condensed`), in 32 bits or in 8.
 """
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
@@ -80,7 +78,8 @@ def _judged(
     from btcp_tf.methods import reference_index
 
     reference, fit, rest = parts
-    with mock.patch.object(reference_index, "LARGEST", size), _rounded(bits):
+    exact = 0 if bits == 8 else sys.maxsize
+    with mock.patch.multiple(reference_index, LARGEST=size, _EXACT=exact):
         judge = btcp_tf.attach(network)
         judge.fit(*fit, reference=reference, evidence=("answer", "neighbors"), looks=(), verbose=0)
         answers = judge.predictions(*rest)
@@ -92,25 +91,6 @@ def _judged(
     aurc = metrics.aurc(answers.is_error, u) / metrics.aurc(answers.is_error, mcp) - 1
     used = "yes" if judge.fitted and judge.fitted["evidence"] else "no"
     return f"{size:,}", f"{bits}", *(f"{gain:+.2f}" for gain in gains), f"{aurc:+.1%}", used
-
-
-@contextlib.contextmanager
-def _rounded(bits: int) -> Iterator[None]:
-    """Rounds the points of every index to so many bits; 32: they stay."""
-    from btcp_tf.networks.evidence_layers import NeighborEvidence
-
-    set_points = NeighborEvidence.set_points
-
-    def rounding(layer: NeighborEvidence, *values: np.ndarray) -> None:
-        set_points(layer, *values)
-        points = layer.points.numpy()
-        scale = np.maximum(np.abs(points).max(axis=0), 1e-12) / (2 ** (bits - 1) - 1)
-        points = (np.rint(points / scale) * scale).astype(np.float32)
-        layer.points.assign(points)
-        layer.squares.assign(np.square(points).sum(axis=1))
-
-    with mock.patch.object(NeighborEvidence, "set_points", set_points if bits == 32 else rounding):
-        yield
 
 
 if __name__ == "__main__":

@@ -13,7 +13,11 @@ LARGEST = 65_536
 """Vectors in an index at most."""
 
 NUMBERS = 2**24
-"""Numbers in an index at most, 64 MiB; vectors that are too wide for it are projected."""
+"""Numbers in an index at most; vectors that are too wide for it are projected."""
+
+_EXACT = 2**22
+"""Numbers in an index at most that is kept in 32 bits, 16 MiB; a larger one is kept in 8, which
+loses next to nothing (`python -m benchmarks.index_size`): 16 MiB, too, at most."""
 
 _IMAGE_AXES = 64
 """Principal axes along which `image_neighbors` measures distances."""
@@ -141,6 +145,15 @@ def axes_of(name: str, size: int, width: int) -> int:
     return NUMBERS // size if size * width > NUMBERS else 0
 
 
+def bits_of(size: int, width: int) -> int:
+    """Bits of each number in an index of vectors of this width.
+
+    >>> bits_of(10_000, 128), bits_of(65_536, 256)
+    (32, 8)
+    """
+    return 8 if size * width > _EXACT else 32
+
+
 def search(layer: NeighborEvidence, vectors: np.ndarray) -> np.ndarray | None:
     """The nearest samples as `NeighborEvidence` itself finds them, by faiss, which is faster.
 
@@ -156,7 +169,7 @@ def search(layer: NeighborEvidence, vectors: np.ndarray) -> np.ndarray | None:
         import faiss
     except ImportError:
         return None
-    points = layer.points.numpy()
+    points = layer.decoded()
     index = faiss.IndexFlatL2(points.shape[1])
     index.add(points)
     starts = range(0, len(vectors), _QUERIES)

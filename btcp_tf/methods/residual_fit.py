@@ -376,7 +376,8 @@ def _evidence_layers(
         index = held_out.affordable_index(name, offer)
         size, width = index.points.shape
         axes = reference_index.axes_of(name, size, width)
-        layer = NeighborEvidence(size, width, neighbors, axes, index.faint, name=name)
+        bits = reference_index.bits_of(size, axes or width)
+        layer = NeighborEvidence(size, width, neighbors, axes, index.faint, bits, name=name)
         layer.set_points(index.points, index.labels, index.shares)
         layers[name] = layer
     return layers

@@ -128,6 +128,42 @@ def test_the_largest_are_found_in_groups(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("axes", [0, 3])
+def test_an_index_of_8_bits_is_brute_force_on_rounded_points(axes, monkeypatch, tmp_path):
+    monkeypatch.setattr(evidence_layers, "_DECODED", 70)  # Several parts, the last one short.
+    random = np.random.default_rng(0)
+    points = (random.normal(size=(400, 6)) * [1, 2, 3, 0.1, 0, 5] + 7).astype(np.float32)
+    labels, shares = random.integers(0, 3, 400), random.choice([1.0, 0.5], 400)
+    queries = np.r_[points[:5], random.normal(size=(30, 6)) + 7].astype(np.float32)
+    logits = random.normal(size=(len(queries), 3)).astype(np.float32)
+    index, exact = (NeighborEvidence(400, 6, axes=axes, bits=bits) for bits in (8, 32))
+    for layer in (index, exact):
+        layer.set_points(points, labels, shares)
+    assert index.points.dtype == "int8"
+    # Half a level of 127 up to the largest number of each direction.
+    largest = np.abs(exact.points.numpy()).max(axis=0)
+    off = np.abs(index.decoded() - exact.points.numpy())
+    assert (off <= largest / 254 * 1.001 + 1e-12).all() and off.max() > 0
+    found = np.asarray(index(queries, logits))
+    wanted = brute_force(
+        index.decoded(),
+        labels,
+        np.asarray(index.turned(queries)),
+        logits.argmax(axis=1),
+        float(index.unit.numpy()),
+        64,
+        shares,
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    # The evidence hardly differs from that of the points as they are.
+    off = np.abs(found - np.asarray(exact(queries, logits)))
+    assert off.max() < 0.2 and off.mean() < 0.02
+    rows, answers = keras.Input((6,)), keras.Input((3,))
+    keras.Model([rows, answers], index(rows, answers)).save(tmp_path / "index.keras")
+    again = keras.models.load_model(tmp_path / "index.keras")
+    np.testing.assert_array_equal(np.asarray(again([queries, logits])), found)
+
+
 def test_a_layer_of_0_1_0_keeps_its_formula():
     random = np.random.default_rng(0)
     points, labels = random.normal(size=(80, 4)).astype(np.float32), random.integers(0, 3, 80)

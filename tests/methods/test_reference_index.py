@@ -101,6 +101,16 @@ def test_a_wide_index_is_projected(monkeypatch):
     assert layers["neighbors"].points.shape == (4000, 3)
 
 
+def test_a_large_index_is_kept_in_8_bits(monkeypatch):
+    kinds, aurc = ("answer", "neighbors"), {}
+    for largest, bits in ((2**22, 32), (4000, 8)):
+        monkeypatch.setattr(reference_index, "_EXACT", largest)
+        fit, layers, _, _ = residual_fit.fit_residual(held_out(), allowed=kinds)
+        assert layers["neighbors"].bits == bits
+        aurc[bits] = fit.difference["aurc"][0]
+    assert aurc[8] == pytest.approx(aurc[32], rel=0.05) and aurc[8] < 0
+
+
 @pytest.mark.parametrize(
     ("budget", "size"), [(1.0, 4000), (1.3, 400), (1.4, 533), (3.0, 4000), (1.01, 256)]
 )
@@ -126,11 +136,13 @@ def test_a_head_learns_the_same_from_a_file(name, tmp_path, monkeypatch):
     assert np.asarray(heads[0](vectors, logits))[:, 1].mean() < 0.5  # It has learned something.
 
 
-@pytest.mark.parametrize(("axes", "n"), [(0, 10_000), (4, 3000), (0, 40)])
-def test_faiss_finds_the_same_evidence(axes, n):
+@pytest.mark.parametrize(
+    ("axes", "n", "bits"), [(0, 10_000, 32), (4, 3000, 32), (0, 40, 32), (0, 3000, 8)]
+)
+def test_faiss_finds_the_same_evidence(axes, n, bits):
     pytest.importorskip("faiss")
     vectors, labels = blobs(n)
-    layer = NeighborEvidence(n, 8, axes=axes)
+    layer = NeighborEvidence(n, 8, axes=axes, bits=bits)
     layer.set_points(vectors, labels)
     queries, _ = blobs(500, seed=1)
     queries[:20] = vectors[:20]
