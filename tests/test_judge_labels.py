@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import btcp_tf
+from btcp_tf import predict
 from btcp_tf.data import input_checks
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
@@ -121,8 +122,46 @@ def test_numbers_from_1_are_labels(classifier, make):
     with pytest.raises(ValueError, match="expected a 0 or a 3 among .* received 1 to 2.*astype"):
         judge.evaluate(x[:2], [1, 2])
     np.testing.assert_array_equal(judge.predictions(x[:2], ["1", "2"]).labels, [0, 1])
+    np.testing.assert_array_equal(judge.predictions(x[:2], np.eye(3)[[1, 1]]).labels, [1, 1])
     with pytest.raises(ValueError, match="labels from 0 to 2, received 0 to 3"):
         judge.evaluate(x[:3], [0, 1, 3])
+
+
+@pytest.fixture(scope="module")
+def exported_from_1(classifier, tmp_path_factory):
+    judge = btcp_tf.attach(classifier, class_names=["1", "2", "3"])
+    return judge.export(tmp_path_factory.mktemp("models"), "m", samples()[0], verbose=0).parent
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda y: y + 1, lambda y: y, lambda y: (y + 1).astype(str), lambda y: y[:, None] + 1.0],
+)
+def test_predict_reads_labels_from_1_as_a_judge_does(exported_from_1, make, tmp_path):
+    x, y = samples(90, 7)
+    path = tmp_path / "x.npz"
+    np.savez(path, x_test=x, y_test=make(y))
+    words = [f"--model={exported_from_1}", f"--input={path}", f"--output={tmp_path}/s.csv"]
+    assert predict.main([*words, "--labels", "--verbose=0"]) == 0
+    table = pandas.read_csv(tmp_path / "s.csv")
+    assert table["labels"].tolist() == y.tolist()
+    assert (table["predicted"] == y).mean() > 0.5
+
+
+def test_labels_of_which_nobody_can_tell_are_refused_by_predict(exported_from_1, tmp_path, capsys):
+    x, _ = samples(4, 7)
+    words = [f"--model={exported_from_1}", f"--input={tmp_path}/x.npz", "--labels"]
+    one_hot = np.eye(3, dtype=int)[[1, 1, 2, 1]]
+    for labels, fault in (
+        ([1, 2, 2, 1], "y_test: expected a 0 or a 3 among the labels, as the classes are called"),
+        ([1, 4, 2, 3], "y_test: expected classes 0 to 2, received 4"),
+        (one_hot, ""),
+    ):
+        np.savez(tmp_path / "x.npz", x_test=x, y_test=labels)
+        status = predict.main([*words, f"--output={tmp_path}/s{len(fault)}.csv"])
+        error = capsys.readouterr().err
+        assert status == bool(fault) and fault in error, error
+    assert pandas.read_csv(tmp_path / "s0.csv")["labels"].tolist() == [1, 1, 2, 1]
 
 
 def test_numbers_from_1_that_are_not_named_are_refused_after_fit(classifier):

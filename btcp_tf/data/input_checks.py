@@ -374,7 +374,8 @@ def check_labels(
     if y is None:
         raise ValueError(f"{name}: expected labels [n], received none")
     classes = len(class_names)
-    labels = class_numbers(np.asarray(y), classes, name)
+    given = np.asarray(y)
+    labels = class_numbers(given, classes, name)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     texts = _as_text(labels)
@@ -392,8 +393,8 @@ def check_labels(
             f"{wording.shape_text(labels.shape)}{remedy}"
         )
     labels = labels.astype(np.int64)
-    if list(class_names) == names_from_one(classes):
-        labels = labels - _first(labels, classes, name)
+    if given.size == n:  # One-hot labels count from nowhere.
+        labels = labels - first_number(labels, class_names, name)
     if not n or labels.min() < 0 or labels.max() >= classes:
         received = f"{labels.min()} to {labels.max()}" if n else "none"
         raise ValueError(
@@ -412,16 +413,30 @@ def names_from_one(classes: int) -> list[str]:
     return [str(number) for number in range(1, classes + 1)]
 
 
-def _first(labels: np.ndarray, classes: int, name: str) -> int:
-    """The number that stands for the first of the classes 1 to k."""
-    if not labels.size or labels.min() == 0:
+def first_number(labels: np.ndarray, class_names: Sequence[str], name: str) -> int:
+    """The number that stands for the first class: 0, or 1 where the classes are called 1 to k and
+    whole numbers as labels count so, too.
+
+    Args:
+      labels: All labels together, int64 `[n]`.
+      class_names: Names of the k classes.
+      name: Of the labels, for errors.
+
+    Raises:
+      ValueError: If classes are called so and neither 0 nor k is among the labels.
+
+    >>> [first_number(np.array([1, 2]), names, "y") for names in (["1", "2"], ["a", "b"])]
+    [1, 0]
+    """
+    classes = len(class_names)
+    if list(class_names) != names_from_one(classes) or not labels.size or labels.min() <= 0:
         return 0
-    if labels.max() == classes:
+    if labels.max() >= classes:
         return 1
     raise ValueError(
         f"{name}: expected a 0 or a {classes} among the labels, as the classes are called 1 to "
         f"{classes}, received {labels.min()} to {labels.max()}, which may count from 0 or from 1; "
-        "give names, y.astype(str)"
+        "give them as text, which is taken for names: labels.astype(str)"
     )
 
 

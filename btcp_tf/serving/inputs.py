@@ -19,6 +19,7 @@ from btcp_tf.core import arrays, files, wording
 from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders
 from btcp_tf.data.arrays import npz_labels, npz_names
+from btcp_tf.data.input_checks import first_number, names_from_one
 from btcp_tf.serving import answers, tables
 
 _KEYS = ("images", "x")
@@ -276,7 +277,8 @@ def _table(path: Path, key: str, class_names: Sequence[str] | None, names: Seque
     numbers = {}
     if class_names is not None:
         numbers = {wording.clean(name): label for label, name in enumerate(class_names)}
-        numbers = {str(label): label for label in numbers.values()} | numbers
+        if list(numbers) != names_from_one(len(numbers)):  # A 0 would count from elsewhere.
+            numbers = {str(label): label for label in numbers.values()} | numbers
     stat, text = path.stat(), np.dtype(object)
 
     def batches(start: int, size: int) -> Iterator[Batch]:
@@ -384,15 +386,28 @@ class _Labels:
                 f"{images.name}, the name of its class, or one-hot labels [{n}, {k}], received "
                 f"{stored.dtype} {list(stored.shape)}"
             )
+        self._first = 0
+        if stored.shape != (n, k) and list(self._numbers) == names_from_one(k):
+            parts = (self._given(rows) for rows in stored.batches(0, 2**16))
+            ends = [
+                part[[part.argmin(), part.argmax()]] for part in parts if part.dtype.kind != "U"
+            ]
+            if ends:
+                self._first = first_number(np.concatenate(ends), class_names, self._name)
         for _ in self.batches(0, 2**16):
             pass
+
+    def _given(self, rows: np.ndarray) -> np.ndarray:
+        return npz_labels(self._name, rows, self._images, len(rows))
 
     def batches(self, start: int, size: int) -> Iterator[np.ndarray]:
         """Class numbers int64 `[<= size]` of the inputs from `start` on."""
         for rows in self.stored.batches(start, size):
-            labels = npz_labels(self._name, rows, self._images, len(rows))
+            labels = self._given(rows)
             numbers = labels
-            if labels.dtype.kind == "U":
+            if labels.dtype.kind != "U":
+                numbers = labels - self._first
+            else:
                 known = [self._numbers.get(word, UNLABELED) for word in labels.tolist()]
                 numbers = np.array(known, np.int64)
             bad = np.flatnonzero((numbers < 0) | (numbers >= len(self._numbers)))

@@ -71,3 +71,13 @@ def test_a_file_that_is_no_utf_8_is_refused(tmp_path):
     path.write_bytes(b"a\ncaf\xe9\n")
     with pytest.raises(ValueError, match="in.csv: 'utf-8' codec can't decode"):
         open_inputs(path)
+
+
+def test_classes_that_are_called_1_to_k_are_labels_by_these_names(tmp_path):
+    path, names = tmp_path / "x.csv", ["1", "2", "3"]
+    path.write_text("text,label\na,3\nb,1\nc,\n", encoding="utf-8")
+    (batch,) = open_inputs(path, class_names=names).batches(0, 9)
+    assert batch["labels"].tolist() == [2, 0, UNLABELED]
+    path.write_text("text,label\na,0\nb,1\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="one of the classes 1, 2, 3, received '0' in row 0"):
+        open_inputs(path, class_names=names)
