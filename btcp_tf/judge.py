@@ -654,6 +654,12 @@ def attach(
     """
     keras_setup.check()
     parts = AttachedClassifier.take_apart(classifier, features, class_names, example, from_logits)
+    if wrong := named_inputs.unservable(parts.inputs):
+        warn(
+            f"inputs called {', '.join(map(repr, wrong))} cannot be exported: if the judge is to "
+            "become a SavedModel, give the input layers, or the keys of their dictionary, names of "
+            "ASCII letters, digits and _"
+        )
     about = {
         "class_names": parts.class_names,
         "method": "residual",

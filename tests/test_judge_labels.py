@@ -109,8 +109,10 @@ def test_numbers_from_1_are_labels(classifier, make):
     given = pandas.Series(y + 1) if make is pandas.Series else make(y)
     judge = btcp_tf.attach(classifier)
     reference = samples(seed=2)
-    with pytest.warns(UserWarning, match="count from 1 to 3, and are taken .* .0 is 1, 1 is 2, 2"):
+    said = "count from 1 to 3, and are taken .* .0 is 1, 1 is 2, 2"
+    with pytest.warns(UserWarning, match=said) as caught:
         judge.fit(x, given, reference=(reference[0], reference[1] + 1), looks=(), verbose=0)
+    assert caught[0].filename == __file__  # The line of whoever called.
     plain = btcp_tf.attach(classifier).fit(x, y, reference=reference, looks=(), verbose=0)
     assert judge.class_names == ["1", "2", "3"]
     assert judge.fitted["errors"] == plain.fitted["errors"]

@@ -174,7 +174,7 @@ def test_looks_change_the_inputs_that_they_suit(classifier, capsys):
     judge.fit(*samples(200, 1), reference=samples(300, 0), cost=9.0, verbose=1)
     assert {"jitter", "dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
     said = capsys.readouterr().out
-    assert "of several inputs (tokens, age, word) nothing is on offer that learns" in said
+    assert "of several inputs (tokens, age, word) no look is on offer that learns" in said
 
 
 def pictures(n, seed):
@@ -263,7 +263,8 @@ def test_the_saved_model_takes_inputs_by_name(judge, version):
 def test_names_that_no_signature_can_have_are_refused(name, tmp_path):
     inputs = {name: keras.Input((2,), name="one"), "other": keras.Input((2,), name="two")}
     seen = layers.Concatenate()([*inputs.values()])
-    judge = btcp_tf.attach(keras.Model(inputs, layers.Dense(2, "softmax")(seen)))
+    with pytest.warns(UserWarning, match=f"inputs called '{name}' cannot be exported"):
+        judge = btcp_tf.attach(keras.Model(inputs, layers.Dense(2, "softmax")(seen)))
     x = {one: np.ones((3, 2), np.float32) for one in inputs}
     assert judge.predict(x)["predicted"].shape == (3,)
     with pytest.raises(ValueError, match=f"model: expected inputs whose names .*received '{name}'"):

@@ -66,8 +66,8 @@ def test_expected_errors_are_those_of_all_answers_however_they_were_scored(
     assert printed[-3:-1] == wanted
     assert printed[-1] == (
         "that is by u alone, in a 95 % interval, if an answer of some u is as often wrong as among "
-        f"the 300 calibration rows ({WRONG.sum()} wrong); where inputs have become wrong without "
-        "becoming uncertain, more are"
+        f"the 300 calibration rows ({WRONG.sum()} wrong); where inputs have changed, it can be "
+        "far off, either way"
     )
     # In batches, and by two processes one after the other.
     answer, asked = Scorer.answer, []

@@ -79,7 +79,7 @@ def make(
     passes, auto = maker.pass_cost, isinstance(wanted, str)
     if auto and classifier.names and reference is not None:
         line = (
-            f"of several inputs ({', '.join(classifier.names)}) nothing is on offer that learns "
+            f"of several inputs ({', '.join(classifier.names)}) no look is on offer that learns "
             "from the reference"
         )
         progress.say(line, classifier.verbose)

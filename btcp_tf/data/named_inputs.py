@@ -4,6 +4,7 @@ All that is done with the inputs of a classifier is done with either of them thr
 functions. No TensorFlow here.
 """
 
+import keyword
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,6 +88,21 @@ def _of_table(table: Any) -> np.ndarray:
 def place(argument: str, name: str | None) -> str:
     """How errors call an input: `x`, or `x["name"]`."""
     return argument if name is None else f'{argument}["{name}"]'
+
+
+def unservable(x: Inputs) -> list[str]:
+    """Names of inputs that the signature of a SavedModel cannot have: TensorFlow makes arguments of
+    a Python function of them.
+
+    >>> unservable({"age": 1, "emp.var": 2, "self": 3})
+    ['emp.var', 'self']
+    """
+
+    def fits(name: str) -> bool:
+        taken = keyword.iskeyword(name) or name == "self"
+        return name.isascii() and name.isidentifier() and not taken
+
+    return [name for name, _ in items(x) if name is not None and not fits(name)]
 
 
 def items(x: Inputs) -> list[tuple[str | None, Any]]:

@@ -51,8 +51,8 @@ class Expectation(NamedTuple):
         return [
             *lines,
             "that is by u alone, in a 95 % interval, if an answer of some u is as often wrong as "
-            f"among the {rows:,} calibration rows ({errors:,} wrong); where inputs have become "
-            "wrong without becoming uncertain, more are",
+            f"among the {rows:,} calibration rows ({errors:,} wrong); where inputs have changed, "
+            "it can be far off, either way",
         ]
 
 

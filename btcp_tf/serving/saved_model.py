@@ -9,7 +9,6 @@ Keras model nor its data.
 
 import contextlib
 import dataclasses
-import keyword
 import os
 import shutil
 import subprocess
@@ -340,9 +339,7 @@ def _validate(
             f"model: expected inputs of other names than those of answers, received "
             f"{', '.join(sorted(taken))}; name the input layers otherwise"
         )
-    names = like if isinstance(like, dict) else ()
-    # TensorFlow makes arguments of a function of them.
-    if wrong := [name for name in names if not _is_argument(name)]:
+    if wrong := named_inputs.unservable(like):
         raise ValueError(
             "model: expected inputs whose names are of ASCII letters, digits and _, received "
             f"{', '.join(map(repr, wrong))}; name the input layers, or the keys of their "
@@ -358,10 +355,6 @@ def _validate(
                 f"{named_inputs.place('sample_images', key)}: expected at least one {dtype} image "
                 f"of shape {shape_text(shape)}, received {sample.dtype} {list(sample.shape)}"
             )
-
-
-def _is_argument(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name != "self"
 
 
 def _shapes(model: keras.Model) -> dict[str, Any]:
