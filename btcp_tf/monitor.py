@@ -22,7 +22,7 @@ from absl import flags
 
 from btcp_tf.core import command, files, json_files
 from btcp_tf.core.command import UsageError
-from btcp_tf.decisions import drift, monitoring
+from btcp_tf.decisions import drift, exported, monitoring
 from btcp_tf.decisions.history import load
 from btcp_tf.decisions.scores import Baseline, Scores, join_labels, load_baseline, load_scores
 from btcp_tf.evaluation import tabular
@@ -145,6 +145,7 @@ def _run(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     folder, time_column = paths["output_dir"], values["time_column"]
     history = load(folder / "monitor.json")
     baseline = load_baseline(paths["baseline"], column=values["column"])
+    _check_same_u(paths["baseline"], paths["scores"])
     scores = _load_scores(values, paths["scores"], baseline)
     labels = None
     if "labels" in paths:
@@ -194,6 +195,18 @@ def write_report(findings: monitoring.Findings, values: Mapping[str, Any], folde
         f"{monitor_page.terminal_text(findings)}\n\n"
         f"report    {folder / 'monitor.html'}\nverdicts  {folder / 'monitor.json'}"
     )
+
+
+def _check_same_u(baseline: Path, scores: Path) -> None:
+    """See `exported.check_same_u`; of a predictions file as the baseline nothing is known."""
+    if baseline.is_file():
+        return
+    try:
+        source = exported.newest(baseline)
+        about = exported.read_about(source)
+    except FileNotFoundError:  # A run's folder.
+        source, about = baseline, {}
+    exported.check_same_u(scores, source, about)
 
 
 def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> Scores:

@@ -13,7 +13,6 @@ first fits u to a random half of these scores, and chooses the threshold on the 
 """
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from btcp_tf.decisions import exported, recalibrated
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.looked_at import Gate
 from btcp_tf.decisions.scores import load_scores
-from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions, about_file
+from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
 from btcp_tf.experiment import settings
 from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.serving import publishing
@@ -120,7 +119,7 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
     held_out, learned = exported.read_held_out(source), None
     if scores:
         say(f"reading {scores}", verbose)
-        _check_same_u(scores, source, about)
+        exported.check_same_u(scores, source, about)
         has_gate = Gate.of(about.get("fit")) is not None
         rows = _labeled(scores, about["class_names"], has_gate or recalibrate)
     else:
@@ -149,21 +148,6 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
             "note: the promise holds if neither the classifier nor the estimator was fitted on "
             f"the inputs of these scores{again}, which the file cannot show",
             verbose,
-        )
-
-
-def _check_same_u(scores: str, source: Path, about: Mapping[str, Any]) -> None:
-    """ValueError where `btcp_tf.predict` says that the scores are of a version with another u."""
-    try:
-        content = json.loads(about_file(scores).read_text(encoding="utf-8"))
-        theirs = content.get("recalibrations") or []
-    except (OSError, ValueError, AttributeError):
-        return  # Of another program, or moved without it.
-    if theirs != (about.get("recalibrations") or []):
-        raise ValueError(
-            f"{scores}: expected u of {source}, received u of a version that was recalibrated "
-            "otherwise; score the inputs again: python -m btcp_tf.predict --labels "
-            f"--model={source}"
         )
 
 

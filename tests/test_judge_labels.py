@@ -103,7 +103,10 @@ def test_other_labels_are_no_words(y):
     assert input_checks.names_among(y, 2) == []
 
 
-@pytest.mark.parametrize("make", [lambda y: y + 1, lambda y: (y + 1.0)[:, None], pandas.Series])
+@pytest.mark.parametrize(
+    "make",
+    [lambda y: y + 1, lambda y: (y + 1.0)[:, None], pandas.Series, lambda y: (y + 1).astype(str)],
+)
 def test_numbers_from_1_are_labels(classifier, make):
     x, y = samples()
     given = pandas.Series(y + 1) if make is pandas.Series else make(y)
@@ -111,7 +114,13 @@ def test_numbers_from_1_are_labels(classifier, make):
     reference = samples(seed=2)
     said = "count from 1 to 3, and are taken .* .0 is 1, 1 is 2, 2"
     with pytest.warns(UserWarning, match=said) as caught:
-        judge.fit(x, given, reference=(reference[0], reference[1] + 1), looks=(), verbose=0)
+        judge.fit(
+            x,
+            given,
+            reference=(reference[0], (reference[1] + 1).astype(given.dtype)),
+            looks=(),
+            verbose=0,
+        )
     assert caught[0].filename == __file__  # The line of whoever called.
     plain = btcp_tf.attach(classifier).fit(x, y, reference=reference, looks=(), verbose=0)
     assert judge.class_names == ["1", "2", "3"]
@@ -123,7 +132,8 @@ def test_numbers_from_1_are_labels(classifier, make):
         assert judge.evaluate(x, labels, draws=5) == expected
     with pytest.raises(ValueError, match="expected a 0 or a 3 among .* received 1 to 2.*astype"):
         judge.evaluate(x[:2], [1, 2])
-    np.testing.assert_array_equal(judge.predictions(x[:2], ["1", "2"]).labels, [0, 1])
+    for names, numbers in ((["1", "2"], [0, 1]), (["2", "2"], [1, 1]), (["3", "2"], [2, 1])):
+        np.testing.assert_array_equal(judge.predictions(x[:2], names).labels, numbers)
     np.testing.assert_array_equal(judge.predictions(x[:2], np.eye(3)[[1, 1]]).labels, [1, 1])
     with pytest.raises(ValueError, match="labels from 0 to 2, received 0 to 3"):
         judge.evaluate(x[:3], [0, 1, 3])

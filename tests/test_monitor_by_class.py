@@ -11,7 +11,7 @@ from scipy import stats
 from btcp_tf import monitor, review, thresholds
 from btcp_tf.decisions import history, monitoring
 from btcp_tf.decisions.scores import Baseline, Scores, load_baseline
-from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.evaluation.predictions import Predictions, about_file
 from btcp_tf.reporting import monitor_page
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -101,12 +101,33 @@ def test_all_classes_and_all_answers_share_delta():
         assert (found.status == monitoring.BROKEN) == (verdict == "broken")
 
 
-def test_other_groups_are_tested_where_they_are_asked_for():
+def test_other_groups_do_not_take_the_place_of_the_classes(tmp_path, capsys):
     p = answers(2000, 1)
     site = np.array(["north", "south"])[np.arange(2000) % 2]
-    found = look(p, columns={"by": site})
-    assert [one.name for one in found.groups] == ["north", "south"] and not found.by_class
-    assert found.alarm == found.delta and found.verdict == found.promise.verdict
+    with pytest.raises(ValueError, match="by: expected none, as the threshold promises for each"):
+        look(p, columns={"by": site})
+    base = write_model(tmp_path / "base", answers(900, 0), **FIELDS)
+    scores = write_csv(tmp_path / "s.csv", rows_of(p, labels=True))
+    words = [f"--baseline={base}", f"--scores={scores}"]
+    found = [monitor.main([*words, *more]) for more in ([], ["--by=predicted"])]
+    assert found[0] == found[1] != 1
+    capsys.readouterr()
+    assert monitor.main([*words, "--by=class_name"]) == 1
+    assert "error: by: expected none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["run", "model"])
+def test_scores_of_another_u_are_refused(tmp_path, capsys, kind):
+    base = {"run": write_run, "model": write_model}[kind](tmp_path / "base", answers(900, 0))
+    scores = write_csv(tmp_path / "s.csv", rows_of(answers(500, 1), labels=True))
+    words = [f"--baseline={base}", f"--scores={scores}"]
+    about = about_file(scores)
+    about.write_text(json.dumps({"recalibrations": []}))
+    assert monitor.main(words) != 1
+    about.write_text(json.dumps({"recalibrations": [{"kind": "shift"}]}))
+    capsys.readouterr()
+    assert monitor.main(words) == 1
+    assert "received u of a version that was recalibrated otherwise" in capsys.readouterr().err
 
 
 def test_a_stream_knows_its_threshold_again(tmp_path):

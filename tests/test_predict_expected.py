@@ -1,5 +1,6 @@
 """Tests of what `btcp_tf.predict` says of errors without labels."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -7,12 +8,14 @@ import shutil
 import numpy as np
 import pytest
 import tiny_model
+from scipy import special
 
-from btcp_tf import predict
+from btcp_tf import predict, thresholds
 from btcp_tf.core import wording
 from btcp_tf.decisions.expected_errors import expected_errors
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
+from btcp_tf.serving.expectation import Expecting
 from btcp_tf.serving.scorer import Scorer
 
 RANDOM = np.random.default_rng(0)
@@ -113,6 +116,50 @@ def test_one_row_of_each_group_calibrates(copy, tmp_path, capsys):
     predictions.save_predictions(copy / "assets.extra" / "calibration.npz", rows)
     score(copy, tmp_path / "s.csv")
     assert "among the 100 calibration rows" in capsys.readouterr().out
+
+
+def test_accepted_answers_are_those_of_their_classes(tmp_path):
+    """The same u means other error rates in two classes, each of which has a tau of its own."""
+    random = np.random.default_rng(1)
+
+    def drawn(n):
+        u, predicted = random.random(n), random.integers(0, 2, n)
+        wrong = random.random(n) < special.expit(special.logit(u) + 1 - 2.5 * predicted)
+        return Predictions(
+            np.where(wrong, 1 - predicted, predicted), None, predicted, {"uncertainty": u}
+        )
+
+    rows = drawn(4000)
+    chosen = thresholds.choose(
+        "target_risk",
+        rows.is_error,
+        rows.uncertainty["uncertainty"],
+        by="predicted",
+        names=rows.predicted,
+        risk=0.1,
+        delta=0.1,
+    )
+    folder, _ = tiny_model.save(tmp_path / "1", tau=0.1)
+    predictions.save_predictions(folder / "assets.extra" / "calibration.npz", rows)
+    expecting = Expecting(folder, {"threshold": dataclasses.asdict(chosen)})
+    later = drawn(20_000)
+    u = later.uncertainty["uncertainty"]
+    accept = u < chosen.limits(later.predicted)
+    expecting.add(
+        [{"problem": "", "accept": a, "uncertainty": v} for a, v in zip(accept, u, strict=True)]
+    )
+    found = expecting.expectation()
+    assert found.answers.low < later.is_error.mean() < found.answers.high
+    assert found.accepted.low < later.is_error[accept].mean() < found.accepted.high
+    # By all rows it would be far off.
+    other = expected_errors(u[accept], (rows.is_error, rows.uncertainty["uncertainty"]))
+    assert other.low > 1.2 * later.is_error[accept].mean()
+    closed = dataclasses.replace(
+        chosen, parts={n: dataclasses.replace(p, tau=None) for n, p in chosen.parts.items()}
+    )
+    expecting = Expecting(folder, {"threshold": dataclasses.asdict(closed)})
+    expecting.add([{"problem": "", "accept": False, "uncertainty": 0.5}])
+    assert expecting.expectation().accepted is None
 
 
 def unlabeled(folder):

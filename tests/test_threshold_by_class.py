@@ -13,7 +13,7 @@ from keras import layers
 from scipy import stats
 
 import btcp_tf
-from btcp_tf import predict, set_threshold, thresholds
+from btcp_tf import predict, report, set_threshold, thresholds
 from btcp_tf.core import json_files
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
@@ -355,6 +355,15 @@ def test_the_command_predict_decides_alike(judge, tmp_path, capsys):
     wanted = scores["uncertainty"].to_numpy() < chosen.limits(scores["predicted"])
     np.testing.assert_array_equal(scores["accept"].astype(str).str.lower() == "true", wanted)
     np.testing.assert_array_equal(judge.predict(x)["accept"], wanted)
+    # As a report sees it, which does not know the model.
+    u, predicted = scores["uncertainty"], scores["predicted"]
+    scores["accept"] = u < np.array([u[predicted == 0].median(), 0.09, 0.0])[predicted]
+    scores["labels"] = 0
+    scores.to_csv(tmp_path / "labeled.csv", index=False)
+    assert report.main([f"{tmp_path}/labeled.csv", "--by=predicted"]) == 0
+    page = " ".join((tmp_path / "labeled.csv-report" / "report.md").read_text().split())
+    assert "follows a threshold of its own for each predicted class" in page
+    assert "follows no threshold" not in page
 
 
 def test_decide_only_needs_one_threshold(judge, tmp_path):

@@ -379,6 +379,7 @@ def check_labels(
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     texts = _as_text(labels)
+    is_text = texts is not None
     if texts is not None and list(class_names) != [str(number) for number in range(classes)]:
         labels, texts = _numbers_of(texts, class_names, name, by_name), None
     whole = labels.dtype.kind in "biu" or (labels.dtype.kind == "f" and (labels % 1 == 0).all())
@@ -393,7 +394,7 @@ def check_labels(
             f"{wording.shape_text(labels.shape)}{remedy}"
         )
     labels = labels.astype(np.int64)
-    if given.size == n:  # One-hot labels count from nowhere.
+    if given.size == n and not is_text:  # Nor do one-hot labels count from anywhere.
         labels = labels - first_number(labels, class_names, name)
     if not n or labels.min() < 0 or labels.max() >= classes:
         received = f"{labels.min()} to {labels.max()}" if n else "none"
@@ -453,9 +454,12 @@ def names_among(y: Any, classes: int) -> list[str]:
     if labels.ndim == 1 and labels.dtype.kind in "iuf" and wording.from_one(labels, classes):
         return names_from_one(classes)
     texts = _as_text(labels) if labels.ndim == 1 else None
-    if texts is None or all(text.strip().isdecimal() for text in texts.tolist()):
+    if texts is None:
         return []
-    return sorted(set(texts.tolist()))
+    words = set(texts.tolist())
+    if words == set(names_from_one(classes)):
+        return names_from_one(classes)
+    return [] if all(word.isdecimal() for word in words) else sorted(words)
 
 
 def _as_text(labels: np.ndarray) -> np.ndarray | None:

@@ -78,6 +78,29 @@ def check_answers_u(directory: str | os.PathLike, about: Mapping[str, Any]) -> N
         )
 
 
+def check_same_u(
+    scores: str | os.PathLike, source: str | os.PathLike, about: Mapping[str, Any]
+) -> None:
+    """ValueError where `btcp_tf.predict` says that scores are of a version with another u.
+
+    Args:
+      scores: The file of scores.
+      source: A version directory, or a run's folder, that they are to be compared with.
+      about: From `read_about`; of a run's folder nothing.
+    """
+    try:
+        content = json.loads(predictions.about_file(scores).read_text(encoding="utf-8"))
+        theirs = content.get("recalibrations") or []
+    except (OSError, ValueError, AttributeError):
+        return  # Of another program, or moved without it.
+    if theirs != (about.get("recalibrations") or []):
+        raise ValueError(
+            f"{os.fspath(scores)}: expected u of {os.fspath(source)}, received u of a version that "
+            "was recalibrated otherwise; name that version, or score the inputs again by this one: "
+            "python -m btcp_tf.predict --labels"
+        )
+
+
 def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:
     """The predictions files of a version directory, by name: "calibration", "validation"."""
     files = (as_path("model", directory) / ABOUT_FILE).parent.glob("*.npz")

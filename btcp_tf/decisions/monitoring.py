@@ -230,6 +230,11 @@ def monitor(
     by_class = isinstance(threshold, GroupThreshold)
     if by_class and scores.by is None:
         scores = dataclasses.replace(scores, by=scores.predicted)
+    if by_class and scores.by is not scores.predicted:
+        raise ValueError(
+            "by: expected none, as the threshold promises for each predicted class and these are "
+            "tested, received a column; leave it out"
+        )
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     independent = _independent(scores.groups, len(now))

@@ -354,6 +354,14 @@ def _gap(accept: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     return float(u[accept].max(initial=-math.inf)), float(u[~accept].min(initial=math.inf))
 
 
+def _decides_by_class(answers: Answers, u: np.ndarray) -> bool:
+    """Whether the file accepts, in each predicted class, what is below some u."""
+    accept, predicted = answers.accept, answers.predictions.predicted
+    assert accept is not None
+    classes = [predicted == number for number in np.unique(predicted)]
+    return all(low < high for low, high in (_gap(accept[own], u[own]) for own in classes))
+
+
 def _judge(
     answers: Answers, own_taus: Mapping[str, float], tau: float
 ) -> tuple[list[Block], Outcome | None]:
@@ -396,7 +404,13 @@ def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> lis
     """Says so where no tau of any column decides as the file does."""
     if answers.accept is None or own_taus:
         return []
-    gaps = {name: _gap(answers.accept, u) for name, u in answers.predictions.uncertainty.items()}
+    columns = answers.predictions.uncertainty
+    if any(_decides_by_class(answers, u) for u in columns.values()):
+        return [
+            "The file's column accept follows a threshold of its own for each predicted class. Its "
+            "decisions are reported as they are; metrics at one threshold are of another decision."
+        ]
+    gaps = {name: _gap(answers.accept, u) for name, u in columns.items()}
     parts = [
         f"{cells.label(name)} {low:.6g} is accepted and {high:.6g} is not"
         for name, (low, high) in gaps.items()

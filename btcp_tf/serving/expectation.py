@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from btcp_tf import thresholds
 from btcp_tf.core import wording
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.expected_errors import Batch, ExpectedErrors, expected_errors
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.serving.records import Record
+from btcp_tf.thresholds import GroupThreshold
 
 
 class Expectation(NamedTuple):
@@ -66,6 +68,7 @@ class Expecting:
 
     def __init__(self, directory: Path, about: Mapping[str, Any]) -> None:
         self._calibration: tuple[np.ndarray, np.ndarray] | None = None
+        self._accepted: tuple[np.ndarray, np.ndarray] | None = None
         self._unknown = ""
         self._batches = Batch(), Batch()
         damaged = ""
@@ -84,7 +87,12 @@ class Expecting:
             self._unknown = no_promise
         else:
             rows = rows.independent()
-            self._calibration = rows.is_error, rows.uncertainty[COLUMN]
+            u, threshold = rows.uncertainty[COLUMN], thresholds.from_json(about["threshold"])
+            self._calibration = self._accepted = rows.is_error, u
+            if isinstance(threshold, GroupThreshold):
+                # Those of one u are not alike: which of them are accepted depends on the class.
+                own = u < threshold.limits(rows.predicted)
+                self._accepted = (rows.is_error[own], u[own]) if own.any() else None
 
     def add(self, rows: Sequence[Record]) -> None:
         """Counts further rows; those without an answer do not count."""
@@ -98,8 +106,9 @@ class Expecting:
         """Of all rows so far."""
         if self._calibration is None:
             return Expectation(unknown=self._unknown)
+        known = self._calibration, self._accepted
         answers, accepted = (
-            expected_errors(batch, self._calibration) if batch.rows else None
-            for batch in self._batches
+            expected_errors(batch, rows) if batch.rows and rows is not None else None
+            for batch, rows in zip(self._batches, known, strict=True)
         )
         return Expectation(answers, accepted)
