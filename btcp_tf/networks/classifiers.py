@@ -168,7 +168,7 @@ def take_apart(
     _check_answers(answers)
     for encoder, head in _parts(copied, inputs, pack, features, answers.shape[1]):
         logits, end = _end(encoder, head, trial, answers)
-        if end:
+        if end and not (end == "logits" and _bends(original)):
             _check_meaning(original, end == "logits", from_logits, answers.shape[1])
             return encoder, head
         if np.allclose(special.expit(logits), answers, rtol=1e-4, atol=1e-5):
@@ -717,6 +717,14 @@ def _end(
         if np.allclose(output, answers, rtol=1e-5, atol=1e-6):
             return outputs[0], name
     return outputs[0], ""
+
+
+def _bends(model: keras.Model) -> bool:
+    """Whether an activation at the end makes something else of logits, if perhaps not of these: a
+    relu leaves positive ones as they are."""
+    last = _maker(model, model.outputs[0]) if _is_graph(model) else None
+    activation = getattr(last, "activation", None)
+    return activation is not None and activation is not keras.activations.linear
 
 
 def _several_labels(model: keras.Model, why: str) -> str:

@@ -29,6 +29,13 @@ def functional(units=3, activation="softmax", behind=lambda x: x):
     return keras.Model(image, behind(layers.Dense(units, activation=activation, name="last")(x)))
 
 
+def with_positive_logits(last):
+    """A relu leaves them as they are."""
+    model = functional(3, None if last else "relu", last or (lambda x: x))
+    model.get_layer("last").bias.assign([1000.0, 1001.0, 1002.0])
+    return model
+
+
 def sequential(*last):
     return keras.Sequential(
         [
@@ -246,6 +253,16 @@ REFUSED = {
         "several labels at once: its loss is the binary cross-entropy",
     ),
     "relu": (lambda: functional(3, "relu"), "", "softmax, the sigmoid or the logits"),
+    "relu of positive numbers": (
+        lambda: with_positive_logits(None),
+        "",
+        "softmax, the sigmoid or the logits",
+    ),
+    "relu layer behind positive numbers": (
+        lambda: with_positive_logits(layers.Activation("relu")),
+        "",
+        "softmax, the sigmoid or the logits",
+    ),
     "something behind": (lambda: functional(3, None, lambda x: x * 2), "", "received others from"),
     "no dense layer": (no_dense, "", "a last Dense layer of 4 units"),
     "spatial answers": (
