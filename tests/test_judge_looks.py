@@ -323,6 +323,11 @@ def test_where_the_estimator_is_mcp_looks_are_named_as_a_way_on(classifier, caps
     assert not judge.fitted["evidence"]
     printed = capsys.readouterr().out
     assert 'fit(..., looks="auto")' in printed and "training" not in printed
+    assert "reference=" not in printed  # It was told to use the answer alone.
+    btcp_tf.attach(classifier).fit(x, y, looks=())
+    assert "fit(..., reference=(x_train, y_train))" in capsys.readouterr().out
+    btcp_tf.attach(classifier).fit(x, y, looks=(), reference=images(100, 3))
+    assert "reference=(x_train" not in capsys.readouterr().out
     # None can be paid for, which is said.
     btcp_tf.attach(classifier).fit(x, y, looks=["blur"], cost=1.0)
     printed = capsys.readouterr().out

@@ -78,6 +78,11 @@ def fit_residual(
         print(residual_choice.table_of(fit.tried))
     if classifier.verbose and not fit.evidence and offered is None:
         print('further answers to the same input may say more: fit(..., looks="auto")')
+    if classifier.verbose and reference is None and set(evidence) > {"answer"}:
+        print(
+            "more is learned from the samples that the classifier was trained on: "
+            "fit(..., reference=(x_train, y_train))"
+        )
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
 
