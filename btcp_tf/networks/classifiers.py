@@ -168,7 +168,7 @@ def take_apart(
     _check_answers(answers)
     for encoder, head in _parts(copied, inputs, pack, features, answers.shape[1]):
         logits, end = _end(encoder, head, trial, answers)
-        if end and not (end == "logits" and _bends(original)):
+        if end and not (end == "logits" and _bends(copied)):
             _check_meaning(original, end == "logits", from_logits, answers.shape[1])
             return encoder, head
         if np.allclose(special.expit(logits), answers, rtol=1e-4, atol=1e-5):
