@@ -1,6 +1,5 @@
 """Batch scoring: what is written, what is refused, and that a killed command goes on."""
 
-import contextlib
 import csv
 import dataclasses
 import fcntl
@@ -10,7 +9,6 @@ import os
 import pathlib
 import pickle
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiny_model
+from machine import room
 from PIL import Image
 from pyarrow import parquet
 from scipy import stats
@@ -676,17 +675,6 @@ def test_whatever_the_damage_what_is_kept_was_written(tmp_path):
         for batch in range(rows.done // 2, 5):
             rows.append([{"input": f"{batch}-{row}", "problem": "é" * row} for row in range(2)])
         assert whole.path.read_bytes() == content
-
-
-@contextlib.contextmanager
-def room(size):
-    """Files can have so many bytes, as if the disk were full then."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(

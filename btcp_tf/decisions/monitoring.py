@@ -94,9 +94,8 @@ class Findings:
 
     @property
     def by_class(self) -> bool:
-        """Whether the groups are the predicted classes, in each of which the promise was made."""
-        is_class = self.scores.by is self.scores.predicted
-        return isinstance(self.threshold, GroupThreshold) and is_class
+        """Whether the promise was made in each predicted class; these are the groups then."""
+        return isinstance(self.threshold, GroupThreshold)
 
     @property
     def verdict(self) -> str:
@@ -228,13 +227,8 @@ def monitor(
     _check_arguments(baseline, scores, order)
     threshold = _threshold(baseline, tau)
     by_class = isinstance(threshold, GroupThreshold)
-    if by_class and scores.by is None:
-        scores = dataclasses.replace(scores, by=scores.predicted)
-    if by_class and scores.by is not scores.predicted:
-        raise ValueError(
-            "by: expected none, as the threshold promises for each predicted class and these are "
-            "tested, received a column; leave it out"
-        )
+    if by_class:
+        scores = _by_class(scores)
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     independent = _independent(scores.groups, len(now))
@@ -259,7 +253,7 @@ def monitor(
     elif threshold is not None:
         risk = threshold.target
     # The tests of all answers and of the classes are two where both are promised.
-    alarm = delta / 2 if by_class and scores.by is scores.predicted else delta
+    alarm = delta / 2 if by_class else delta
     promise = promises.judge_promise(answers, risk, alarm, ordered=bool(order))
     if promise.row is not None and scores.inputs is not None:
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
@@ -299,6 +293,16 @@ def monitor(
         repeats=promise.test == FIXED_SAMPLE and history.samples == tested,
     )
     return dataclasses.replace(findings, history=history.with_look(findings.look))
+
+
+def _by_class(scores: Scores) -> Scores:
+    """Scores whose groups are the predicted classes; ValueError if they have others."""
+    if scores.by is not None and scores.by is not scores.predicted:
+        raise ValueError(
+            "by: expected none, as the threshold promises for each predicted class and these are "
+            "tested, received a column; leave it out"
+        )
+    return dataclasses.replace(scores, by=scores.predicted)
 
 
 def _decided(

@@ -1,10 +1,10 @@
 import gc
 import os
-import resource
 import zipfile
 
 import numpy as np
 import pytest
+from machine import anonymous_mib, room
 
 from btcp_tf.core import arrays, rows
 
@@ -83,31 +83,20 @@ def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path, anywhere):
 def test_a_large_array_takes_no_memory_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "LARGEST", 2**20)
 
-    def anonymous():
-        with open("/proc/self/status") as file:
-            [line] = [line for line in file if line.startswith("RssAnon")]
-        return int(line.split()[1]) / 1024
-
-    if not os.path.exists("/proc/self/status"):
-        pytest.skip("reads /proc")
     np.savez(tmp_path / "a.npz", x=np.ones((64, 2**20), np.uint8))
     gc.collect()
-    before = anonymous()
+    before = anonymous_mib()
     array = arrays.read_npz(tmp_path / "a.npz")["x"]
     assert array.shape == (64, 2**20) and array[-1].sum() == 2**20
-    assert anonymous() - before < 16
+    assert anonymous_mib() - before < 16
 
 
 def test_a_full_disk_is_no_fault_of_the_npz_file(tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "LARGEST", 2**20)
     np.savez(tmp_path / "a.npz", x=np.ones((64, 2**20), np.uint8))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**24, before[1]))
-    try:
+    with room(2**24):
         with pytest.raises(rows.NoRoomError, match="^TMPDIR: expected room"):
             arrays.read_npz(tmp_path / "a.npz")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("size", [1, 4, 10, 99])

@@ -1,12 +1,11 @@
 """Rows that come in batches, in memory or in a file."""
 
-import contextlib
 import gc
 import os
-import resource
 
 import numpy as np
 import pytest
+from machine import anonymous_mib, room
 
 from btcp_tf.core import rows
 from btcp_tf.core.rows import Rows
@@ -49,21 +48,14 @@ def test_large_rows_take_no_memory_of_their_own(monkeypatch):
     """Anonymous memory, that is: the system may write what is mapped to its file any time."""
     monkeypatch.setattr(rows, "LARGEST", 2**20)
 
-    def anonymous():
-        with open("/proc/self/status") as file:
-            [line] = [line for line in file if line.startswith("RssAnon")]
-        return int(line.split()[1]) / 1024
-
-    if not os.path.exists("/proc/self/status"):
-        pytest.skip("reads /proc")
     batch = np.ones((1024, 256), np.float32)  # 1 MiB.
     gc.collect()
-    before, found = anonymous(), Rows()
+    before, found = anonymous_mib(), Rows()
     for _ in range(64):
         found.add(batch)
     array = found.array()
     assert len(array) == 64 * 1024 and array[-1].sum() == 256
-    assert anonymous() - before < 16
+    assert anonymous_mib() - before < 16
 
 
 @pytest.mark.parametrize("largest", [0, 2**20])
@@ -98,7 +90,7 @@ def test_a_full_disk_is_one_clear_error(monkeypatch, tmp_path):
     monkeypatch.setattr(rows, "LARGEST", 2**20)
     monkeypatch.setattr(rows.tempfile, "tempdir", str(tmp_path))
     batch = np.ones((1024, 256), np.float32)  # 1 MiB.
-    with full_disk(4 * 2**20), pytest.raises(rows.NoRoomError) as caught:
+    with room(4 * 2**20), pytest.raises(rows.NoRoomError) as caught:
         found = Rows()
         for _ in range(16):
             found.add(batch)
@@ -106,14 +98,3 @@ def test_a_full_disk_is_one_clear_error(monkeypatch, tmp_path):
     assert message.startswith(f"TMPDIR: expected room for arrays of more than 1 MiB in {tmp_path}")
     assert "set TMPDIR to a folder on another disk" in message and "\n" not in message
     assert os.listdir(tmp_path) == []
-
-
-@contextlib.contextmanager
-def full_disk(size):
-    """Inside, no file of this process may grow beyond so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import os
-import resource
 import signal
 import time
 
 import fresh
 import numpy as np
 import pytest
+from machine import room
 
 from btcp_tf.core import rows
 from btcp_tf.data import datasets
@@ -107,12 +107,8 @@ sys.exit(main.main(sys.argv[1:]))
 def test_a_full_disk_is_one_clear_error_before_any_work(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rows.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(rows, "LARGEST", 0)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
-    try:
+    with room(10_000):
         assert main(words(digits, tmp_path)) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     error = capsys.readouterr().err
     assert error.startswith("error: TMPDIR: expected room for arrays of more than 0 MiB in ")
     assert error.count("\n") == 1
