@@ -1,4 +1,4 @@
-"""What an index of neighbors costs in time, beside what is planned in multiply-adds.
+"""What an index of neighbors costs in time, beside what `cost` counts for it.
 
     python -m benchmarks.index_cost CLASSIFIER.keras [--sizes=16000x64,65536x256]
 
@@ -26,7 +26,11 @@ BATCHES = (1, 64, 256)
 def main() -> None:
     parser = common.parser("index_cost", __doc__)
     parser.add_argument("classifier", type=Path, help="a .keras file")
-    parser.add_argument("--sizes", type=_sizes, default="16000x64,16000x512,65536x256")
+    parser.add_argument(
+        "--sizes",
+        type=_sizes,
+        default="256x64,4096x64,16000x64,16000x128,16000x512,16000x1024,65536x256",
+    )
     parser.add_argument("--rounds", type=common.count, default=11)
     arguments = parser.parse_args()
     common.start_tensorflow(common.cores())
@@ -38,7 +42,8 @@ def main() -> None:
     lines = []
     for size, width in arguments.sizes:
         lines += _lines(classifier, size, width, arguments.rounds)
-    titles = ("points", "width", "batch", "planned", "32 bits", "8 bits", "classifier, ms")
+    titles = ("points", "width", "batch", "products", "planned", "planned, 8 bits")
+    titles += ("32 bits", "8 bits", "classifier, ms")
     common.print_table(titles, lines)
 
 
@@ -80,6 +85,7 @@ def _lines(
 ) -> list[tuple[str, ...]]:
     import tensorflow as tf
 
+    from btcp_tf.methods.looks import evidence_cost
     from btcp_tf.networks.evidence_layers import NeighborEvidence
 
     batch, multiply_adds = classifier
@@ -91,6 +97,7 @@ def _lines(
     for layer in layers:
         layer.set_points(points, labels)
         graphs.append(tf.function(layer))
+    planned = [f"{evidence_cost('neighbors', one, multiply_adds):.2f}" for one in layers]
     lines = []
     for rows in BATCHES:
         features = tf.constant(random.normal(size=(rows, width)).astype(np.float32))
@@ -106,6 +113,7 @@ def _lines(
                 f"{width}",
                 f"{rows}",
                 f"{layers[0].multiply_adds / multiply_adds:.2f}",
+                *planned,
                 *(f"{ratio:.2f}" for ratio in ratios),
                 f"{1e3 * statistics.median(r[0] for r in seconds):.1f}",
             )

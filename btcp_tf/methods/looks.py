@@ -166,6 +166,28 @@ def _run(model: keras.layers.Layer, inputs: Any) -> Any:
     return UnlessEmpty(model)(inputs) if isinstance(model, keras.Model) else model(inputs)
 
 
+_SLOW_PASS = 2**24
+"""Multiply-adds of a pass of a classifier that takes about 0.1 ms an input: beside it, and slower
+ones, what an index does beside its products counts in full."""
+
+
+def evidence_cost(name: str, layer: keras.layers.Layer, multiply_adds: float) -> float:
+    """What evidence costs, in passes of the classifier.
+
+    What an index does beside its products (`NeighborEvidence.overhead`) counts beside a smaller
+    classifier as beside one of `_SLOW_PASS`. In full it would take the index away from classifiers
+    that answer in microseconds, and with it a good part of what u is better than MCP's.
+
+    Args:
+      name: Name of the evidence.
+      layer: What computes it.
+      multiply_adds: Of a pass of the classifier.
+    """
+    products = layer.multiply_adds + View.multiply_adds * name.startswith("image_")
+    overhead = getattr(layer, "overhead", 0)
+    return products / multiply_adds + overhead / max(multiply_adds, _SLOW_PASS)
+
+
 Layers = dict[str, Any]
 """What computes the evidence, by its name: a Keras layer, or `Behind` under the name "looks"."""
 
@@ -188,8 +210,7 @@ class Offer:
     def costs(self, evidence: Mapping[str, keras.layers.Layer]) -> dict[str, float]:
         """In passes of the classifier, of evidence and looks; the answer itself is free."""
         return {
-            name: (layer.multiply_adds + View.multiply_adds * name.startswith("image_"))
-            / self.multiply_adds
+            name: evidence_cost(name, layer, self.multiply_adds)
             for name, layer in evidence.items()
             if name != "answer"
         } | {name: look.cost for name, look in self.looks.items()}

@@ -33,6 +33,10 @@ _GROUP = 16  # Points of which the nearest is found first.
 
 _DECODED = 8192  # Points of 8 bits that are turned to floats at once.
 
+# Multiply-adds that take as long, see `NeighborEvidence.overhead`: for each point that is found and
+# each doubling of their number; for each point; for each number of 8 bits.
+_FOUND, _PASSED, _DECODED_EACH = 4096, 32, 0.25
+
 _SPARE = 14  # Candidates beyond the nearest: rounding may rank them among these.
 
 _SAME = 1e-5  # Of the spread: points that are this close are one, computed twice.
@@ -288,6 +292,20 @@ class NeighborEvidence(_Versioned):
         width = self.axes or self.width
         return self.size * width + self.width * self.axes + (self.neighbors + _SPARE) * width
 
+    @property
+    def overhead(self) -> int:
+        """Multiply-adds of a convolutional network that take as long as what a search does beside
+        its products: it finds the nearest among all distances, and turns 8 bits to floats.
+
+        Measured for one sample of a batch of 64 on a CPU, with 256 to 65,536 points beside a
+        ResNet-20 (`python -m benchmarks.index_cost`): it grows with the points, and for each that
+        is found with the logarithm of their number. So that costs hang on no machine, it is a
+        formula.
+        """
+        decoded = _DECODED_EACH * self.size * (self.axes or self.width) * (self.bits == 8)
+        found = _FOUND * self.candidates * np.log2(max(self.size, 2))
+        return int(_PASSED * self.size + found + decoded)
+
     def set_points(
         self, points: np.ndarray, labels: np.ndarray, shares: np.ndarray | float = 1.0
     ) -> None:
@@ -373,8 +391,10 @@ class NeighborEvidence(_Versioned):
         squared = ops.sum(ops.square(difference), axis=2)
         if self.version == 1:
             return squared, places
-        nearest, order = ops.top_k(-squared, self.neighbors)
-        return -nearest, ops.take_along_axis(places, order, axis=1)
+        # All in order: TensorFlow sorts few numbers faster than it picks some of them.
+        nearest, order = ops.top_k(-squared, squared.shape[1])
+        order = order[:, : self.neighbors]
+        return -nearest[:, : self.neighbors], ops.take_along_axis(places, order, axis=1)
 
     def _search(self, features: Any) -> Any:
         """Places of the candidates `[n, c]`, nearest first."""
@@ -387,7 +407,7 @@ class NeighborEvidence(_Versioned):
             else:
                 squares = ops.sum(ops.square(self.points[start:end]), axis=1)
             # 2 q·p − |p|² ranks the points by their distance to q.
-            ranks = 2 * self._products(features, start, end) - squares
+            ranks = self._products(2 * features, start, end) - squares
             near, order = _largest(ranks, min(count, end - start))
             order = order + start
             if best is not None:
@@ -399,14 +419,17 @@ class NeighborEvidence(_Versioned):
 
     def _products(self, features: Any, start: int, end: int) -> Any:
         """Of features `[n, d]` with some of the points, `[n, end - start]`."""
+        # Points times features, and then turned: TensorFlow takes twice as long for features times
+        # wide points (`python -m benchmarks.index_cost`).
         if self.bits != 8:
-            return ops.matmul(features, ops.transpose(self.points[start:end]))
-        features = features * self.scale
+            products = ops.matmul(self.points[start:end], ops.transpose(features))
+            return ops.transpose(products)
+        features = ops.transpose(features * self.scale)
         parts = []
         for first in range(start, end, _DECODED):
             points = ops.cast(self.points[first : min(first + _DECODED, end)], "float32")
-            parts.append(ops.matmul(features, ops.transpose(points)))
-        return ops.concatenate(parts, axis=1)
+            parts.append(ops.matmul(points, features))
+        return ops.transpose(ops.concatenate(parts, axis=0))
 
 
 def _largest(values: Any, count: int) -> tuple[Any, Any]:
@@ -424,11 +447,12 @@ def _largest(values: Any, count: int) -> tuple[Any, Any]:
     columns = values.shape[1]
     if columns < 4 * _GROUP * count:
         return ops.top_k(values, count)
-    values = ops.pad(values, ((0, 0), (0, -columns % _GROUP)), constant_values=-np.inf)
+    if columns % _GROUP:
+        values = ops.pad(values, ((0, 0), (0, -columns % _GROUP)), constant_values=-np.inf)
     count_of_groups = values.shape[1] // _GROUP
     grouped = ops.reshape(values, (-1, _GROUP))
     highest = ops.reshape(ops.max(grouped, axis=1), (-1, count_of_groups))
-    _, groups = ops.top_k(highest, count)
+    _, groups = ops.top_k(highest, count, sorted=False)
     # Rows of a matrix are taken fast.
     first = count_of_groups * ops.arange(ops.shape(values)[0], dtype="int32")
     kept = ops.take(grouped, first[:, None] + groups, axis=0)

@@ -1,5 +1,7 @@
 """A reference of any length: blocks of it in memory, and an index that is bounded."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from btcp_tf.methods.looks import Offer
 from btcp_tf.methods.residual_fit import HeldOut
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import evidence_layers
-from btcp_tf.networks.evidence_layers import NeighborEvidence
+from btcp_tf.networks.evidence_layers import HeadEvidence, NeighborEvidence, View
 
 
 def blobs(n: int, d: int = 8, classes: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -120,6 +122,48 @@ def test_an_index_that_costs_too_much_is_made_smaller(budget, size):
     offer = Offer({}, budget, 2400.0, None, None)
     index = one.affordable_index("neighbors", offer)
     assert len(index.points) == pytest.approx(size, abs=3)
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+@pytest.mark.parametrize("multiply_adds", [1e6, 2**24, 4e7])
+def test_ranking_counts_in_the_cost_of_an_index(multiply_adds, bits):
+    """In full beside a slow classifier; products are those of an exhaustive search."""
+    size, width, axes, found = 5000, 12, 4, 78
+    index = NeighborEvidence(size, width, axes=axes, bits=bits)
+    head = HeadEvidence(width, 3)
+    offer = Offer({}, 1.3, multiply_adds, None, None)
+    costs = offer.costs(
+        {"answer": None, "neighbors": index, "image_neighbors": index, "head": head}
+    )
+    products = size * axes + width * axes + found * axes
+    ranking = 32 * size + 4096 * found * math.log2(size) + 0.25 * size * axes * (bits == 8)
+    wanted = products / multiply_adds + ranking / max(multiply_adds, 2**24)
+    assert costs["neighbors"] == pytest.approx(wanted, rel=1e-6)
+    assert costs["image_neighbors"] - costs["neighbors"] == pytest.approx(
+        View.multiply_adds / multiply_adds
+    )
+    assert costs["head"] == head.multiply_adds / multiply_adds
+
+
+@pytest.mark.parametrize("bits", [32, 8])
+def test_the_search_finds_the_same_alone_and_in_a_batch(bits, monkeypatch):
+    monkeypatch.setattr(evidence_layers, "_BLOCK", 3000)
+    monkeypatch.setattr(evidence_layers, "_DECODED", 700)
+    random = np.random.default_rng(0)
+    points = random.normal(size=(7001, 24)).astype(np.float32)
+    queries = random.normal(size=(40, 24)).astype(np.float32)
+    index = NeighborEvidence(7001, 24, bits=bits)
+    index.set_points(points, random.integers(0, 3, 7001))
+    together = np.asarray(index._search(index.turned(queries)))
+    alone = [np.asarray(index._search(index.turned(one[None])))[0] for one in queries]
+    distances = np.square(
+        np.asarray(index.turned(queries), np.float64)[:, None] - index.decoded()
+    ).sum(axis=2)
+    for found in (together, np.array(alone)):
+        # The last of the spare ones may be another of those as far.
+        nearest = np.argsort(distances, axis=1)[:, :64]
+        for row, want in zip(found, nearest, strict=True):
+            assert set(want) <= set(row.tolist()) and len(set(row.tolist())) == 78
 
 
 @pytest.mark.parametrize("name", ["head", "image_head"])
