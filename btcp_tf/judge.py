@@ -409,8 +409,8 @@ class Judge:
           by: "predicted", or groups `[n]` that are no inputs of the model, such as the hospital
             (whole numbers or strings; not with a dataset): `target_risk` then promises the error
             rate in each predicted class or group. Where that is not achievable nothing is accepted,
-            and a warning names it. Groups are asked for by `predict` and `evaluate`, too, and such
-            a threshold cannot be exported. None: one for all samples.
+            and a warning names it. Groups are asked for by `predict`, `evaluate` and the exported
+            model, too. None: one for all samples.
           batch_size: Inputs at once.
           **settings: Settings of the rule, see `btcp_tf.thresholds`; for a promise about samples
             that belong together also `groups`, as in `fit`.
@@ -505,6 +505,7 @@ class Judge:
         *,
         pixels: str = "auto",
         decide_only: bool = False,
+        group_input: str = "group",
         verbose: int = 1,
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.serving.saved_model.export`.
@@ -529,6 +530,9 @@ class Judge:
             input `uncertainty` is on that side and no more (what it would be if each look were as
             sure as MCP), and `second_opinion` is `predicted`. So the SavedModel is for its own
             threshold alone: for another one, choose it here and export again.
+          group_input: Where the threshold is by group, all signatures take one more input of this
+            name, such as "site": the group of each row as text. Of a group that `select_threshold`
+            has not seen nothing is accepted.
           verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
         Returns:
@@ -536,9 +540,9 @@ class Judge:
           version before promises an error rate that this one does not.
 
         Raises:
-          ValueError: As `serving.saved_model.export`, such as for a threshold by group; if `sample`
-            is not finite or on another scale than the inputs of `fit`, or `pixels` is; if a
-            function on arrays looks; and for `decide_only` without looks or without a threshold.
+          ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
+            than the inputs of `fit`, or `pixels` is; if a function on arrays looks; and for
+            `decide_only` without looks or without a threshold.
         """
         self._warn_if_unfitted()
         return publish.export(
@@ -550,6 +554,7 @@ class Judge:
             pixels,
             self._calibration_inputs,
             decide_only,
+            group_input,
             verbose,
         )
 

@@ -24,7 +24,14 @@ from btcp_tf.core import command, files, json_files
 from btcp_tf.core.command import UsageError
 from btcp_tf.decisions import drift, exported, monitoring
 from btcp_tf.decisions.history import load
-from btcp_tf.decisions.scores import Baseline, Scores, join_labels, load_baseline, load_scores
+from btcp_tf.decisions.scores import (
+    Baseline,
+    Scores,
+    group_column,
+    join_labels,
+    load_baseline,
+    load_scores,
+)
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.predictions import ENDINGS
 from btcp_tf.reporting import monitor_page, pages
@@ -218,7 +225,7 @@ def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> S
         time_column=values["time_column"],
         class_names=baseline.class_names,
         with_mcp=baseline.gate is not None,
-        by=values["by"],
+        by=group_column(baseline, values["by"]),
     )
     if column and column not in (baseline.column, scores.column):
         raise ValueError(

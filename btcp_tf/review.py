@@ -31,12 +31,19 @@ from btcp_tf.core.command import UsageError
 from btcp_tf.decisions import decision_file, drift, monitoring, reviewing
 from btcp_tf.decisions.history import load
 from btcp_tf.decisions.reviewing import Queue, Sample
-from btcp_tf.decisions.scores import Baseline, Scores, load_baseline, load_scores
+from btcp_tf.decisions.scores import (
+    Baseline,
+    Scores,
+    group_column,
+    load_baseline,
+    load_scores,
+)
 from btcp_tf.evaluation import keys, predictions, tabular
 from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE
 from btcp_tf.reporting import pictures, review_contents, review_page
 from btcp_tf.reporting.review_page import BOTH, FIRST, SAMPLE, Content, Item, Review
 from btcp_tf.serving import records
+from btcp_tf.serving.answers import GROUP
 
 USAGE = "python -m btcp_tf.review --scores=FILE [--input=DIR_OR_FILE] [--labels=DECISIONS]"
 
@@ -188,6 +195,7 @@ def _scores(values: Mapping[str, Any], path: Path, baseline: Baseline | None) ->
         list(dict.fromkeys(filter(None, names))),
         class_names=baseline.class_names if baseline else None,
         with_mcp=baseline is not None and baseline.gate is not None,
+        by=group_column(baseline, ""),
     )
 
 
@@ -319,7 +327,7 @@ def _accepted(scores: Scores, baseline: Baseline | None, tau: float | None) -> n
     if tau is None:
         if baseline is None or baseline.threshold is None:
             return scores.accept
-        return scores.uncertainty < baseline.threshold.limits(scores.predicted)
+        return scores.uncertainty < scores.limits(baseline.threshold)
     return scores.uncertainty < tau
 
 
@@ -391,6 +399,8 @@ def _write_sample(path: Path, source: Path, sample: Sample, scores: Scores) -> N
             record[REFERENCE] = float(special.expit(scores.mcp_logit[row]))
         if scores.groups is not None:
             record["groups"] = str(scores.groups[row])
+        if scores.by is not None:
+            record[GROUP] = str(scores.by[row])
         rows.append(record | {"problem": None})
     classes = 0 if probs is None else probs.shape[1]
     write = records.writer_for(path)

@@ -3,7 +3,8 @@
     python -m btcp_tf.set_threshold saved_models/fashion_mnist --threshold=target_risk --risk=0.02
 
 The threshold is chosen on the calibration rows in the model's folder, or on other labeled scores
-(`--scores`); with `--by=predicted` there is one for each predicted class. If a run made the model,
+(`--scores`); with `--by=predicted` there is one for each predicted class, and with `--by=group` one
+for each group, where the model's thresholds are by group. If a run made the model,
 its decision and its report follow. Where the data has changed,
 
     python -m btcp_tf.set_threshold MODEL --scores=labeled.csv --recalibrate --threshold=target_risk
@@ -36,7 +37,7 @@ from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
 from btcp_tf.experiment import settings
 from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.serving import publishing
-from btcp_tf.thresholds import GroupThreshold, Threshold
+from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
@@ -80,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError("threshold: expected a rule or a number, received none")
         values = command.settings(flag_values)
         thresholds.check_word(values["threshold"])
-        settings.check_decision(sys.argv[1:] if argv is None else argv, flag_values)
+        arguments = sys.argv[1:] if argv is None else argv
+        settings.check_decision(arguments, flag_values, by_known=(PREDICTED, GROUP))
         scores = os.path.expanduser(flag_values.scores)
         if scores:
             command.check_file("scores", scores, ENDINGS)
@@ -109,11 +111,12 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
     with command.hidden_stderr():
         import tensorflow as tf
 
-        from btcp_tf.serving.saved_model import check_recalibrates, with_threshold
+        from btcp_tf.serving.saved_model import check_holds, check_recalibrates, with_threshold
 
         # TensorFlow reports on stderr when it looks for GPUs, too.
         tf.config.list_logical_devices()
 
+    check_holds(source, values["by"])
     if recalibrate:
         check_recalibrates(source)
     held_out, learned = exported.read_held_out(source), None
@@ -121,7 +124,8 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
         say(f"reading {scores}", verbose)
         exported.check_same_u(scores, source, about)
         has_gate = Gate.of(about.get("fit")) is not None
-        rows = _labeled(scores, about["class_names"], has_gate or recalibrate)
+        by = GROUP * (values["by"] == GROUP)
+        rows = _labeled(scores, about["class_names"], has_gate or recalibrate, by)
     else:
         rows = _calibration(source, about, held_out, values["threshold"])
     if recalibrate:
@@ -242,10 +246,11 @@ def _calibration(
     return held_out["calibration"]
 
 
-def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictions:
-    """Labeled scores of a model of these classes; with MCP's u, too, if it is asked for."""
+def _labeled(path: str, class_names: Sequence[str], with_mcp: bool, by: str) -> Predictions:
+    """Labeled scores of a model of these classes; with MCP's u, and the groups in a column `by`,
+    too, if these are asked for."""
     names = list(map(wording.clean, class_names))
-    rows = load_scores(path, (COLUMN,), class_names=names, with_mcp=with_mcp)
+    rows = load_scores(path, (COLUMN,), class_names=names, with_mcp=with_mcp, by=by)
     if rows.labels is None or (rows.labels < 0).any():
         received = "none" if rows.labels is None else "rows without one"
         raise ValueError(f"{path}: expected a label in every row, received {received}")
@@ -269,7 +274,7 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool) -> Predictio
     columns = {COLUMN: rows.uncertainty}
     if rows.mcp_logit is not None:
         columns[REFERENCE] = special.expit(rows.mcp_logit)
-    return Predictions(rows.labels, None, rows.predicted, columns, rows.groups)
+    return Predictions(rows.labels, None, rows.predicted, columns, rows.groups, rows.by)
 
 
 def _choose(
@@ -281,6 +286,13 @@ def _choose(
         values = values | {"grid": thresholds.quantile_grid(validation.uncertainty[COLUMN])}
     values = values | {"groups": rows.groups}
     by, names = values["by"], rows.predicted
+    if by == GROUP:
+        if rows.by is None:
+            raise ValueError(
+                "by: expected rows whose groups are known, received the model's calibration rows "
+                "without; name scores of this model with labels (--scores)"
+            )
+        names = rows.by
     chosen = thresholds.from_word(values["threshold"], rows.is_error, u, values, by=by, names=names)
     if chosen.accepts_nothing:
         # A server would take the highest version, which accepted nothing.

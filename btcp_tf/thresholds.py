@@ -100,7 +100,7 @@ class GroupThreshold(Threshold):
     def limits(self, names: ArrayLike) -> np.ndarray:
         """See `Threshold.limits`; the limit of another group is -infinity."""
         taus = {name: part.tau for name, part in self.parts.items()}
-        return _limits_of(taus, group_names(names, len(np.asarray(names))))
+        return _limits_of(taus, checks.group_names("groups", names, len(np.asarray(names))))
 
     @property
     def accepts_nothing(self) -> bool:
@@ -132,6 +132,30 @@ class GroupThreshold(Threshold):
             names = {name: name for name in self.parts}
         none = Threshold(None, None, "", 0, 0)
         return [names[name] for name in names if self.parts.get(name, none).tau is None]
+
+
+def names_of_rows(threshold: Threshold, predicted: np.ndarray, by: np.ndarray | None) -> np.ndarray:
+    """What `Threshold.limits` goes by, of n answers, `[n]`.
+
+    Args:
+      threshold: Any.
+      predicted: Predicted classes, `[n]`.
+      by: The group of each answer `[n]`, where it is known; needed by a threshold by group.
+
+    Raises:
+      ValueError: If a threshold is by group and these are not known.
+
+    Example:
+      >>> names_of_rows(DEFAULT, np.array([2, 0]), None).tolist()
+      [2, 0]
+    """
+    if not (isinstance(threshold, GroupThreshold) and threshold.by == GROUP):
+        return predicted
+    if by is None:
+        raise ValueError(
+            "by: expected the group of each answer, as the threshold is by group, received none"
+        )
+    return by
 
 
 _STRICT = 0.8
@@ -705,7 +729,7 @@ def target_risk_by_group(
     risk, delta = checks.probability("risk", risk), checks.probability("delta", delta)
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
-    names = group_names(groups, int(whole.rows[-1]))
+    names = checks.group_names("groups", groups, int(whole.rows[-1]))
     distinct = np.unique(names)
     rule = (
         f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "
@@ -752,7 +776,7 @@ def accept_by_group(
       array([ True, False, False, False])
     """
     rows = int(_unlabeled(uncertainty).rows[-1])
-    limits = _limits_of(taus, group_names(groups, rows))
+    limits = _limits_of(taus, checks.group_names("groups", groups, rows))
     return np.asarray(uncertainty, np.float64) < limits
 
 
@@ -767,18 +791,6 @@ def _limits_of(taus: Mapping[Any, float | None], names: np.ndarray) -> np.ndarra
     distinct, place = np.unique(names, return_inverse=True)
     limit = [limits.get(str(name), -math.inf) for name in distinct.tolist()]
     return np.array(limit, np.float64)[place]
-
-
-def group_names(groups: ArrayLike, rows: int, argument: str = "groups") -> np.ndarray:
-    """Groups `[rows]` as whole numbers or strings; ValueError if they are none."""
-    names = checks.array(argument, groups)
-    if names.dtype == object and all(isinstance(name, str) for name in names.flat):
-        names = names.astype(str)
-    if names.dtype.kind not in "biuU":
-        raise ValueError(f"{argument}: expected whole numbers or strings, received {names.dtype}")
-    if names.shape != (rows,):
-        raise ValueError(f"{argument}: expected shape [{rows}], received {list(names.shape)}")
-    return names
 
 
 def quantile_grid(uncertainty: ArrayLike, *, size: int = 1000) -> np.ndarray:

@@ -135,6 +135,8 @@ def choose(
     }
     if groups is not None:
         calibration["groups"] = groups.tolist()
+    if kind == GROUP and names is not None:
+        calibration["by"] = names.tolist()
     if scored.looked_at is not None:
         # `monitor` watches how many inputs MCP is unsure of, which are looked at again.
         calibration[REFERENCE] = scored.mcp[rows].tolist()

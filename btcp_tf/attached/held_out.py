@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from btcp_tf import thresholds
 from btcp_tf.attached import inference
 from btcp_tf.attached.classifier import AttachedClassifier, Samples
 from btcp_tf.attached.inference import errors_name, is_dataset
+from btcp_tf.core import checks
 from btcp_tf.core.groups import numbers
 from btcp_tf.core.warning import warn
 from btcp_tf.data import input_checks, known, named_inputs
@@ -342,7 +342,7 @@ def names_of_groups(by: Any, x: Any, like: Any) -> np.ndarray | None:
         )
     if is_dataset(x):
         raise ValueError("by: expected groups with inputs in arrays, received them with a dataset")
-    return thresholds.group_names(by, named_inputs.count(inference.rows_of(x, like)), "by")
+    return checks.group_names("by", by, named_inputs.count(inference.rows_of(x, like)))
 
 
 def check_ensemble(ensemble: Any, x: Any, folds: Any) -> None:

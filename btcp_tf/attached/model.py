@@ -234,8 +234,11 @@ def calibration(about: Mapping[str, Any]) -> dict[str, Predictions]:
     columns = {COLUMN: np.array(rows["uncertainty"], np.float64)}
     if REFERENCE in rows:
         columns[REFERENCE] = np.array(rows[REFERENCE], np.float64)
-    groups = None if rows.get("groups") is None else np.array(rows["groups"])
-    return {"calibration": Predictions(labels, None, np.array(rows["predicted"]), columns, groups)}
+    groups, by = (
+        None if rows.get(name) is None else np.array(rows[name]) for name in ("groups", "by")
+    )
+    found = Predictions(labels, None, np.array(rows["predicted"]), columns, groups, by)
+    return {"calibration": found}
 
 
 def class_names(names: Any, classes: int) -> list[str]:

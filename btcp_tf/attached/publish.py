@@ -21,6 +21,7 @@ def export(
     pixels: str,
     calibration_inputs: Any,
     decide_only: bool,
+    group_input: str,
     verbose: int,
 ) -> Path:
     """Writes a SavedModel; arguments and errors are those of `Judge.export`.
@@ -34,6 +35,7 @@ def export(
       pixels: See `Judge.export`.
       calibration_inputs: What the threshold was chosen on, where it is at hand.
       decide_only: See `Judge.export`.
+      group_input: See `Judge.export`.
       verbose: 1 says what is done.
     """
     judge_model.check_storable(model)
@@ -73,5 +75,6 @@ def export(
         input_range=input_range,
         pixels=scale,
         decide_only=decide_only,
+        group_input=group_input,
         verbose=verbose,
     )

@@ -26,6 +26,46 @@ def array(name: str, values: ArrayLike) -> np.ndarray:
         ) from None
 
 
+def group_names(name: str, groups: ArrayLike, rows: int) -> np.ndarray:
+    """Groups `[rows]` as whole numbers or strings; ValueError, which names the argument, if they
+    are none.
+
+    Example:
+      >>> group_names("by", ["ann", "bob"], 2).tolist()
+      ['ann', 'bob']
+    """
+    names = names_array(name, groups)
+    if names.dtype.kind not in "biuU":
+        raise ValueError(f"{name}: expected whole numbers or strings, received {types_text(names)}")
+    if names.shape != (rows,):
+        raise ValueError(f"{name}: expected shape [{rows}], received {list(names.shape)}")
+    return names
+
+
+def names_array(name: str, values: ArrayLike) -> np.ndarray:
+    """As `array`, of names: of text alone the array is of text, and of text beside anything else it
+    is one of objects."""
+    names = array(name, values)
+    if names.dtype.kind == "U" and isinstance(values, list | tuple):
+        # NumPy makes text of what stands beside text: of nan a group called "nan".
+        names = np.array(values, object)
+    if names.dtype == object and all(isinstance(one, str) for one in names.flat):
+        names = names.astype(str)
+    return names
+
+
+def types_text(values: np.ndarray) -> str:
+    """The type of an array's entries, for errors.
+
+    Example:
+      >>> types_text(np.array([1.5, "a"], object))
+      'float beside str'
+    """
+    if values.dtype != object:
+        return str(values.dtype)
+    return " beside ".join(sorted({type(one).__name__ for one in values.flat}))
+
+
 def number(name: str, value: Any, wanted: str, good: Callable[[float], bool]) -> float:
     """A plain real number as a float; ValueError, which names it, unless it is one and good.
 

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from btcp_tf.core import wording
@@ -449,15 +449,15 @@ def check_threshold(word: str) -> None:
         )
 
 
-def check_by(by: str) -> None:
+def check_by(by: str, known: Sequence[str] = (PREDICTED,)) -> None:
     """ValueError unless a word is one for the setting `by`.
 
     It has no `choices`: in other commands a flag of this name takes a column.
     """
-    if by not in ("", PREDICTED):
+    if by not in ("", *known):
         raise ValueError(
-            f"by: expected {PREDICTED}, or nothing for one threshold, received "
-            f"{wording.quoted(by)}" + wording.suggestion(by, [PREDICTED])
+            f"by: expected {' or '.join(known)}, or nothing for one threshold, received "
+            f"{wording.quoted(by)}" + wording.suggestion(by, known)
         )
 
 

@@ -26,13 +26,11 @@ def numbers(groups: ArrayLike, rows: int, name: str = "groups") -> np.ndarray:
     >>> numbers(["ann", "bob", "ann"], 3).tolist()
     [0, 1, 0]
     """
-    names = checks.array(name, groups)
-    if names.dtype == object and all(isinstance(one, str) for one in names.flat):
-        names = names.astype(str)
+    names = checks.names_array(name, groups)
     if names.dtype.kind not in "biuUS":
         raise ValueError(
-            f"{name}: expected whole numbers or strings, one a row, received {names.dtype}; rows "
-            "without a group each need a name of their own"
+            f"{name}: expected whole numbers or strings, one a row, received "
+            f"{checks.types_text(names)}; rows without a group each need a name of their own"
         )
     if names.shape != (rows,):
         raise ValueError(f"{name}: expected shape [{rows}], received {list(names.shape)}")

@@ -29,6 +29,11 @@ DECIDE_ONLY = "decide_only"
 """Key of `ABOUT_FILE`: true where u is computed only as far as `accept` hangs on it."""
 
 
+GROUP_INPUT = "group_input"
+"""Key of `ABOUT_FILE`: name of the input with the group of each row, where thresholds are by
+group."""
+
+
 def versions(folder: str | os.PathLike) -> list[int]:
     """Version numbers below `<root>/<name>`, ascending; empty where it does not exist."""
     folder = Path(folder)

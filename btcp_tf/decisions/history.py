@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from btcp_tf import metrics
-from btcp_tf.thresholds import GroupThreshold, Threshold
+from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Stream:
     sha256: str
     """Of their digests, one after another."""
     tau: float | str
-    """The threshold; where each predicted class has its own, `mark` of it."""
+    """The threshold; where each predicted class or group has its own, `mark` of it."""
     limit: float
 
 
@@ -117,13 +117,14 @@ NONE = History()
 
 
 def mark(threshold: Threshold) -> float | str:
-    """What tells a threshold from others: its tau, or for one by predicted class a digest."""
+    """What tells a threshold from others: its tau, or for one by class or group a digest."""
     if threshold.tau is not None:
         return threshold.tau
     assert isinstance(threshold, GroupThreshold)
     taus = {name: part.tau for name, part in threshold.parts.items()}
     text = json.dumps(taus, sort_keys=True)
-    return f"by predicted class, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    by = "predicted class" if threshold.by == PREDICTED else threshold.by
+    return f"by {by}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _text(tau: float | str) -> str:

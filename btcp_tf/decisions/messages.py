@@ -13,7 +13,7 @@ from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import PREDICTED, Threshold
 
 _PSI_SIZES = ((0.1, "small"), (0.25, "moderate"), (math.inf, "large"))
 """Customary limits of the population stability index."""
@@ -134,7 +134,7 @@ def group_notes(groups: np.ndarray | None, answers: LabeledAnswers | None) -> li
 
 
 def groups_text(
-    groups: Sequence[GroupPromise], limit: float | None, delta: float, by_class: bool = False
+    groups: Sequence[GroupPromise], limit: float | None, delta: float, promised_by: str = ""
 ) -> str:
     """In which groups a limit of the error rate is refuted or shown, each by itself.
 
@@ -142,7 +142,8 @@ def groups_text(
       groups: Each with its verdict.
       limit: Of the error rate of accepted answers; None: none was promised.
       delta: Probability of a false alarm in any group.
-      by_class: Whether the groups are the predicted classes that the threshold promises it in.
+      promised_by: What the threshold promises it in each of, see `GroupThreshold.by`; "": it was
+        chosen for all answers.
     """
     if not groups or limit is None:
         return "Nothing was promised, so no group is tested." if groups else ""
@@ -162,13 +163,14 @@ def groups_text(
         "without accepted answers that have a label": len(by_verdict["none"]),
     }
     rest = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    what = "predicted classes" if promised_by == PREDICTED else "groups"
     return (
         f"That at most {100 * limit:.4g} % of the accepted answers are wrong in each of "
-        f"{len(groups):,} {'predicted classes' if by_class else 'groups'} by itself is "
+        f"{len(groups):,} {what} by itself is "
         f"refuted in {', '.join(refuted) or 'none'}"
         f"{'; ' * bool(rest)}{rest} (false alarm in any of them at most {delta:.4g})."
         + " A threshold that was chosen for all answers promises nothing about a group."
-        * (not by_class)
+        * (not promised_by)
     )
 
 
@@ -344,7 +346,7 @@ def score_notes(
     if threshold is None:
         return
     if scores.accept is not None:
-        differ = _differing(scores.accept, uncertainty, threshold.limits(scores.predicted))
+        differ = _differing(scores.accept, uncertainty, scores.limits(threshold))
         if differ.any():
             yield (
                 "The scores' own column accept differs from the baseline's threshold "

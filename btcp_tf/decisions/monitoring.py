@@ -20,7 +20,7 @@ from btcp_tf.decisions.looked_at import LookedAt
 from btcp_tf.decisions.promises import FIXED_SAMPLE, SEQUENTIAL, GroupPromise, Promise
 from btcp_tf.decisions.scores import Baseline, Scores
 from btcp_tf.evaluation import tabular
-from btcp_tf.thresholds import GroupThreshold, Threshold
+from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 
 NOTHING, DRIFT, BROKEN = 0, 3, 4
 """Exit statuses: nothing found; the assumption of the promise no longer holds, or without a promise
@@ -93,15 +93,16 @@ class Findings:
     command writes the same ones."""
 
     @property
-    def by_class(self) -> bool:
-        """Whether the promise was made in each predicted class; these are the groups then."""
-        return isinstance(self.threshold, GroupThreshold)
+    def promised_by(self) -> str:
+        """What the promise was made in each of, see `GroupThreshold.by`; these are the groups then.
+        "": it is about all answers."""
+        return self.threshold.by if isinstance(self.threshold, GroupThreshold) else ""
 
     @property
     def verdict(self) -> str:
-        """About the promise, see `Promise.verdict`. One that was made in each predicted class is
+        """About the promise, see `Promise.verdict`. One that was made in each class or group is
         broken where it is in one of them, and kept where it is shown for each that accepts."""
-        if not self.by_class:
+        if not self.promised_by:
             return self.promise.verdict
         found = {self.promise.verdict, *(one.promise.verdict for one in self.groups)}
         if "broken" in found:
@@ -113,8 +114,8 @@ class Findings:
     @property
     def alarm(self) -> float:
         """Probability of a false alarm of the test of all answers, and of that of the groups: a
-        promise that is made in each class is tested by both, with half of `delta` each."""
-        return self.delta / 2 if self.by_class else self.delta
+        promise that is made in each of these is tested by both, with half of `delta` each."""
+        return self.delta / 2 if self.promised_by else self.delta
 
     @property
     def status(self) -> int:
@@ -141,7 +142,7 @@ class Findings:
     def promise_text(self) -> str:
         """The verdict about the promise in a few sentences."""
         text = messages.promise_text(self.promise, self.threshold, self.scores, self.alarm)
-        return f"{text} {self.groups_text}" if self.by_class and self.promise.labeled else text
+        return f"{text} {self.groups_text}" if self.promised_by and self.promise.labeled else text
 
     @property
     def looked_at_text(self) -> str:
@@ -159,7 +160,7 @@ class Findings:
     @property
     def groups_text(self) -> str:
         """In which groups the promise is refuted or shown; "": there are no groups."""
-        return messages.groups_text(self.groups, self.promise.limit, self.alarm, self.by_class)
+        return messages.groups_text(self.groups, self.promise.limit, self.alarm, self.promised_by)
 
     @property
     def repeated_look(self) -> str:
@@ -226,13 +227,13 @@ def monitor(
     """
     _check_arguments(baseline, scores, order)
     threshold = _threshold(baseline, tau)
-    by_class = isinstance(threshold, GroupThreshold)
-    if by_class:
-        scores = _by_class(scores)
+    by = threshold.by if isinstance(threshold, GroupThreshold) else ""
+    if by:
+        scores = _by_promised(scores, by)
     classes = _classes(baseline, scores)
     before, now = _same_precision(baseline.uncertainty, scores.uncertainty)
     independent = _independent(scores.groups, len(now))
-    decided = _decided(threshold, (before, baseline.predicted), (now, scores.predicted))
+    decided = _decided(threshold, (before, baseline), (now, scores))
     compared = looked_at.compare(baseline.gate, baseline.mcp_logit, scores.mcp_logit)
     assumption = assumptions.judge_assumption(
         (before, baseline.predicted),
@@ -243,7 +244,7 @@ def monitor(
     )
     limits = None
     if threshold is not None and decided is not None:
-        limits = threshold.limits(scores.predicted)
+        limits = scores.limits(threshold)
     answers = _independent_answers(
         labeled.labeled_answers(scores, now, labels, classes, limits), scores.groups, bool(order)
     )
@@ -252,8 +253,8 @@ def monitor(
         drift.check_probability("risk", risk)
     elif threshold is not None:
         risk = threshold.target
-    # The tests of all answers and of the classes are two where both are promised.
-    alarm = delta / 2 if by_class else delta
+    # The tests of all answers and of the groups are two where both are promised.
+    alarm = delta / 2 if by else delta
     promise = promises.judge_promise(answers, risk, alarm, ordered=bool(order))
     if promise.row is not None and scores.inputs is not None:
         promise = dataclasses.replace(promise, input=scores.inputs[promise.row])
@@ -295,8 +296,15 @@ def monitor(
     return dataclasses.replace(findings, history=history.with_look(findings.look))
 
 
-def _by_class(scores: Scores) -> Scores:
-    """Scores whose groups are the predicted classes; ValueError if they have others."""
+def _by_promised(scores: Scores, by: str) -> Scores:
+    """Scores whose groups are those that were promised; ValueError if they have others, or none."""
+    if by == GROUP:
+        if scores.by is None:
+            raise ValueError(
+                f"by: expected the group of each row of {scores.name}, as the threshold promises "
+                "for each group, received none; name its column"
+            )
+        return scores
     if scores.by is not None and scores.by is not scores.predicted:
         raise ValueError(
             "by: expected none, as the threshold promises for each predicted class and these are "
@@ -306,12 +314,12 @@ def _by_class(scores: Scores) -> Scores:
 
 
 def _decided(
-    threshold: Threshold | None, *answers: tuple[np.ndarray, np.ndarray]
+    threshold: Threshold | None, *answers: tuple[np.ndarray, Baseline | Scores]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Which of two sets of answers, u and predicted classes, are accepted."""
+    """Which of two sets of answers, given u, are accepted."""
     if threshold is None or threshold.accepts_nothing:
         return None
-    before, now = (u < threshold.limits(predicted) for u, predicted in answers)
+    before, now = (u < rows.limits(threshold) for u, rows in answers)
     return before, now
 
 

@@ -54,6 +54,7 @@ def _taken(rows: Predictions, kept: np.ndarray) -> Predictions:
         predicted=rows.predicted[kept],
         uncertainty={name: u[kept] for name, u in rows.uncertainty.items()},
         groups=None if rows.groups is None else rows.groups[kept],
+        by=None if rows.by is None else rows.by[kept],
     )
 
 

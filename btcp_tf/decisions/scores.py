@@ -30,7 +30,7 @@ from btcp_tf.decisions.looked_at import Gate
 from btcp_tf.evaluation import predictions, results, tabular
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.networks import mcp
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,6 +56,13 @@ class Baseline:
     """`[n]` float64, where there is a gate; None: it is not known."""
     is_error: np.ndarray | None = None
     """Whether each answer is wrong, `[n]` bool; None: there are no labels."""
+    by: np.ndarray | None = None
+    """The group whose threshold decides about each answer, `[n]`; None: the threshold is by none.
+    """
+
+    def limits(self, threshold: Threshold) -> np.ndarray:
+        """What u has to be below to be accepted, `[n]`."""
+        return threshold.limits(thresholds.names_of_rows(threshold, self.predicted, self.by))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +94,11 @@ class Scores:
     """Which rows belong together, `[m]`, see `core.groups`; None: they are independent."""
     by: np.ndarray | None = None
     """The group, such as a site, in which each row is looked at by itself, `[m]` text or whole
-    numbers; None: nobody asked for them."""
+    numbers; None: nobody asked for them. A threshold by group is by these."""
+
+    def limits(self, threshold: Threshold) -> np.ndarray:
+        """What u has to be below to be accepted, `[m]`."""
+        return threshold.limits(thresholds.names_of_rows(threshold, self.predicted, self.by))
 
     def row_name(self, row: int) -> str:
         """What a row is called in messages: its input, if that is known, and its number from 0."""
@@ -204,7 +215,17 @@ def _baseline(
     u = answers.uncertainty[column]
     z = None if gate is None else predictions.mcp_logit(answers)
     wrong = None if answers.labels is None else answers.is_error
-    return Baseline(name, u, answers.predicted, column, classes, names, threshold, gate, z, wrong)
+    return Baseline(
+        name, u, answers.predicted, column, classes, names, threshold, gate, z, wrong, answers.by
+    )
+
+
+def group_column(baseline: Baseline | None, by: str) -> str:
+    """The column of scores with the group of each row: `by`, or where the baseline's threshold is
+    by group and `by` is "", the one that `btcp_tf.predict` writes."""
+    threshold = None if baseline is None else baseline.threshold
+    by_group = isinstance(threshold, GroupThreshold) and threshold.by == GROUP
+    return by or GROUP * by_group
 
 
 def _choose_column(path: Path | str, answers: Predictions, column: str) -> str:

@@ -46,7 +46,10 @@ _ACCEPT = "accept"
 _GROUPS = "groups"
 """Which rows belong together."""
 
-_RESERVED = ("labels", "probs", "predicted", _ACCEPT, _GROUPS)
+_BY = "threshold_group"
+"""Which group's threshold decides about each answer."""
+
+_RESERVED = ("labels", "probs", "predicted", _ACCEPT, _GROUPS, _BY)
 """Names that are no uncertainty."""
 
 _ABOUT_ROWS = re.compile(
@@ -85,6 +88,9 @@ class Predictions:
     groups: np.ndarray | None = None
     """The group of each sample, [n], whole numbers or strings: those with equal ones belong
     together, see `core.groups`. None: samples are independent."""
+    by: np.ndarray | None = None
+    """The group whose threshold decides about each sample, [n], whole numbers or strings, see
+    `thresholds.GroupThreshold`. None: it is not known, or there is none."""
 
     def __post_init__(self) -> None:
         known = self.predicted if self.labels is None else self.labels
@@ -109,9 +115,10 @@ class Predictions:
             groups = np.asarray(self.groups)
             # Text of pandas is objects, which no npz file holds.
             groups = groups.astype(str) if groups.dtype == object else groups
+        by = None if self.by is None else checks.group_names("by", self.by, n)
         for field, value in zip(
-            ("labels", "probs", "predicted", "uncertainty", "groups"),
-            (labels, probs, predicted, columns, groups),
+            ("labels", "probs", "predicted", "uncertainty", "groups", "by"),
+            (labels, probs, predicted, columns, groups, by),
             strict=True,
         ):
             object.__setattr__(self, field, value)
@@ -133,6 +140,7 @@ class Predictions:
             None if self.probs is None else self.probs[rows],
             self.predicted[rows],
             {name: u[rows] for name, u in self.uncertainty.items()},
+            by=None if self.by is None else self.by[rows],
         )
 
 
@@ -239,6 +247,8 @@ def save_predictions(path: str | os.PathLike, predictions: Predictions) -> None:
         arrays["probs"] = predictions.probs
     if predictions.groups is not None:
         arrays[_GROUPS] = predictions.groups
+    if predictions.by is not None:
+        arrays[_BY] = predictions.by
     arrays |= predictions.uncertainty
     with files.atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         # As numpy.savez, whose own arguments would forbid some names of columns.
@@ -525,7 +535,12 @@ def _of_arrays(
         uncertainty = {name: arrays[name] for name in names if name not in unread}
         together = arrays.get(_GROUPS)
         result = Predictions(
-            arrays.get("labels"), arrays.get("probs"), predicted, uncertainty, together
+            arrays.get("labels"),
+            arrays.get("probs"),
+            predicted,
+            uncertainty,
+            together,
+            arrays.get(_BY),
         )
     except metrics.RowError as error:
         raise ValueError(f"{file}: {_row_text(error, place)}") from error

@@ -12,7 +12,7 @@ from absl import flags
 
 from btcp_tf.core import command, files, keras_setup, wording
 from btcp_tf.core.command import FIELDS, UsageError
-from btcp_tf.core.config import OWN_DATA, Config, check, check_by, to_text
+from btcp_tf.core.config import OWN_DATA, PREDICTED, Config, check, check_by, to_text
 
 USAGE = "python -m btcp_tf.main --dataset=NAME [--preset=NAME] [--SETTING=VALUE ...]"
 
@@ -195,7 +195,10 @@ def _check_name(setting: str, name: str, known: Any) -> None:
 
 
 def check_decision(
-    arguments: Sequence[str], flag_values: flags.FlagValues, used: Iterable[str] = ()
+    arguments: Sequence[str],
+    flag_values: flags.FlagValues,
+    used: Iterable[str] = (),
+    by_known: Sequence[str] = (PREDICTED,),
 ) -> None:
     """UsageError for an argument that sets what the chosen `threshold` would ignore.
 
@@ -205,12 +208,13 @@ def check_decision(
       arguments: Arguments after the program's name.
       flag_values: What was read from them, `threshold` among it.
       used: Settings that the command has a use for whatever the threshold.
+      by_known: What the setting `by` may be.
     """
     from btcp_tf.thresholds import RULES, settings_of
 
     threshold: Any = flag_values["threshold"].value
     by: Any = flag_values["by"].value
-    check_by(by)
+    check_by(by, by_known)
     known = {rule: settings_of(rule) for rule in RULES}
     known["target_risk"]["by"] = False
     own = known.get(threshold, known["given"])

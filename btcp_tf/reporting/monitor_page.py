@@ -21,6 +21,7 @@ from btcp_tf.reporting.drawing import Drawing, Panel, compose
 from btcp_tf.reporting.glance import Figure, Glance, State, Step
 from btcp_tf.reporting.pages import Block, Include, Report
 from btcp_tf.reporting.svg import Axis, Chart, Line
+from btcp_tf.thresholds import PREDICTED
 
 _BLOCKS = 20  # Of the figure of abstentions.
 
@@ -436,7 +437,8 @@ def terminal_text(findings: Findings) -> str:
     if threshold is not None:
         tau = "tau none" if threshold.tau is None else f"tau {threshold.tau:.4g}"
         if threshold.tau is None and not threshold.accepts_nothing:
-            tau = "a tau for each predicted class"
+            what = "predicted class" if findings.promised_by == PREDICTED else "group"
+            tau = f"a tau for each {what}"
     rows = f"{len(findings.then):,} rows of {baseline.column}"
     lines = [
         f"baseline  {tabular.shown(baseline.name)}: {rows}, {tau}",
@@ -454,8 +456,8 @@ def terminal_text(findings: Findings) -> str:
     paragraphs += [(name, " ".join(verdict)) for name, verdict in _verdicts(findings).items()]
     if findings.expected is not None:
         paragraphs.append(("expected", findings.expected_text))
-    # Where the promise is about predicted classes, the verdict has them.
-    if findings.groups and not (findings.by_class and findings.promise.labeled):
+    # Where the promise is about them, the verdict has them.
+    if findings.groups and not (findings.promised_by and findings.promise.labeled):
         paragraphs.append(("groups", findings.groups_text))
     if findings.looked_at is not None:
         paragraphs.append(("cost", findings.looked_at_text))

@@ -26,6 +26,10 @@ SECOND: dict[str, np.dtype] = {
 """The further parts of a model with looks, `[n]`: the class with the largest mean probability over
 the classifier and its looks, and that probability."""
 
+GROUP = "group"
+"""Name of a column with the group of each row, in what is scored by a model whose thresholds are by
+group, whatever the model calls it."""
+
 _TYPES = ANSWERS | SECOND
 
 

@@ -104,7 +104,10 @@ class _Job:
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None
         names = [*(self.about.get("inputs") or {})]
-        return open_inputs(self.place, key=self.key, class_names=class_names, names=names)
+        group = self.about.get(exported.GROUP_INPUT) or ""
+        return open_inputs(
+            self.place, key=self.key, class_names=class_names, names=names, group=group
+        )
 
     def settings(self, inputs: Inputs) -> dict[str, Any]:
         """Everything that decides the content of the file, as JSON values."""

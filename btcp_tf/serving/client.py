@@ -31,6 +31,9 @@ __all__ = ["ANSWERS", "Client"]
 
 _READY_SECONDS = 5.0
 
+_FILES = "image_bytes"
+"""Name of the input that holds contents of files."""
+
 
 class Client:
     """Asks a model server for answers, in batches, with retries, within a deadline.
@@ -117,7 +120,8 @@ class Client:
         Args:
           images: `[n, ...]` as the model's input, n >= 0; strings `[n]` for a model of text. Floats
             become the model's float type; whole numbers its integer type if they fit. Of a model
-            of several inputs a dictionary of them by name.
+            of several inputs a dictionary of them by name, and so of one whose thresholds are by
+            group: `{"images": images, "site": sites}`, the groups as strings.
           signature: `serving_float` takes the pixels of a uint8 model as floats.
 
         Returns:
@@ -139,7 +143,10 @@ class Client:
         return self._answers(signature, inputs, deadline)
 
     def predict_bytes(
-        self, files: Sequence[bytes], *, signature: str = "serving_bytes"
+        self,
+        files: Sequence[bytes] | Mapping[str, Sequence[Any]],
+        *,
+        signature: str = "serving_bytes",
     ) -> dict[str, np.ndarray]:
         """Answers for the contents of image files, JPEG or PNG, which the server decodes.
 
@@ -147,7 +154,8 @@ class Client:
         it is, is asked by halves of that request, while there is time.
 
         Args:
-          files: n >= 0 files.
+          files: n >= 0 files. For a model whose thresholds are by group a dictionary of them and
+            of the groups as strings: `{"image_bytes": files, "site": sites}`.
           signature: Signature that takes files.
 
         Returns:
@@ -155,9 +163,11 @@ class Client:
 
         It raises what `Client` says.
         """
-        files = _checked_files(files)
         deadline = Deadline(self._timeout)
-        name, spec = self._input(signature, "image_bytes", deadline)
+        if isinstance(files, Mapping):
+            return self._answers(signature, self._named(signature, files, deadline), deadline)
+        files = _checked_files(files)
+        name, spec = self._input(signature, _FILES, deadline)
         if spec and spec.dtype != "string":
             raise ValueError(f"signature: expected one that takes files, received {signature!r}")
         return self._answers(signature, {name: files}, deadline)
@@ -217,7 +227,7 @@ class Client:
     def _named(
         self, signature: str, inputs: Mapping[str, ArrayLike], deadline: Deadline
     ) -> dict[str, Any]:
-        """Inputs by name, checked, each of the same rows."""
+        """Inputs by name, checked, each of the same rows; files under the name `_FILES`."""
         known = self._signature(signature, deadline)
         wanted = known.inputs if known else dict.fromkeys(inputs)
         if not inputs or wanted.keys() != inputs.keys():
@@ -226,7 +236,9 @@ class Client:
                 f"{', '.join(map(str, inputs)) or 'none'}"
             )
         checked = {
-            name: answers.checked_inputs(value, name, wanted[name])
+            name: _checked_files(value)
+            if name == _FILES
+            else answers.checked_inputs(value, name, wanted[name])
             for name, value in inputs.items()
         }
         counts = {name: len(value) for name, value in checked.items()}
@@ -266,7 +278,7 @@ class Client:
                 parts.append(ask(start, stop))
             except Refused as refusal:
                 # Arrays fit the model or do not, all rows alike; a file may be the only bad one.
-                if isinstance(first, list) and len(inputs) == 1:
+                if isinstance(first, list) and (len(inputs) == 1 or _FILES in inputs):
                     _blame(ask, start, stop, refusal)
                 raise
         if not parts:

@@ -91,7 +91,8 @@ class Expecting:
             self._calibration = self._accepted = rows.is_error, u
             if isinstance(threshold, GroupThreshold):
                 # Those of one u are not alike: which of them are accepted depends on the class.
-                own = u < threshold.limits(rows.predicted)
+                names = thresholds.names_of_rows(threshold, rows.predicted, rows.by)
+                own = u < threshold.limits(names)
                 self._accepted = (rows.is_error[own], u[own]) if own.any() else None
 
     def add(self, rows: Sequence[Record]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
+from btcp_tf import thresholds
 from btcp_tf.core import arrays
 from btcp_tf.data import named_inputs
 from btcp_tf.data.named_inputs import Inputs
@@ -25,6 +26,7 @@ from btcp_tf.networks import classifiers, models
 from btcp_tf.networks.mcp import mcp_logit_of_probs
 from btcp_tf.serving import fresh_answers, signatures
 from btcp_tf.serving.signatures import BATCH, IMAGES, Blueprint
+from btcp_tf.serving.stored_variables import stored_text
 from btcp_tf.thresholds import Threshold
 
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -120,27 +122,41 @@ def check(
     sizes = sorted({0, 1, named_inputs.count(sample_images)})
     inputs, rows = calibration or (None, None)
     scale = getattr(blueprint.intake, "scale", (1.0, 0.0))
-    answers = _fresh_answers(directory, sample_images, sizes, scale, inputs)
-    names = list(signatures.signatures(blueprint.model, blueprint.intake))
+    asked = with_groups(blueprint, sample_images)
+    groups = (
+        np.char.decode(asked[blueprint.group_input], "utf-8") if blueprint.group_input else None
+    )
+    by = None if rows is None else rows.by
+    answers = _fresh_answers(
+        directory,
+        asked,
+        sizes,
+        scale,
+        None if inputs is None else with_groups(blueprint, inputs, by),
+    )
+    known = list(signatures.signatures(blueprint.model, blueprint.intake))
     wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
     for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
-        for signature in names:
+        for signature in known:
             # Whether it decides by its own u, whose last digits may differ.
-            limits = blueprint.threshold.limits(answer["predicted"])
+            by = None if groups is None else groups[:size]
+            names = thresholds.names_of_rows(blueprint.threshold, answer["predicted"], by)
+            limits = blueprint.threshold.limits(names)
             u = answers.get(f"{size}/{signature}/uncertainty", np.zeros(len(limits), np.float32))
             decided = answer | {"accept": u.astype(np.float64) < limits}
             wanted |= {f"{size}/{signature}/{name}": value for name, value in decided.items()}
     if rows is not None:
         u = rows.uncertainty[COLUMN].astype(np.float64)
+        names = thresholds.names_of_rows(blueprint.threshold, rows.predicted, rows.by)
         answer = {
             "predicted": rows.predicted,
             "uncertainty": u.astype(np.float32),
             # By u in all its digits, on which the threshold was chosen.
-            "accept": u < blueprint.threshold.limits(rows.predicted),
+            "accept": u < blueprint.threshold.limits(names),
         }
         # Files hold whole pixels alone, which float inputs need not be.
         like = classifiers.named_tensors(blueprint.model)
-        exact = names if getattr(like, "dtype", "") == "uint8" else [SIGNATURE]
+        exact = known if getattr(like, "dtype", "") == "uint8" else [SIGNATURE]
         for signature in exact:
             wanted |= {f"calibration/{signature}/{name}": x for name, x in answer.items()}
     with_logit = "logit" in models.with_logit(blueprint.model).output
@@ -149,6 +165,25 @@ def check(
             "export: expected a SavedModel that answers like the Keras model, received "
             + "; ".join(differences)
         )
+
+
+def with_groups(blueprint: Blueprint, inputs: Inputs, groups: np.ndarray | None = None) -> Inputs:
+    """Inputs, and the group of each as bytes, by name, where the thresholds are by group; else the
+    inputs alone.
+
+    Args:
+      blueprint: What the SavedModel is written from.
+      inputs: `[n, ...]` in the model's type; several by name.
+      groups: `[n]`; None: all groups in turns, and one that there is not.
+    """
+    if not blueprint.group_input:
+        return inputs
+    if groups is None:
+        known = np.array([*(signatures.groups_of(blueprint.threshold) or ()), ""])
+        groups = np.resize(known, named_inputs.count(inputs))
+    own = {name or IMAGES: one for name, one in named_inputs.items(inputs)}
+    names = np.char.encode(np.asarray(groups).astype(str), "utf-8")
+    return {**own, blueprint.group_input: names}
 
 
 def _fresh_answers(
@@ -291,7 +326,7 @@ def check_digits(
     rows = held_out.get("calibration")
     if rows is None:
         return
-    taus = threshold.limits(rows.predicted)
+    taus = threshold.limits(thresholds.names_of_rows(threshold, rows.predicted, rows.by))
     u = rows.uncertainty[COLUMN].astype(np.float64)
     # MCP of 0.1.0 is 1 - max(probs), which is rounded as numbers near 1 are.
     rounded_mcp = not by_logit and _method(source) == "mcp"
@@ -338,7 +373,10 @@ def compare(
     )
     # Rounded to the side of tau that it is on.
     u = answers[f"{batch}uncertainty"].astype(np.float64)
-    wanted[f"{batch}accept"] = u < threshold.limits(answers[f"{batch}predicted"])
+    group_input = json.loads(about).get(exported.GROUP_INPUT)
+    by = np.array(stored_text(inputs[group_input].numpy())) if group_input else None
+    names = thresholds.names_of_rows(threshold, answers[f"{batch}predicted"], by)
+    wanted[f"{batch}accept"] = u < threshold.limits(names)
     if change != SAME:
         before, probs = (wanted[f"{batch}{name}"] for name in ("uncertainty", "probs"))
         low, high = _changed(before, probs, change)

@@ -28,7 +28,8 @@ def main(
       folder: Where the inputs are, `images0.npy` and further ones, perhaps none, `rows0.npy`, with
         a number for each of the names; and where `ANSWERS` is written, with `2/about/json`,
         `<size>/<signature>/<answer>`, and `calibration/<signature>/<answer>` of the further inputs.
-      names: Of the inputs of `serving_default`.
+      names: Of the inputs of `serving_default`. Those behind the first go to all signatures, where
+        a model has more than this one.
       sizes: Numbers of the first inputs to answer together.
       scale: (scale, offset) from pixels to the model's inputs.
       batch_size: How many of the further inputs to answer together.
@@ -44,10 +45,16 @@ def main(
     def own(inputs: Sequence[Any]) -> dict[str, tf.Tensor]:
         return {name: tf.constant(one) for name, one in zip(names, inputs, strict=True)}
 
+    def others(inputs: Sequence[Any]) -> dict[str, tf.Tensor]:
+        return {name: one for name, one in own(inputs).items() if name != names[0]}
+
     takes: dict[str, Callable[[Sequence[Any]], Mapping[str, tf.Tensor]]] = {
         "serving_default": own,
-        "serving_float": lambda inputs: {"images": tf.constant(inputs[0], tf.float32)},
-        "serving_bytes": lambda inputs: {"image_bytes": files(inputs[0])},
+        "serving_float": lambda inputs: {
+            "images": tf.constant(inputs[0], tf.float32),
+            **others(inputs),
+        },
+        "serving_bytes": lambda inputs: {"image_bytes": files(inputs[0]), **others(inputs)},
     }
 
     def answer(signature: str, inputs: Sequence[Any]) -> dict[str, Any]:

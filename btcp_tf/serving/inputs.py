@@ -73,6 +73,7 @@ def open_inputs(
     key: str = "",
     class_names: Sequence[str] | None = None,
     names: Sequence[str] = (),
+    group: str = "",
 ) -> Inputs:
     """Finds all inputs, without reading them (of a CSV file: reads them once).
 
@@ -89,6 +90,8 @@ def open_inputs(
         entries may be empty.
       names: Of the inputs of a model that has several: the arrays, or columns, of these names are
         taken. None: it has one.
+      group: Array, or column, with the group of each input, for a model whose thresholds are by
+        group; "": there is none.
 
     Raises:
       FileNotFoundError: If there is nothing at `path`.
@@ -101,9 +104,14 @@ def open_inputs(
             f"input: expected an npz or a CSV file with the inputs {', '.join(names)}, and no key, "
             f"received {place}{f' and {key}' if key else ''}"
         )
+    if group and place.exists() and place.suffix.lower() not in (".npz", ".csv"):
+        raise ValueError(
+            f"input: expected an npz or a CSV file, in which {group} says the group of each input, "
+            f"as the model's thresholds are by group, received {place}"
+        )
     if place.is_file():
         is_table = place.suffix.lower() == ".csv"
-        return (_table if is_table else _arrays)(place, key, class_names, names)
+        return (_table if is_table else _arrays)(place, key, class_names, names, group)
     if not place.is_dir():
         raise FileNotFoundError(
             "input: expected a folder of images, an npz or an npy file, or a CSV file, received "
@@ -220,18 +228,22 @@ def as_name(text: str) -> str:
 
 
 def _arrays(
-    path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str]
+    path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str], group: str
 ) -> Inputs:
     known: list[str] = []
     if path.suffix.lower() == ".npz":
         known = arrays.array_names(path)
         key = "" if names else _image_key(path, known, key)
-    if missing := [name for name in names if name not in known]:
+    wanted = [*names, *[group] * bool(group)]
+    if missing := [name for name in wanted if name not in known]:
         raise ValueError(
-            f"{path}: expected the arrays {', '.join(names)}, received "
+            f"{path}: expected the arrays {', '.join(wanted)}, received "
             f"{folders.some(known) or 'no array'}, without {', '.join(missing)}"
         )
-    stored = {name: arrays.stored_array(path, name or key, text=True) for name in names or ("",)}
+    stored = {
+        name: arrays.stored_array(path, name or key, text=True)
+        for name in (*(names or ("",)), *wanted[len(names) :])
+    }
     first = next(iter(stored.values()))
     for array in stored.values():
         if len(array) != len(first):
@@ -262,15 +274,17 @@ def _arrays(
         key,
         None if names else first.dtype,
         () if names else first.shape[1:],
-        {name: (array.dtype, array.shape[1:]) for name, array in stored.items() if name},
+        {name: (stored[name].dtype, stored[name].shape[1:]) for name in names},
         label_fingerprint=labels.stored.checksum if labels else "",
         verify=verify,
     )
 
 
-def _table(path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str]) -> Inputs:
-    key = "" if names else tables.only_column(path, key)
-    columns, labels = list(names or [key]), ""
+def _table(
+    path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str], group: str
+) -> Inputs:
+    key = "" if names else tables.only_column(path, key, group)
+    columns, labels = [*(names or [key]), *[group] * bool(group)], ""
     if class_names is not None:
         labels = tables.label_column(path)
     table = tables.open_table(path, [*columns, *[labels] * bool(labels)])
@@ -287,6 +301,7 @@ def _table(path: Path, key: str, class_names: Sequence[str] | None, names: Seque
             row_names = [f"{path.stem}[{row}]" for row in range(start, start + count)]
             batch = {"input": np.array(row_names, object)}
             batch |= {name: rows[name] for name in names} or {"images": rows[key]}
+            batch |= {group: rows[group]} if group else {}
             if labels:
                 batch["labels"] = _classes(path, labels, rows[labels], numbers, start)
             yield batch

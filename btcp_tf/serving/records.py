@@ -19,11 +19,13 @@ Record = dict[str, Any]
 
 def _columns(names: Collection[str]) -> list[str]:
     """The columns of a row of scores, in order, among the names of a `Scorer`'s answer."""
-    return ["input", *["labels"] * ("labels" in names), *answers.parts(names), "problem"]
+    known = [name for name in ("labels", answers.GROUP) if name in names]
+    return ["input", *known, *answers.parts(names), "problem"]
 
 
 def records(batch: Mapping[str, np.ndarray]) -> list[Record]:
-    """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels`.
+    """Rows of a file of scores from a `Scorer`'s answer that has `input`, perhaps `labels` and
+    `group`.
 
     A label that is `UNLABELED` is left empty.
 
@@ -116,7 +118,7 @@ def _write_parquet(
     import pyarrow.parquet
 
     whole, text, real = pyarrow.int64(), pyarrow.string(), pyarrow.float32()
-    types = {"input": text, "labels": whole, "problem": text}
+    types = {"input": text, "labels": whole, answers.GROUP: text, "problem": text}
     types |= {"predicted": whole, "class_name": text, "probs": pyarrow.list_(real)}
     types |= {"uncertainty": real, "accept": pyarrow.bool_()}
     types |= {"second_opinion": whole, "second_probability": real}

@@ -45,6 +45,7 @@ from btcp_tf.serving.inputs import RESERVED
 from btcp_tf.serving.publishing import PUBLICATION
 from btcp_tf.serving.signatures import (
     ABOUT,
+    GROUPS,
     IMAGES,
     LIMITS,
     RECALIBRATION,
@@ -52,8 +53,8 @@ from btcp_tf.serving.signatures import (
     Blueprint,
     Intake,
 )
-from btcp_tf.serving.stored_variables import StoredVariables
-from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
+from btcp_tf.serving.stored_variables import StoredVariables, stored_text
+from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
 _TEMPORARY_PREFIX = ".export-"
@@ -73,6 +74,7 @@ def export(
     input_range: Ranges = None,
     pixels: str | None = None,
     decide_only: bool = False,
+    group_input: str = "group",
     verbose: int = 0,
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
@@ -95,7 +97,9 @@ def export(
 
     The first three answer `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
     `uncertainty` float32 `[n]` in [0, 1] and `accept` bool `[n]`: whether u is below the threshold,
-    or below that of the predicted class (`thresholds.GroupThreshold`).
+    or below that of the predicted class or of the group (`thresholds.GroupThreshold`). Where
+    thresholds are by group, all three also take `group_input` `[n]`, the name of each row's group
+    as text; of one that the threshold does not know nothing is accepted.
     Where u is made of a logit (see `networks.with_logit`), the logits are compared: float32 has one
     u for many answers of an accurate classifier. The `uncertainty` beside it is rounded to the side
     of the threshold that it is on, so that `accept` is `uncertainty < tau`, in float64, for those
@@ -103,8 +107,9 @@ def export(
 
     In `assets.extra` are `btcp_tf.json`: `class_names`, `image_shape` (of several inputs null, and
     beside it `inputs`: `dtype` and `shape` by name), `threshold` (the fields of
-    `thresholds.Threshold`), `calibration` (metrics of those rows), `versions`, `git` (the commit of
-    this package's checkout, null without one), where they are known `input_range` (its fields) and
+    `thresholds.Threshold`), where it is by group `group_input`, `calibration` (metrics of those
+    rows), `versions`, `git` (the commit of this package's checkout, null without one), where
+    they are known `input_range` (its fields) and
     `pixels`, and `about`, NaN and infinity being null; each of
     `held_out` as a predictions file; and requests to warm up TensorFlow Serving.
 
@@ -122,8 +127,7 @@ def export(
       name: Directory below `root`, such as the data set's name.
       class_names: The k names, in the order of `probs`.
       sample_images: `[m, ...]` in the model's type, m > 0; several inputs by name.
-      threshold: What is accepted; nothing where its `tau` is None. One for each predicted class is
-        taken, one by other groups is not: the model does not know them.
+      threshold: What is accepted; nothing where its `tau` is None.
       held_out: "calibration", the rows that the threshold was chosen on, and perhaps "validation",
         each with u of the model as its column `COLUMN`, in float64 as `served` answers it, and
         with looks MCP's beside it.
@@ -138,6 +142,8 @@ def export(
         `networks.deciding`. `btcp_tf.json` says so, and `with_threshold` refuses the version. Of
         `held_out` it keeps "calibration" alone, with u as it answers it, and that only where
         `calibration_inputs` are known.
+      group_input: Name of the input with the group of each row, where the threshold is by group,
+        such as "site".
       verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
     Returns:
@@ -155,7 +161,8 @@ def export(
     if calibration_inputs is not None:
         calibration_inputs = signatures.in_own_type(model, calibration_inputs)
     _validate(model, name, class_names, sample_images)
-    _check_decides(threshold)
+    groups = signatures.groups_of(threshold)
+    group_input = "" if groups is None else _checked_name(group_input, model, held_out)
     calibration = _calibration(held_out, calibration_inputs)
     if decide_only:
         model, calibration = _deciding(model, threshold, calibration)
@@ -182,9 +189,10 @@ def export(
         **({} if input_range is None else {"input_range": input_checks.to_json(input_range)}),
         **({} if pixels is None else {"pixels": pixels}),
         **({exported.DECIDE_ONLY: True} if decide_only else {}),
+        **({exported.GROUP_INPUT: group_input} if group_input else {}),
     }
     text = _json_text({**(about or {}), **facts})
-    blueprint = Blueprint(model, class_names, threshold, text, intake)
+    blueprint = Blueprint(model, class_names, threshold, text, intake, group_input)
     folder = files.as_path("root", files.as_path("root", root) / name)
     rows = (
         f", which answers {len(calibration[1].predicted):,} calibration rows" if calibration else ""
@@ -193,7 +201,8 @@ def export(
     with _temporary_directory(folder) as temporary:
         signatures.write(blueprint, temporary)
         _write_extra(temporary, text, held_out)
-        _write_warmup(temporary / WARMUP_FILE, name, sample_images)
+        warmup = export_check.with_groups(blueprint, sample_images)
+        _write_warmup(temporary / WARMUP_FILE, name, warmup)
         export_check.check(blueprint, temporary, sample_images, calibration)
         _warn_of_lost_promise(folder, threshold)
         return _publish(temporary, folder)
@@ -228,10 +237,10 @@ def with_threshold(
         `decide_only`, or its u cannot be changed, see `check_recalibrates`.
       RuntimeError: If the new version does not answer as it should; nothing is left behind.
     """
-    _check_decides(threshold)
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
+    check_holds(source, getattr(threshold, "by", ""))
     kept, change = exported.read_held_out(source), SAME
     if learned is not None:
         check_recalibrates(source)
@@ -252,15 +261,14 @@ def with_threshold(
         compared = LIMITS if by_logit else TAU
         # As those of earlier versions have it.
         one_for_all = stored.read(compared).ndim == int(by_logit)
-        if one_for_all and isinstance(threshold, GroupThreshold):
-            raise ValueError(
-                f"{source}: expected a model that holds a threshold for each predicted class, "
-                "received one of an earlier version, which holds one for all; export the run or "
-                "the judge again"
-            )
+        values: dict[str, Any] = {ABOUT: text}
+        groups = None
+        if GROUPS in stored:
+            own = signatures.groups_of(threshold)
+            values[GROUPS] = groups = stored_text(stored.read(GROUPS)) if own is None else own
         export_check.check_digits(source, threshold, held_out, by_logit)
-        limits = signatures.limits_of(threshold, len(content["class_names"]), by_logit)
-        values: dict[str, Any] = {compared: limits[0] if one_for_all else limits, ABOUT: text}
+        limits = signatures.limits_of(threshold, len(content["class_names"]), by_logit, groups)
+        values[compared] = limits[0] if one_for_all else limits
         if learned is not None:
             before = Map(*map(float, stored.read(RECALIBRATION)))
             values[RECALIBRATION] = list(change.after(before))
@@ -273,14 +281,55 @@ def with_threshold(
         return _publish(temporary, folder)
 
 
-def _check_decides(threshold: Threshold) -> None:
-    """ValueError for a threshold that a SavedModel cannot decide by."""
-    if isinstance(threshold, GroupThreshold) and threshold.by != PREDICTED:
+def check_holds(source: Path, by: str) -> None:
+    """ValueError unless a version directory can hold thresholds of this kind.
+
+    Args:
+      source: The version directory.
+      by: `PREDICTED` or `GROUP`: it is by these; "": it is one for all answers.
+    """
+    stored = StoredVariables(source)
+    knows_groups = GROUPS in stored
+    if by == GROUP and not knows_groups:
         raise ValueError(
-            "threshold: expected one for all answers or for each predicted class, received one for "
-            "each group, which the SavedModel's inputs do not tell; choose one by predicted class, "
-            "or export with one for all and decide on its answers with thresholds.accept_by_group"
+            f"{source}: expected a model whose inputs tell the group of each row, received one "
+            "without; export a judge whose threshold is by group (select_threshold(..., by=groups))"
         )
+    if by == PREDICTED and knows_groups:
+        raise ValueError(
+            f"{source}: expected a model with one threshold, or one for each predicted class, "
+            "received one whose thresholds are by group; choose one for all answers, or choose by "
+            "predicted class in the judge and export it again"
+        )
+    by_logit = LIMITS in stored
+    # As those of earlier versions have it.
+    if by and stored.read(LIMITS if by_logit else TAU).ndim == int(by_logit):
+        raise ValueError(
+            f"{source}: expected a model that holds a threshold for each predicted class, received "
+            "one of an earlier version, which holds one for all; export the run or the judge again"
+        )
+
+
+def _checked_name(group_input: Any, model: keras.Model, held_out: Mapping[str, Predictions]) -> str:
+    """The name of the input with the groups; ValueError if it can be none."""
+    taken = {name or IMAGES for name, _ in named_inputs.items(named_tensors(model))}
+    taken |= {"image_bytes", *RESERVED}
+    if (
+        not isinstance(group_input, str)
+        or group_input in taken
+        or named_inputs.unservable({group_input: None})
+    ):
+        raise ValueError(
+            "group_input: expected a name of ASCII letters, digits and _ that neither inputs nor "
+            f"answers have, received {group_input!r}"
+        )
+    if any(rows.by is None for rows in held_out.values()):
+        raise ValueError(
+            "threshold: expected the group of each calibration row, received a threshold by group "
+            "that an earlier version chose, which did not keep them; choose it again with "
+            "select_threshold(..., by=groups)"
+        )
+    return group_input
 
 
 def check_recalibrates(source: Path) -> None:
@@ -387,9 +436,10 @@ def _deciding(
 ) -> tuple[keras.Model, tuple[Inputs, Predictions] | None]:
     """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
     if isinstance(threshold, GroupThreshold):
+        each = "predicted class" if threshold.by == PREDICTED else "group"
         raise ValueError(
-            "decide_only: expected one threshold for all answers, received one for each predicted "
-            "class; export without decide_only"
+            f"decide_only: expected one threshold for all answers, received one for each {each}; "
+            "export without decide_only"
         )
     limit = thresholds.logit_limit(threshold.tau)
     model = deciding.decide_only(model, limit)
@@ -419,7 +469,8 @@ def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict
             values = metrics.evaluate_all(is_error, u, tau=threshold.tau or 0.0)
             if isinstance(threshold, GroupThreshold):
                 # What depends on the decisions, from these: none of the others hang on tau.
-                rejected = (~(u < threshold.limits(rows.predicted))).astype(np.float64)
+                names = thresholds.names_of_rows(threshold, rows.predicted, rows.by)
+                rejected = (~(u < threshold.limits(names))).astype(np.float64)
                 table = metrics.DECISION_METRICS
                 values |= metrics.evaluate_all(is_error, rejected, tau=0.5, table=table)
         entries["calibration"] = {"n": len(is_error), "errors": int(is_error.sum()), **values}

@@ -40,13 +40,15 @@ class Scorer:
     uint8 images that `data.convert` brings to its size and channels (and `data.scaled` to its
     scale, for a model of float images whose scale is known), text for a model of text; or `files`,
     paths of image files as `data.read_image` takes them. Of a model of several inputs each of them
-    by its name. Other entries are passed through. Numbers may come as text, as CSV has them.
+    by its name. Of a model whose thresholds are by group also `group_input` of its `btcp_tf.json`,
+    the name of each row's group: text or whole numbers. Other entries are passed through. Numbers
+    may come as text, as CSV has them.
 
     The answer adds `predicted` int64 `[n]`, `class_name` `[n]`, `probs` float32 `[n, k]`,
     `uncertainty` float32 `[n]` in [0, 1] (higher = less to be trusted), `accept` bool `[n]`, and
     `problem` `[n]`: "", or why the row has no answer, which then is -1, "", NaN, NaN and False. Of
     a model with looks it also adds `second_opinion` int64 `[n]` and `second_probability` float32
-    `[n]`, -1 and NaN without an answer.
+    `[n]`, -1 and NaN without an answer; where thresholds are by group, `group` `[n]`, its name.
 
     Pickled, it is the path of its model, which is loaded again where it is unpickled.
     """
@@ -68,8 +70,11 @@ class Scorer:
         # The signature does not keep the model alive.
         self._loaded = _load(self.directory)
         names = [*(about.get("inputs") or {})]
+        self.group_input: str = about.get(exported.GROUP_INPUT) or ""
+        """Name of the input with the group of each row; "": there is none."""
+        wanted = [*(names or ("images",)), *[self.group_input] * bool(self.group_input)]
         self._signature, specs = _signature(
-            self.directory, self._loaded, len(self.class_names), names
+            self.directory, self._loaded, len(self.class_names), wanted
         )
         self._has_second = _SECOND_TYPES.items() <= _output_types(self._signature).items()
         self._range = None if names else ranges
@@ -79,7 +84,7 @@ class Scorer:
             spec, range_ = specs[name], (ranges or {}).get(name)
             dtype = np.dtype(spec.dtype.as_numpy_dtype)
             self.inputs[name] = Input(name, dtype, tuple(spec.shape[1:]), range_)
-        spec = next(iter(specs.values()))
+        spec = specs[wanted[0]]
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.shape: tuple[int | None, ...] = tuple(spec.shape[1:])
         self._pool: ThreadPoolExecutor | None = None
@@ -162,8 +167,13 @@ class Scorer:
             if name in batch and not np.ndim(batch[name]):
                 received = type(batch[name]).__name__
                 raise ValueError(f"{name}: expected an array [n, ...], received {received}")
+        if self.group_input and self.group_input not in batch:
+            raise ValueError(
+                f"batch: expected {self.group_input}, the group of each row, as the model's "
+                f"thresholds are by group, received {', '.join(batch) or 'none'}"
+            )
         if self.inputs:
-            return self._prepared_by_name(batch)
+            return self._with_groups(self._prepared_by_name(batch))
         if "files" in batch:
             images, problem = self._read(batch["files"])
         elif "images" in batch:
@@ -173,7 +183,22 @@ class Scorer:
                 f"batch: expected images or files, received {', '.join(batch) or 'none'}"
             )
         rest = {name: column for name, column in batch.items() if name not in ("images", "files")}
-        return rest | {"images": images, "problem": problem}
+        return self._with_groups(rest | {"images": images, "problem": problem})
+
+    def _with_groups(self, prepared: Batch) -> Batch:
+        """The same with the names of groups as text, and a problem where a row has none."""
+        if not self.group_input:
+            return prepared
+        given, problem = np.asarray(prepared[self.group_input]), prepared["problem"]
+        if given.shape != problem.shape:
+            raise ValueError(
+                f"{self.group_input}: expected one group for each of {len(problem):,} rows, "
+                f"received shape {list(given.shape)}"
+            )
+        names, wrong = _group_names(given)
+        bad = (problem == "") & (wrong != "")
+        problem[bad] = [f"{self.group_input}: {reason}" for reason in wrong[bad]]
+        return {**prepared, self.group_input: names, "problem": problem}
 
     def _prepared_by_name(self, batch: Mapping[str, np.ndarray]) -> Batch:
         if missing := [name for name in self.inputs if name not in batch]:
@@ -248,7 +273,10 @@ class Scorer:
         if (problem == "").any():
             import tensorflow as tf
 
-            outputs = self._signature(**{name: tf.constant(prepared[name]) for name in names})
+            asked = {name: tf.constant(prepared[name]) for name in names}
+            if self.group_input:
+                asked[self.group_input] = tf.constant(prepared[self.group_input].tolist())
+            outputs = self._signature(**asked)
             values = {name: outputs[name].numpy() for name in columns}
             finite = np.isfinite(values["probs"]).all(axis=1)
             for name in ("uncertainty", "second_probability"):
@@ -260,6 +288,8 @@ class Scorer:
             for name, column in columns.items():
                 column[good] = values[name][good]
         rest = {name: column for name, column in prepared.items() if name not in names}
+        if self.group_input:
+            columns[answers.GROUP] = prepared[self.group_input]
         return rest | columns | {"problem": problem}
 
 
@@ -289,7 +319,7 @@ def _signature(
       directory: Where it is, for errors.
       loaded: The SavedModel.
       classes: Number of its classes.
-      names: Of several inputs; none: it has one.
+      names: Of its inputs.
     """
     if SIGNATURE not in loaded.signatures:
         raise ValueError(
@@ -299,14 +329,13 @@ def _signature(
     signature = loaded.signatures[SIGNATURE]
     inputs, outputs = signature.structured_input_signature[1], signature.structured_outputs
     types = _output_types(signature)
-    wanted = [*(names or ("images",))]
-    if set(inputs) != {*wanted} or not _TYPES.items() <= types.items():
+    if set(inputs) != {*names} or not _TYPES.items() <= types.items():
         raise ValueError(
-            f"{directory}: expected {', '.join(wanted)} in and {_types_text(_TYPES)} out, received "
+            f"{directory}: expected {', '.join(names)} in and {_types_text(_TYPES)} out, received "
             f"{', '.join(inputs)} in and {_types_text(types)} out; export the model again with "
             "this version of btcp_tf"
         )
-    shapes, width = [inputs[name].shape for name in wanted], outputs["probs"].shape[-1]
+    shapes, width = [inputs[name].shape for name in names], outputs["probs"].shape[-1]
     if any(shape.rank is None for shape in shapes) or width not in (None, classes):
         raise ValueError(
             f"{directory}: expected inputs of a known rank and {classes} classes, received "
@@ -373,6 +402,19 @@ class Input:
             problem = np.where(problem == "", others, problem)
         rows, others = _checked_rows(array, self.dtype, self.fitted_on)
         return rows, np.where(problem == "", others, problem)
+
+
+def _group_names(given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Names of groups as text, as `thresholds.GroupThreshold` has them, and what is none; that is
+    blank."""
+    names, problem = np.full(len(given), "", object), np.full(len(given), "", object)
+    for row, one in enumerate(given.tolist()):
+        name = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
+        if isinstance(name, str | int):
+            names[row] = str(name)
+        else:
+            problem[row] = f"expected text or a whole number, received {one!r:.40}"
+    return names, problem
 
 
 def _texts(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

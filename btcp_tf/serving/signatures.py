@@ -20,7 +20,7 @@ from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.methods.recalibration import SAME
 from btcp_tf.networks import models
 from btcp_tf.networks.classifiers import named_tensors
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 from btcp_tf.training.inference import Inference
 
 BATCH = 256
@@ -81,19 +81,48 @@ IMAGES = "images"
 TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
 """Names of the model's variables that `with_threshold` changes. It has the first where it compares
 u, as all models of 0.1.0 do, or the second, `limits_of`, where it compares logits. Each holds a row
-for each class that may be predicted; in models of earlier versions one for all."""
+for each class that may be predicted, or for each group and one for all others; in models of earlier
+versions one for all."""
+
+GROUPS = "btcp_tf_groups"
+"""Name of the variable with the names of the groups, beside `TAU` or `LIMITS` of a model whose
+thresholds are by group."""
 
 RECALIBRATION = "btcp_tf_recalibration"
 """Name of the variable with a `recalibration.Map`, beside `LIMITS` since 0.2.0."""
 
 
-def limits_of(threshold: Threshold, classes: int, by_logit: bool) -> np.ndarray:
-    """What the graph compares with, by predicted class: `[k]` u, or `[k, 3]` of `_limits`."""
-    taus = threshold.limits(np.arange(classes))
+def groups_of(threshold: Threshold) -> list[str] | None:
+    """The groups that have a threshold of their own, in order; None: it is not by group."""
+    if isinstance(threshold, GroupThreshold) and threshold.by == GROUP:
+        return [*threshold.parts]
+    return None
+
+
+def limits_of(
+    threshold: Threshold, classes: int, by_logit: bool, groups: Sequence[str] | None = None
+) -> np.ndarray:
+    """What the graph compares with, a row for each: `[m]` u, or `[m, 3]` of `_limits`.
+
+    Args:
+      threshold: What is accepted.
+      classes: The rows are for these, k.
+      by_logit: Whether the graph compares logits.
+      groups: Names of g groups; the rows are for them then, the last, `[g]`, for all others.
+    """
+    if groups is None:
+        taus = threshold.limits(np.arange(classes))
+    else:
+        taus = threshold.limits(np.array([*groups, _no_group(groups)]))
     if not by_logit:
         return taus
     distinct, place = np.unique(taus, return_inverse=True)
     return np.stack([_limits(float(tau)) for tau in distinct])[place]
+
+
+def _no_group(groups: Sequence[str]) -> str:
+    """A name that none of them has."""
+    return "".join(groups) + "?"
 
 
 def _limits(tau: float) -> np.ndarray:
@@ -171,20 +200,46 @@ def _recalibrated(
     return logit, tf.where(is_same, tf.cast(answers["uncertainty"], tf.float32), u)
 
 
+class _Decision(NamedTuple):
+    """The variables of a graph that it decides by."""
+
+    limit: tf.Variable
+    """Of `limits_of`."""
+    change: tf.Variable | None = None
+    """A `recalibration.Map`; None: u is compared, and nothing changes it."""
+    groups: tf.Variable | None = None
+    """Names `[g]` of the groups of `limit`; None: its rows are for classes."""
+    group_input: str = ""
+    """Name of the input with the group of each row."""
+
+    def limits(self, predicted: tf.Tensor, group: tf.Tensor | None) -> tf.Tensor:
+        """What each answer is compared with: `[n]`, or `[n, 3]`."""
+        if self.groups is None or group is None:
+            return tf.gather(self.limit, predicted)
+        is_its = tf.equal(group[:, None], self.groups.read_value()[None])
+        # The row behind those of all groups is for others.
+        is_its = tf.pad(tf.cast(is_its, tf.int32), [[0, 0], [0, 1]], constant_values=1)
+        return tf.gather(self.limit, tf.argmax(is_its, axis=1))
+
+
 def _decide(
     outputs: Callable[[Any], dict[str, tf.Tensor]],
     class_names: Sequence[str],
-    limit: tf.Variable,
-    change: tf.Variable | None,
+    decision: _Decision,
     inputs: Any,
+    group: tf.Tensor | None,
 ) -> dict[str, tf.Tensor]:
     """What the signatures answer, by name."""
+    change = decision.change
     # A server's session checks no shapes, and some networks take images of any size.
     inputs = named_inputs.each(lambda one: tf.ensure_shape(one, one.shape), inputs)
     counts = [tf.shape(one)[0] for _, one in named_inputs.items(inputs)]
+    names = [name or IMAGES for name, _ in named_inputs.items(inputs)]
+    if group is not None:
+        counts, names = [*counts, tf.shape(group)[0]], [*names, decision.group_input]
     count = counts[0]
     if len(counts) > 1:
-        message = [f"expected as many rows of each of {', '.join(inputs)}, received", *counts]
+        message = [f"expected as many rows of each of {', '.join(names)}, received", *counts]
         same = tf.reduce_all(tf.stack(counts) == count)
         with tf.control_dependencies([tf.debugging.Assert(same, message)]):
             count = tf.identity(count)
@@ -192,7 +247,7 @@ def _decide(
     probs = tf.cast(answers["probs"][:count], tf.float32)
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
-    own = tf.gather(limit, predicted)
+    own = decision.limits(predicted, group)
     if change is not None:
         logit, uncertainty = (one[:count, 0] for one in _recalibrated(answers, change))
         accept = logit < own[:, 0]
@@ -441,6 +496,9 @@ class Blueprint(NamedTuple):
     """What the signature `about` answers: JSON."""
     intake: Any
     """See `Intake.of_all`."""
+    group_input: str = ""
+    """Name of the input of all signatures with the group of each row, for a threshold by group; "":
+    there is none."""
 
 
 def _may_hold_tables(layer: keras.layers.Layer) -> bool:
@@ -450,11 +508,17 @@ def _may_hold_tables(layer: keras.layers.Layer) -> bool:
 
 def write(blueprint: Blueprint, directory: Path) -> None:
     """Writes a SavedModel, with the signatures of `saved_model.export`."""
-    model, class_names, threshold, about, intake = blueprint
+    model, class_names, threshold, about, intake, group_input = blueprint
     model = models.with_logit(on_one_device(model))
     compares = LIMITS if "logit" in model.output else TAU
-    value = limits_of(threshold, len(class_names), compares == LIMITS)
-    limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares)
+    groups = groups_of(threshold)
+    value = limits_of(threshold, len(class_names), compares == LIMITS, groups)
+    names = None
+    if groups is not None:
+        names = tf.Variable(groups, trainable=False, name=GROUPS, shape=[None])
+    # Another threshold may be for other groups.
+    shape = value.shape if groups is None else [None, *value.shape[1:]]
+    limit = tf.Variable(value, dtype=tf.float64, trainable=False, name=compares, shape=shape)
     text = tf.Variable(about, trainable=False, name=ABOUT)
     change = None
     if compares == LIMITS:
@@ -465,7 +529,8 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     tables = tf.Module()
     tables.layers = [*filter(_may_hold_tables, model._flatten_layers(include_self=False))]
     archive.track(tables)
-    variables = [limit, text] if change is None else [limit, text, change]
+    decision = _Decision(limit, change, names, group_input)
+    variables = [one for one in (limit, text, change, names) if one is not None]
     archive.add_variable_collection("decision", variables)
     outputs = _with_constants(model)
 
@@ -475,10 +540,15 @@ def write(blueprint: Blueprint, directory: Path) -> None:
         archive.add_endpoint(name, function)
 
     def deciding(prepare: Callable) -> Callable:
-        return lambda *inputs: _decide(outputs, class_names, limit, change, prepare(*inputs))
+        def answer(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            *own, group = inputs if group_input else (*inputs, None)
+            return _decide(outputs, class_names, decision, prepare(*own), group)
 
+        return answer
+
+    of_groups = [tf.TensorSpec((None,), tf.string, name=group_input)] if group_input else []
     for name, (taken, prepare) in signatures(model, intake).items():
-        add(name, taken, deciding(prepare))
+        add(name, [*taken, *of_groups], deciding(prepare))
     ask = tf.TensorSpec((None,), tf.string, name="ask")
     add("about", [ask], lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
     archive.write_out(str(directory), verbose=False)

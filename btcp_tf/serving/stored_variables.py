@@ -9,6 +9,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 
+def stored_text(value: np.ndarray) -> list[str]:
+    """Text `[n]` as TensorFlow has it."""
+    return [one.decode("utf-8") for one in value.tolist()]
+
+
 class StoredVariables:
     """Variables by their names.
 

@@ -66,12 +66,13 @@ def open_table(path: Path, columns: Sequence[str]) -> Table:
     return Table(path, tuple(columns), count)
 
 
-def only_column(path: Path, key: str) -> str:
-    """The column of a model of one input: `key`, or the only one that holds no labels."""
+def only_column(path: Path, key: str, group: str = "") -> str:
+    """The column of a model of one input: `key`, or the only one that holds neither labels nor, in
+    `group`, groups."""
     if key:
         return key
     header = header_of(path)
-    others = [name for name in header if name not in LABELS]
+    others = [name for name in header if name not in (*LABELS, group)]
     if len(others) == 1:
         return others[0]
     raise ValueError(
