@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import btcp_tf
 
@@ -49,11 +50,48 @@ def test_a_text_classifier_answers_as_before_and_survives_a_file(case, tmp_path)
     judge = btcp_tf.attach(model, example=tokens(4))
     assert {*judge.model.input} == {"token_ids", "padding_mask", "segment_ids"}
     np.testing.assert_allclose(judge.predict(x)["probs"], wanted, atol=1e-5)
-    if case == "int8":
-        return  # Keras 3.15 does not write a copy of this backbone in int8 into a file.
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras")
+    np.testing.assert_allclose(again.predict(x)["probs"], wanted, atol=1e-5)
+    kinds = [weight.dtype for weight in again.model.weights]
+    assert ("int8" in kinds) == (case == "int8")
+    # What was read is written again.
+    again.save(tmp_path / "again.keras")
+    last = btcp_tf.load(tmp_path / "again.keras").predict(x)
+    np.testing.assert_allclose(last["probs"], wanted, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_file_in_int8_that_keras_cannot_read_says_what_can_be_done(tmp_path):
+    model = hub.models.BertTextClassifier(backbone(), num_classes=3)
+    model.quantize("int8")
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(ValueError, match="its layers are quantized.* give the model itself in the"):
+        btcp_tf.attach(tmp_path / "m.keras", example=tokens(4))
+    # As it says.
+    again = hub.models.BertTextClassifier(backbone(), num_classes=3)
+    again.quantize("int8")
+    assert btcp_tf.attach(again, example=tokens(4)).predict(tokens(4))["probs"].shape == (4, 3)
+
+
+@pytest.mark.usefixtures("quick_checks")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`", "ignore:the judge is not")
+def test_a_text_classifier_in_int8_is_exported_and_its_judge_saved_after_fit(tmp_path):
+    model = hub.models.BertTextClassifier(backbone(), num_classes=3)
+    model.quantize("int8")
+    x = tokens(120)
+    judge = btcp_tf.attach(model, example=tokens(4))
+    y = np.where(np.arange(120) % 4, judge.predict(x)["predicted"], np.arange(120) % 3)
+    judge.fit(x, y, looks=(), verbose=0)
+    wanted = judge.predict(x)
     judge.save(tmp_path / "judge.keras")
     again = btcp_tf.load(tmp_path / "judge.keras").predict(x)
-    np.testing.assert_allclose(again["probs"], wanted, atol=1e-5)
+    np.testing.assert_allclose(again["uncertainty"], wanted["uncertainty"], atol=1e-5)
+    path = judge.export(tmp_path, "m", tokens(4), verbose=0)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    specs = served.structured_input_signature[1]
+    answers = served(**{name: tf.cast(x[name], spec.dtype) for name, spec in specs.items()})
+    np.testing.assert_allclose(answers["uncertainty"], wanted["uncertainty"], atol=1e-4)
 
 
 def test_the_preprocessor_stays_outside():

@@ -162,6 +162,7 @@ def save(model: keras.Model, path: str | os.PathLike) -> None:
     path = files.as_path("path", path)
     if path.suffix != ".keras" or path.is_dir():
         raise ValueError(f"path: expected a name that ends with .keras, received {path}")
+    classifiers.settle_policies(model)
     classifiers.check_loadable(model)
     files.check_folder("path", path.parent)
     with files.atomic_path(path) as temporary:

@@ -245,6 +245,11 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
                 f"it holds {name}, which is not registered here: import the module that registers "
                 "it, or load inside of keras.saving.custom_object_scope"
             )
+        elif keras_files.is_quantized(file):
+            why += (
+                "; its layers are quantized, and Keras cannot read that of every model: make the "
+                "model as it was, call quantize, and give the model itself in the place of its file"
+            )
         raise ValueError(f"{expected} ({why})") from error
 
 
@@ -276,6 +281,20 @@ def check_loadable(model: keras.Model) -> None:
         ) from error
     finally:
         random.setstate(state)
+
+
+def settle_policies(model: keras.Model) -> None:
+    """Gives each quantized layer the dtype policy of its own that it has in a map of policies.
+
+    Keras 3.15 asks an `Embedding` in two ways for its quantization when it writes it: with a map,
+    as the layers of a KerasHub backbone have after they were copied or loaded, one of them says
+    that there is none, and it fails.
+    """
+    for layer in model._flatten_layers():
+        policy = getattr(layer, "_dtype_policy", None)
+        if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and layer.quantization_mode:
+            # The public setter would put it into the map.
+            layer._dtype_policy = policy[layer.path]
 
 
 def _obstacle(error: Exception) -> str:

@@ -70,6 +70,11 @@ def loss_in(path: str | os.PathLike) -> Any:
         return None
 
 
+def is_quantized(path: str | os.PathLike) -> bool:
+    """Whether the model in a file has layers that are quantized."""
+    return b'"QuantizedDTypePolicy"' in _config(Path(path))
+
+
 _OLD_OPERATIONS = {"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"}
 _OLD_OPERATIONS |= {"InstanceProperty", "TensorFlowOpLayer"}
 """Layers that Keras 2 made of operations of TensorFlow; Keras 3 has none of them."""
