@@ -8,12 +8,14 @@ import pytest
 import tensorflow as tf
 from keras import layers
 from scipy import special
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 import btcp_tf
 from btcp_tf.attached import offer
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.core import json_files
 from btcp_tf.decisions import exported
+from btcp_tf.methods import other_eyes
 from btcp_tf.serving import batch_scoring, transport
 from btcp_tf.serving.client import Client
 from btcp_tf.serving.scorer import Scorer
@@ -173,8 +175,76 @@ def test_looks_change_the_inputs_that_they_suit(classifier, capsys):
     assert {"dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
     judge.fit(*samples(200, 1), reference=samples(300, 0), cost=9.0, verbose=1)
     assert {"jitter", "dropouts"} <= {row["name"] for row in judge.fitted["tried"]}
+    assert {"trees", "tokens"} <= {row["name"] for row in judge.fitted["tried"]}
     said = capsys.readouterr().out
-    assert "of several inputs (tokens, age, word) no look is on offer that learns" in said
+    assert "training other eyes on 300 reference samples: trees" in said
+    with pytest.raises(ValueError, match="looks: expected some that suit .*received 'small_net'"):
+        judge.fit(*samples(100, 1), reference=samples(100, 0), looks=["small_net"], verbose=0)
+
+
+@pytest.mark.parametrize("name", ["trees", "tokens"])
+def test_other_eyes_see_the_inputs_that_suit_them(classifier, name, tmp_path):
+    judge = attached(classifier)
+    reference, y = samples(2000, 0)
+    parts = AttachedClassifier.of(judge.model)
+    x = parts.check_inputs(samples(300, 1)[0])
+    made = offer.make(parts, [name], 9.0, (x, None), (reference, y), 0).looks[name]
+    new = parts.check_inputs(samples(400, 7)[0])
+    found = np.asarray(made.answer({key: tf.constant(one) for key, one in new.items()}))
+    # An oracle that has seen nothing of this package.
+    if name == "trees":
+        table = [np.hstack([one["tokens"], one["age"].reshape(-1, 1)]) for one in (reference, new)]
+        own = HistGradientBoostingClassifier(
+            learning_rate=0.1, max_iter=100, max_depth=6, max_leaf_nodes=31, min_samples_leaf=20,
+            early_stopping=False, random_state=0,
+        ).fit(table[0].astype(np.float32), y)  # fmt: skip
+        wanted = np.log(own.predict_proba(table[1].astype(np.float32)))
+        assert np.abs(found - wanted).mean() < 0.3 and made.cost < 0.01
+        assert np.mean(found.argmax(axis=1) == wanted.argmax(axis=1)) > 0.9
+    else:
+        shares = np.array([
+            np.bincount(y[reference["word"] == word], minlength=3) for word in WORDS
+        ])  # fmt: skip
+        at = [WORDS.index(str(word)) for word in new["word"].ravel()]
+        wanted = np.log(shares / shares.sum(axis=1, keepdims=True))[at]
+        np.testing.assert_allclose(np.exp(found), np.exp(wanted), atol=0.02)
+    # Row by row: alone and none.
+    first = {key: tf.constant(one[:1]) for key, one in new.items()}
+    np.testing.assert_allclose(np.asarray(made.answer(first)), found[:1], atol=1e-5)
+    none = {key: tf.constant(one[:0]) for key, one in new.items()}
+    assert np.asarray(made.answer(none)).shape == (0, 3)
+
+
+def test_other_eyes_of_several_inputs_survive_files_and_export(classifier, tmp_path):
+    judge = attached(classifier)
+    judge.fit(
+        *samples(1500, 1), reference=samples(2000, 0), looks=["trees", "tokens"],
+        evidence=("answer",), cost=3.0, verbose=0,
+    )  # fmt: skip
+    assert judge.fitted["looks"], judge.fitted["words"]
+    x, _ = samples(60, 4)
+    wanted = judge.predict(x)
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras").predict(x)
+    np.testing.assert_array_equal(again["uncertainty"], wanted["uncertainty"])
+    version = judge.export(tmp_path, "many", samples(8, 3)[0], verbose=0)
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    own = {name: one if one.ndim > 1 else one[:, None] for name, one in x.items()}
+    served = serve(**{name: tf.constant(one) for name, one in own.items()})
+    assert served["uncertainty"].numpy() == pytest.approx(wanted["uncertainty"], abs=1e-5)
+
+
+def test_numbers_of_tokens_are_seen_alone_and_wide_tables_not():
+    shapes = {"ids": ((9,), "int32"), "places": ((9,), "int32"), "wide": ((5000,), "float32")}
+    inputs = {name: keras.Input(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
+    random = np.random.default_rng(0)
+    x = {"ids": random.geometric(0.01, (60, 9)), "places": np.tile(np.arange(9), (60, 1))}
+    x["wide"] = random.normal(size=(60, 5000))
+    assert other_eyes.seen_inputs(inputs, x) == {"trees": ["places"], "tokens": ["ids"]}
+    more = {**inputs, "others": keras.Input((9,), dtype="int32")}
+    assert other_eyes.seen_inputs(more, {**x, "others": x["ids"]}) == {"trees": ["places"]}
+    two = {name: keras.Input((3000,)) for name in "ab"}
+    assert other_eyes.seen_inputs(two, dict.fromkeys("ab", random.normal(size=(9, 3000)))) == {}
 
 
 def pictures(n, seed):

@@ -24,6 +24,7 @@ from btcp_tf.methods.looks import Look, Offer
 from btcp_tf.methods.residual_choice import EVIDENCE
 from btcp_tf.networks import classifiers, cost, looks
 from btcp_tf.networks.look_layers import OnArrays
+from btcp_tf.networks.other_eyes import of_some, side_by_side
 
 _LEAST_PASS = 1e6
 """A smaller classifier counts as so many multiply-adds: what is around them takes longer."""
@@ -77,7 +78,7 @@ def make(
     x, _ = inference.random_rows(samples[0], None, _EXAMPLES, _EXAMPLES_SIZE, classifier.inputs)
     maker = _Maker(classifier, classifier.check_inputs(x), reference, seed, with_folds)
     passes, auto = maker.pass_cost, isinstance(wanted, str)
-    if auto and classifier.names and reference is not None:
+    if auto and classifier.names and reference is not None and not maker.seen_inputs:
         line = (
             f"of several inputs ({', '.join(classifier.names)}) no look is on offer that learns "
             "from the reference"
@@ -284,9 +285,14 @@ class _Maker:
                 changed.setdefault(look, []).append(name)
         return changed
 
+    @functools.cached_property
+    def seen_inputs(self) -> dict[str, list[str]]:
+        """Which of several inputs other eyes see, by the names of these."""
+        return other_eyes.seen_inputs(self.classifier.inputs, self.x)
+
     def _eyes(self, by_name: bool) -> tuple[str, ...]:
         if self.classifier.names:
-            return ()
+            return tuple(self.seen_inputs)
         shape, dtype = self.classifier.input_shape, self.classifier.dtype
         return other_eyes.eyes_for(shape, dtype, self.x, by_name)
 
@@ -428,15 +434,20 @@ class _Maker:
             like = self.classifier.inputs
             x, y = inference.random_rows(inputs, labels, _REFERENCE, _REFERENCE_SIZE, like)
             x = self.classifier.check_inputs(x)
-            y = inference.check_labels(y, len(x), self.classifier.class_names)
+            y = inference.check_labels(y, named_inputs.count(x), self.classifier.class_names)
             own = {}
             if name == "student":
                 own["probs"] = self.classifier.probs(x, "answers to the reference")
-            title = f"training other eyes on {len(x):,} reference samples: {name}"
+            title = f"training other eyes on {len(y):,} reference samples: {name}"
             title *= bool(self.classifier.verbose)
             classes = len(self.classifier.class_names)
+            if self.classifier.names:
+                x = side_by_side([x[one] for one in self.seen_inputs[name]])
             layer = other_eyes.EYES[name](x, y, classes, self.seed, title, **own)
         count = getattr(layer, "multiply_adds", None) or self._multiply_adds(layer)
+        if self.classifier.names:
+            inputs = classifiers.new_inputs(self.classifier.inputs)
+            layer = of_some(layer, self.seen_inputs[name], inputs)
         return Look(name, count / self.pass_cost, answer=layer)
 
     def _classifier(self, model: Any) -> tuple[str, Look]:

@@ -7,7 +7,7 @@ the classifier's own answers, too. Small images have a second head on their `Vie
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -301,6 +301,37 @@ def eyes_for(
     """
     names = _suitable(shape, dtype, x, by_name)
     return (*names, *["student"] * (by_name and bool(names)))
+
+
+def seen_inputs(inputs: Mapping[str, Any], x: Mapping[str, np.ndarray]) -> dict[str, list[str]]:
+    """Which of several inputs other eyes see, by the names of these.
+
+    Trees see all numbers that are no tokens, up to 4,096 side by side; tokens are seen in all
+    texts, or in the only input of numbers of tokens.
+
+    Args:
+      inputs: Symbolic inputs `[n, ...]` by name.
+      x: Some inputs, by name.
+
+    >>> inputs = {name: keras.Input((1,), dtype="string") for name in ("job", "town")}
+    >>> inputs["age"] = keras.Input((1,))
+    >>> x = {"job": [["clerk"]], "town": [["Ulm"]], "age": [[30.0]]}
+    >>> seen_inputs(inputs, {name: np.array(one) for name, one in x.items()})
+    {'trees': ['age'], 'tokens': ['job', 'town']}
+    """
+    seen: dict[str, list[str]] = {"trees": [], "tokens": []}
+    for name, one in inputs.items():
+        for eyes in _suitable(one.shape[1:], one.dtype, x[name], any_image=False):
+            if eyes in seen:
+                seen[eyes].append(name)
+    texts = [name for name in seen["tokens"] if inputs[name].dtype == "string"]
+    if texts or len(seen["tokens"]) > 1:  # Numbers of one vocabulary are none of another's.
+        seen["tokens"] = texts
+    seen["trees"] = [name for name in seen["trees"] if name not in seen["tokens"]]
+    width = sum(math.prod(inputs[name].shape[1:]) for name in seen["trees"])
+    if width > _MOST_WIDTH:
+        seen["trees"] = []
+    return {eyes: names for eyes, names in seen.items() if names}
 
 
 def _suitable(

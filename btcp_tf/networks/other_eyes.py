@@ -9,6 +9,7 @@ SavedModels.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -329,6 +330,46 @@ def _text_ids(texts: Any) -> Any:
     pairs = tf.strings.ngrams(words, 2, separator=" ")
     tokens = tf.concat([words, pairs], axis=1)
     return (tf.strings.to_hash_bucket_fast(tokens, _HASHES) + 1).to_tensor()
+
+
+@keras.saving.register_keras_serializable(_PACKAGE)
+class SideBySide(evidence_layers.Float32Layer):
+    """Several inputs as one: numbers `[n, ...]` → `[n, width]`; texts `[n]` or `[n, 1]` → `[n]`,
+    with blanks between them."""
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        if inputs[0].dtype in ("string", tf.string):
+            return tf.strings.join([tf.reshape(one, (-1,)) for one in inputs], separator=" ")
+        rows = [
+            tf.reshape(tf.cast(one, tf.float32), (-1, math.prod(one.shape[1:]))) for one in inputs
+        ]
+        return tf.concat(rows, axis=1)
+
+
+def side_by_side(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """`SideBySide` of arrays.
+
+    >>> side_by_side([np.array([[1, 2]]), np.array([3.0])]).tolist()
+    [[1.0, 2.0, 3.0]]
+    """
+    return SideBySide()([tf.constant(one) for one in arrays]).numpy()
+
+
+def of_some(
+    eyes: keras.layers.Layer, names: Sequence[str], inputs: Mapping[str, Any]
+) -> keras.Model:
+    """Eyes that see some of several inputs side by side, as a model of all of them.
+
+    Args:
+      eyes: What `SideBySide` makes of these inputs → log-probabilities `[n, k]`.
+      names: Of the inputs that are seen.
+      inputs: Keras tensors of all inputs, which are not used otherwise.
+    """
+    seen = SideBySide(name="side_by_side")([inputs[name] for name in names])
+    # In a model of its own: an input may have the name of the layer.
+    one = keras.Input(seen.shape[1:], dtype=seen.dtype)
+    alone = keras.Model(one, eyes(one), name=f"eyes_{eyes.name}")
+    return keras.Model(dict(inputs), alone(seen), name=f"{eyes.name}_of_some")
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
