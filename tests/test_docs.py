@@ -177,6 +177,19 @@ def test_links_of_pages_outside_the_site(name):
         assert "://" in target or (CHECKOUT / target).exists(), target
 
 
+def test_links_between_pages_lead_somewhere_in_a_clone():
+    """But those of the page that says which are made when the site is built."""
+    made = {"commands.md", "settings.md", "catalogs.md"}
+    for page in sorted((CHECKOUT / "docs").rglob("*.md")):
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"(?<!!)\[[^\]]*\]\(([^)\s#]+)", text):
+            is_made = page.parent.name == "reference" and page.name == "index.md" and target in made
+            there = (page.parent / target).exists()
+            assert re.match("[a-z]+:", target) or there or is_made, (page, target)
+    index = (CHECKOUT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    assert "mkdocs serve" in index and all(f"({name})" in index for name in made)
+
+
 @pytest.mark.parametrize(
     "page", [README, *TUTORIAL, *GUIDES], ids=lambda page: str(page.relative_to(CHECKOUT))
 )

@@ -1546,3 +1546,26 @@ def test_review_table_checks_what_was_expected_of_the_test_set():
         rate = calibration.is_error[calibration.uncertainty["btcp"] >= tau].mean()
         assert expected.value == pytest.approx(k * rate)
         assert str(share) == f"{found.value / test.is_error.sum():.0%}"
+
+
+def test_a_report_calls_classes_by_the_names_that_the_file_has(undrawn, tmp_path):
+    given = make_predictions(("u",), errors=12)
+    path = tmp_path / "scores.csv"
+    write_csv(path, given)
+    table = [line.split(",") for line in path.read_text().splitlines()]
+    known = {number: f"kind {number}" for number in sorted({row[1] for row in table[1:]})[:-1]}
+    lines = [",".join([*table[0], "class_name"])]
+    lines += [",".join([*row, known.get(row[1], "")]) for row in table[1:]]
+    path.write_text("\n".join(lines) + "\n")
+    page, _ = scores_page.write_predictions_report(path, bootstrap_draws=5, by="predicted")
+    text = page.with_name("report.md").read_text(encoding="utf-8")
+    classes = (page.parent / "tables" / "classes_scores.csv").read_text(encoding="utf-8")
+    _, extra = results.load_rows(page.parent / "results.json")
+    found = extra["groups"]["outcomes"]
+    numbers = sorted({*map(str, given.predicted.tolist())})
+    assert set(found) == {known.get(number, number) for number in numbers}
+    assert all(name in text and name in classes for name in known.values())
+    # One name for two classes is none.
+    path.write_text("\n".join([lines[0], *(f"{','.join(row)},same" for row in table[1:])]) + "\n")
+    page, _ = scores_page.write_predictions_report(path, bootstrap_draws=5)
+    assert "same" not in (page.parent / "tables" / "classes_scores.csv").read_text()

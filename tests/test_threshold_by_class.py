@@ -276,6 +276,11 @@ def test_groups_are_asked_for_only_where_they_decide(classifier):
         ("predicted", {"rule": "best_bacc"}, "by: expected only with target_risk"),
         (np.arange(5), {"rule": "target_risk"}, r"by: expected shape \[60\], received \[5\]"),
         (np.full(60, 0.5), {"rule": "target_risk"}, "by: expected whole numbers or strings"),
+        (
+            [float("nan"), *59 * ["a"]],
+            {"rule": "target_risk"},
+            "strings, received float beside str",
+        ),
     ],
 )
 def test_a_judge_refuses_a_by_that_is_none(classifier, by, rule, message):
@@ -445,7 +450,7 @@ def test_the_command_refuses_by_with_another_rule_or_column(source, capsys):
         (["--threshold=best_bacc", "--by=predicted"], "by: expected only with --threshold=target"),
         (
             ["--threshold=target_risk", "--by=site"],
-            "by: expected predicted, or nothing for one threshold, received 'site'",
+            "by: expected predicted or group, or nothing for one threshold, received 'site'",
         ),
     ):
         with pytest.raises(SystemExit):

@@ -39,7 +39,7 @@ def check_by(threshold: Threshold | None, by: np.ndarray | None) -> None:
     by_group = isinstance(threshold, GroupThreshold) and threshold.by == GROUP
     if by_group and by is None:
         assert isinstance(threshold, GroupThreshold)
-        known = ", ".join(list(threshold.parts)[:3]) + ", …" * (len(threshold.parts) > 3)
+        known = wording.some(list(threshold.parts), 3)
         raise ValueError(
             "by: expected the group of each sample, as the threshold was chosen by group "
             f"({known}), received none"

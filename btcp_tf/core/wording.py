@@ -59,14 +59,21 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
     return f"{what}: expected one of {', '.join(known)}, received {shown}{hint}"
 
 
+_LONGEST = 60  # Letters of a name among others.
+
+
 def some(names: Sequence[str], shown: int = 5) -> str:
-    """The first of some names, and how many there are.
+    """The first of some names, each shortened to 60 letters, and how many there are.
 
     >>> some(["cat", "dog", "cow"], shown=2)
     'cat, dog and 1 more'
+    >>> len(some([99 * "x"]))
+    60
     """
     more = len(names) - shown
-    return ", ".join(map(one_line, names[:shown])) + (f" and {more:,} more" if more > 0 else "")
+    texts = [one_line(name) for name in names[:shown]]
+    texts = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in texts]
+    return ", ".join(texts) + (f" and {more:,} more" if more > 0 else "")
 
 
 def shape_text(sizes: Sequence[object], unknown: str = "any") -> str:

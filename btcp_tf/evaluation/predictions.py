@@ -40,6 +40,9 @@ _LARGEST = 1e100  # Of an uncertainty.
 
 _MOST_GROUPS = 1000  # More are names of rows.
 
+_CLASS_NAME = "class_name"
+"""The name of the predicted class."""
+
 _ACCEPT = "accept"
 """What a file itself decides about each answer."""
 
@@ -311,6 +314,9 @@ class Answers:
     by: np.ndarray | None = None
     """The group, such as a site, in which each row is looked at by itself, `[n]` text or whole
     numbers; None: nobody asked for them."""
+    class_names: tuple[str, ...] | None = None
+    """By class number, of a file that names the predicted class beside its number; a class that is
+    never predicted has its number. None: the file names none."""
     unlabeled_u: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """The uncertainties of the `unlabeled` rows, `[unlabeled]` each, by name; not of columns in
     `reverse`, and not where one is no finite number."""
@@ -358,8 +364,24 @@ def load_answers(
         tau=_tau_beside(path),
         unread=unread,
         by=groups_of(by, answers.predicted, labeled, file),
+        class_names=_class_names(labeled, answers),
         unlabeled_u=_unlabeled_u(answered, set(answers.uncertainty) - set(reverse)),
     )
+
+
+def _class_names(table: Columns, answers: Predictions) -> tuple[str, ...] | None:
+    """See `Answers.class_names`; None, too, where a class has two names, or two classes one."""
+    if _CLASS_NAME not in table.values or "predicted" not in table.values:
+        return None
+    given = zip(answers.predicted.tolist(), table.values[_CLASS_NAME], strict=True)
+    pairs = {
+        (number, wording.clean(str(name))) for number, name in given if not tabular.is_missing(name)
+    }
+    names = dict(pairs)
+    if not pairs or not len(pairs) == len(names) == len({*names.values()}):
+        return None
+    known = answers.predicted if answers.labels is None else (answers.predicted, answers.labels)
+    return tuple(names.get(number, str(number)) for number in range(int(np.max(known)) + 1))
 
 
 def _unlabeled_u(table: Columns, names: Collection[str]) -> dict[str, np.ndarray]:
@@ -424,7 +446,17 @@ def _table(path: str | os.PathLike, columns: Collection[str], group: str = "") -
     """A table with all that may be needed of it, the uncertainties `columns` if they are named."""
     wanted = None
     if columns:
-        wanted = ("labels", "predicted", _ACCEPT, "input", "problem", _GROUPS, group, *columns)
+        wanted = (
+            "labels",
+            "predicted",
+            _ACCEPT,
+            "input",
+            "problem",
+            _GROUPS,
+            _CLASS_NAME,
+            group,
+            *columns,
+        )
     return tabular.read(path, wanted, probabilities=True, file=_file(path))
 
 

@@ -1,6 +1,7 @@
 """Which residual estimator is used, or MCP in its place: a search, a verdict, a sentence."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -106,14 +107,22 @@ def table_of(tried: Sequence[Tried]) -> str:
     >>> print(table_of([Tried("mirror", 1.0, -0.0021, (0.012, 0.008, 0.016), True)]))
     by itself, beside MCP   cost  AURC x 1000  log-likelihood x 1000  used
     mirror                  1.00        -2.10  +12.0 [+8.0, +16.0]    yes
+    used: what adds most to the rest that is used, by cross-validated AURC (beside looks also
+    log-likelihood), and only if all of it together is better than MCP
     """
     if not tried:
         return ""
     rows = [("by itself, beside MCP", *TRIED_COLUMNS[1:]), *map(tried_cells, tried)]
     width = max(len(row[0]) for row in rows)
     lines = (f"{a:<{width}}  {b:>5}  {c:>11}  {d:<21}  {e}" for a, b, c, d, e in rows)
-    return "\n".join(lines)
+    return "\n".join([*lines, *textwrap.wrap(f"used: {USED}", 90)])
 
+
+USED = (
+    "what adds most to the rest that is used, by cross-validated AURC (beside looks also "
+    "log-likelihood), and only if all of it together is better than MCP"
+)
+"""Which test decides what is used: not that of each by itself."""
 
 TRIED_COLUMNS = ("evidence", "cost", "AURC x 1000", "log-likelihood x 1000", "used")
 """What `tried_cells` are."""

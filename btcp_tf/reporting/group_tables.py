@@ -59,6 +59,8 @@ def by_group(
     if p.groups is not None:
         rows = one_of_each(numbers(p.groups, len(rows)))
     names, accept = answers.by[rows], accept[rows]
+    if answers.by is p.predicted and answers.class_names is not None:
+        names = np.array(answers.class_names)[names]
     u, is_error = p.uncertainty[method][rows], p.is_error[rows]
     outcomes, wrong = _outcomes(names, accept, is_error)
     found: dict[str, Any] = {"outcomes": {name: one._asdict() for name, one in outcomes.items()}}

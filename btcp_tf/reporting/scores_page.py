@@ -163,7 +163,7 @@ def write_scores_page(
         ("By group", by_group),
         ("Figures", figures.draw_run({path.stem: predictions}, tau=taus)),
         ("All metrics", [tables.metric_table(rows)]),
-        ("Failures per class", per_class([predictions], None, path.stem, "")),
+        ("Failures per class", per_class([predictions], answers.class_names, path.stem, "")),
         *appendix(rows, settings, {}),
     ]
     report = Report(f"Which answers are wrong? {path.name}", notes, sections, first)
@@ -273,6 +273,7 @@ def _scores_gallery(
         p,
         method,
         threshold.tau,
+        class_names=answers.class_names,
         accept=answers.accept,
         names={row: " ".join(tabular.shown(name).split()) for row, name in named.items()},
         links={row: file.as_uri() for row, file in files.items()},

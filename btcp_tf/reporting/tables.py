@@ -12,7 +12,7 @@ from btcp_tf.decisions.promises import state_of
 from btcp_tf.evaluation.keys import Predictor
 from btcp_tf.evaluation.predictions import REFERENCE
 from btcp_tf.evaluation.results import DIFFERENCES
-from btcp_tf.methods.residual_choice import TRIED_COLUMNS, Tried, tried_cells
+from btcp_tf.methods.residual_choice import TRIED_COLUMNS, USED, Tried, tried_cells
 from btcp_tf.metrics import METRICS
 from btcp_tf.reporting import cells, texts
 from btcp_tf.reporting.cells import Cell, Row, Table, Words, label, number
@@ -186,7 +186,9 @@ def tried_table(tried: Sequence[Tried]) -> Table:
     """What each kind of evidence and each look adds to MCP by itself."""
     columns = {name: name for name in TRIED_COLUMNS}
     lines = [list(tried_cells(one)) for one in tried]
-    return Table("tried", "What each adds to MCP by itself, cross-validated", columns, lines)
+    return Table(
+        "tried", f"What each adds to MCP by itself, cross-validated. Used: {USED}", columns, lines
+    )
 
 
 def failure_table(rows: Sequence[Row], *, paper: bool = True) -> Table:
