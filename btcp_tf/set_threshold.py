@@ -112,10 +112,12 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
         import tensorflow as tf
 
         from btcp_tf.serving.saved_model import check_holds, check_recalibrates, with_threshold
+        from btcp_tf.serving.stored_variables import check_about
 
         # TensorFlow reports on stderr when it looks for GPUs, too.
         tf.config.list_logical_devices()
 
+    check_about(source, about)
     check_holds(source, values["by"])
     if recalibrate:
         check_recalibrates(source)

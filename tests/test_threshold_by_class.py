@@ -445,6 +445,31 @@ def test_a_promise_for_each_class_is_lost_to_one_for_all(source):
     assert publishing.lost_promise(folder, every) == ""
 
 
+@pytest.mark.filterwarnings("ignore:threshold. nothing will be accepted of owl")
+@pytest.mark.parametrize("changed", ["threshold", "recalibrations"])
+def test_a_file_that_was_changed_beside_the_model_is_not_believed(
+    source, capsys, tmp_path, changed
+):
+    set_threshold.main([str(source), *BY])
+    version = source.parent / "2"
+    file = version / exported.ABOUT_FILE
+    content = json.loads(file.read_text())
+    if changed == "threshold":
+        content["threshold"]["parts"]["0"]["tau"] = 0.9
+    else:
+        content["recalibrations"] = [{"map": {"alpha": 2.0, "beta": 0.0, "gamma": 0.0}}]
+    before = file.read_text()
+    file.write_text(json.dumps(content))
+    np.savez(tmp_path / "x.npz", images=np.ones((3, 4), np.float32))
+    command = [f"--model={version}", f"--input={tmp_path}/x.npz", f"--output={tmp_path}/s.csv"]
+    for call in (lambda: predict.main(command), lambda: set_threshold.main([str(version), *BY])):
+        assert call() == 1
+        assert f"expected {changed} as the model itself has it" in capsys.readouterr().err
+    assert exported.versions(source.parent) == [1, 2] and not (tmp_path / "s.csv").exists()
+    file.write_text(before)
+    assert predict.main(command) == 0
+
+
 def test_the_command_refuses_by_with_another_rule_or_column(source, capsys):
     for words, message in (
         (["--threshold=best_bacc", "--by=predicted"], "by: expected only with --threshold=target"),

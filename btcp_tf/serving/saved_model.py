@@ -53,7 +53,7 @@ from btcp_tf.serving.signatures import (
     Blueprint,
     Intake,
 )
-from btcp_tf.serving.stored_variables import StoredVariables, stored_text
+from btcp_tf.serving.stored_variables import StoredVariables, check_about, stored_text
 from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -240,6 +240,7 @@ def with_threshold(
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
+    check_about(source, content)
     check_holds(source, getattr(threshold, "by", ""))
     kept, change = exported.read_held_out(source), SAME
     if learned is not None:

@@ -69,6 +69,7 @@ class Scorer:
         ranges, self._pixels = _intake(self.directory, about)
         # The signature does not keep the model alive.
         self._loaded = _load(self.directory)
+        _check_about(self.directory, about)
         names = [*(about.get("inputs") or {})]
         self.group_input: str = about.get(exported.GROUP_INPUT) or ""
         """Name of the input with the group of each row; "": there is none."""
@@ -307,6 +308,13 @@ def _load(directory: Path) -> Any:
                 f"model: expected a SavedModel that TensorFlow loads, received {directory}: "
                 f"{wording.one_line(error)}"
             ) from error
+
+
+def _check_about(directory: Path, about: Mapping[str, Any]) -> None:
+    # With TensorFlow, which is loaded by now.
+    from btcp_tf.serving.stored_variables import check_about
+
+    check_about(directory, about)
 
 
 def _signature(

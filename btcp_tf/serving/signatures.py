@@ -20,6 +20,7 @@ from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.methods.recalibration import SAME
 from btcp_tf.networks import models
 from btcp_tf.networks.classifiers import named_tensors
+from btcp_tf.serving.stored_variables import ABOUT as ABOUT
 from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 from btcp_tf.training.inference import Inference
 
@@ -78,11 +79,11 @@ def on_one_device(model: keras.Model) -> keras.Model:
 IMAGES = "images"
 """Name of the input of a model that has one, whatever it is of."""
 
-TAU, LIMITS, ABOUT = "btcp_tf_tau", "btcp_tf_limits", "btcp_tf_about"
-"""Names of the model's variables that `with_threshold` changes. It has the first where it compares
-u, as all models of 0.1.0 do, or the second, `limits_of`, where it compares logits. Each holds a row
-for each class that may be predicted, or for each group and one for all others; in models of earlier
-versions one for all."""
+TAU, LIMITS = "btcp_tf_tau", "btcp_tf_limits"
+"""Names of the model's variables that `with_threshold` changes, beside `ABOUT`. It has the first
+where it compares u, as all models of 0.1.0 do, or the second, `limits_of`, where it compares
+logits. Each holds a row for each class that may be predicted, or for each group and one for all
+others; in models of earlier versions one for all."""
 
 GROUPS = "btcp_tf_groups"
 """Name of the variable with the names of the groups, beside `TAU` or `LIMITS` of a model whose
