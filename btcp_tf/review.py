@@ -375,7 +375,7 @@ def _take_back(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:
     print(
         f"sample    {folder / CHECKED}\n\nA new threshold on this sample: python -m "
         f"btcp_tf.set_threshold {model} --scores={folder / CHECKED} --threshold=target_risk "
-        f"--risk={risk:g}"
+        f"--risk={risk:g}" + f" --by={findings.promised_by}" * bool(findings.promised_by)
     )
     return findings.status
 

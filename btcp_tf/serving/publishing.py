@@ -22,7 +22,7 @@ from btcp_tf.data import overlaps
 from btcp_tf.data.splits import Dataset
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import SIGNATURE
-from btcp_tf.thresholds import GroupThreshold, Threshold
+from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 PUBLICATION = "publication"
 """Key of `btcp_tf.json`: the id of the run that published the version."""
@@ -97,7 +97,7 @@ def lost_promise(target: Path, new: Threshold) -> str:
 
     The promise is that of `thresholds.target_risk`, and is lost to a larger risk or delta, to
     another rule, or where the new threshold accepts nothing. One that was made in each predicted
-    class is lost to one for all answers, or where nothing is accepted of a class any more.
+    class or group is lost to one that is not, or where nothing is accepted of one of them any more.
 
     Args:
       target: The folder of all versions.
@@ -115,6 +115,8 @@ def lost_promise(target: Path, new: Threshold) -> str:
         kept = f"accepts nothing, as {_promise(new)} is not achievable"
     elif isinstance(old, GroupThreshold) and not isinstance(new, GroupThreshold):
         kept = f"promises {_promise(new)} of all answers together"
+    elif isinstance(old, GroupThreshold) and old.by != getattr(new, "by", ""):
+        kept = f"promises {_promise(new)}"
     elif new.target > old.target or (new.delta or 0.0) > (old.delta or 0.0):
         kept = f"promises {_promise(new)}"
     elif closed := _closed_anew(old, new, about["class_names"]):
@@ -125,7 +127,7 @@ def lost_promise(target: Path, new: Threshold) -> str:
 
 
 def _closed_anew(old: Threshold, new: Threshold, class_names: Sequence[str]) -> list[str]:
-    """Classes of which the new threshold accepts nothing, and the old one does something."""
+    """Classes or groups of which the new threshold accepts nothing, and the old one something."""
     if not isinstance(new, GroupThreshold):
         return []
     closed = old.closed(class_names) if isinstance(old, GroupThreshold) else []
@@ -133,7 +135,9 @@ def _closed_anew(old: Threshold, new: Threshold, class_names: Sequence[str]) -> 
 
 
 def _promise(threshold: Threshold) -> str:
-    each = " in each predicted class" * isinstance(threshold, GroupThreshold)
+    each = ""
+    if isinstance(threshold, GroupThreshold):
+        each = " in each " + ("predicted class" if threshold.by == PREDICTED else "group")
     level = 1 - (threshold.delta or 0.0)
     return f"error rate <= {threshold.target:g}{each} with probability {level:g}"
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from btcp_tf import monitor, predict, review, set_threshold, thresholds
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation.predictions import Predictions
-from btcp_tf.serving import saved_model, transport
+from btcp_tf.serving import publishing, saved_model, transport
 from btcp_tf.serving.client import Client
 from btcp_tf.serving.scorer import Scorer
 from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
@@ -292,9 +293,20 @@ def test_other_groups_and_one_tau_for_all_go_into_the_same_model(judge, path):
     np.testing.assert_array_equal(found["accept"], wanted)
     assert (wanted & (sites == "new")).any() and (wanted & (sites == "süd")).any()
     one = thresholds.given(rows.is_error, rows.uncertainty[COLUMN], tau=0.2)
-    with pytest.warns(UserWarning, match="promises"):
+    with pytest.warns(UserWarning, match="promises error rate <= 0.1 in each group with prob"):
         again = saved_model.with_threshold(changed, one)
     np.testing.assert_array_equal(served(again, images=x, site=sites)["accept"], u < 0.2)
+
+
+def test_a_promise_in_each_group_is_lost_to_one_in_each_class(judge, path, tmp_path):
+    shutil.copytree(path, tmp_path / "1")
+    parts = {number: judge.threshold.parts["north"] for number in "012"}
+    by_class = dataclasses.replace(judge.threshold, by=thresholds.PREDICTED, parts=parts)
+    lost = publishing.lost_promise(tmp_path, by_class)
+    assert "promises error rate <= 0.1 in each group with" in lost
+    assert lost.endswith("this one promises error rate <= 0.1 in each predicted class with "
+                         "probability 0.9")  # fmt: skip
+    assert publishing.lost_promise(tmp_path, judge.threshold) == ""
 
 
 def test_the_command_refuses_classes_for_a_model_by_group_at_once(path, capsys, monkeypatch):
