@@ -392,7 +392,7 @@ class NeighborEvidence(_Versioned):
         if self.version == 1:
             return squared, places
         # All in order: TensorFlow sorts few numbers faster than it picks some of them.
-        nearest, order = ops.top_k(-squared, squared.shape[1])
+        nearest, order = ops.top_k(-squared, self.candidates)
         order = order[:, : self.neighbors]
         return -nearest[:, : self.neighbors], ops.take_along_axis(places, order, axis=1)
 
