@@ -248,7 +248,7 @@ def _calibration(
     return held_out["calibration"]
 
 
-def _labeled(path: str, class_names: Sequence[str], with_mcp: bool, by: str) -> Predictions:
+def _labeled(path: str, class_names: Sequence[str], with_mcp: bool, by: str = "") -> Predictions:
     """Labeled scores of a model of these classes; with MCP's u, and the groups in a column `by`,
     too, if these are asked for."""
     names = list(map(wording.clean, class_names))
