@@ -6,11 +6,12 @@ __getattr__, __dir__ = lazy.names(
     __name__,
     {
         "cost": "multiply_adds",
+        "dropout_passes": "dropout_models",
         "encoders": "ENCODERS",
         "looks": "Look LOOKS GROUPS AUTO looks_for fixed_dropout",
         "models": (
             "build_model adopt reads_whole_numbers assemble with_logit uncertainty_of "
-            "outputs_model dropout_models build_classifier build_estimator"
+            "outputs_model build_classifier build_estimator"
         ),
     },
 )

@@ -6,7 +6,7 @@ not depend on the other rows.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -219,28 +219,39 @@ class FixedDropout(LookLayer):
     def call(self, inputs: Any) -> Any:
         tensors = named_tensors(self.model)
         inputs = named_inputs.each(lambda one, like: ops.cast(one, like.dtype), inputs, tensors)
-        return self._pass(self.model, inputs)
-
-    def _pass(self, model: keras.Model, inputs: Any) -> Any:
-        # Not with clone_model: files of two models of the same layers are read wrongly by Keras.
-        graph = getattr(model, "_functional", model)
-        outputs = graph._run_through_graph(inputs, operation_fn=self._step)
-        return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
-
-    def _step(self, operation: Any) -> Callable[..., Any]:
-        """What takes the place of a layer of the classifier."""
         # Not kept: TensorFlow would save it, and cannot save numbers as names.
         draw_of = {
             id(layer): draw
             for layer, draw in zip(dropout_layers(self.model), self.draws, strict=True)
         }
-        if id(operation) in draw_of:
-            return draw_of[id(operation)]
+        return through(self.model, inputs, draw_of)
+
+
+def through(model: keras.Model, inputs: Any, dropout: Mapping[int, layers.Layer]) -> Any:
+    """The output of a graph of layers in inference mode, with others in place of its dropout.
+
+    Models inside of it that have dropout are taken as the graphs that they are.
+
+    Args:
+      model: Functional, or a Sequential that is built.
+      inputs: As the model takes them.
+      dropout: What takes the place of each of `dropout_layers(model)`, by its `id`.
+    """
+
+    def instead(operation: Any) -> Callable[..., Any]:
+        if id(operation) in dropout:
+            other = dropout[id(operation)]
+            return lambda inputs, **named: other(inputs)
         if _is_graph(operation) and dropout_layers(operation):
-            return lambda inputs, **named: self._pass(operation, inputs)
+            return lambda inputs, **named: through(operation, inputs, dropout)
         if isinstance(operation, layers.Layer):
             return lambda *inputs, **named: operation(*inputs, **{"training": False, **named})
         return operation
+
+    # Not with clone_model: files of two models of the same layers are read wrongly by Keras.
+    graph = getattr(model, "_functional", model)
+    outputs = graph._run_through_graph(inputs, operation_fn=instead)
+    return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
 
 
 def fixed_dropout(model: keras.Model, seed: int) -> keras.Model:

@@ -189,57 +189,6 @@ def outputs_model(model: keras.Model) -> keras.Model:
     return keras.Model(inputs, {"features": features, "logits": logits, "probs": probs})
 
 
-def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Model]:
-    """A copy of the classifier whose dropout is always on, cut in two before the first of it.
-
-    Everything else, BatchNorm too, is in inference mode. The copy has weights and random states of
-    its own: passes through it leave the model bit-identical.
-
-    Args:
-      model: From `assemble`.
-      seed: Seed of the masks; the n-th pass after the copy was made always draws the same.
-
-    Returns:
-      `(before, after)`: image → the input of the first dropout layer, the same in every pass; and
-      that → probs, which differ in every pass.
-
-    Raises:
-      ValueError: If the encoder has no dropout.
-    """
-    encoder, classifier = model.get_layer("encoder"), model.get_layer("classifier")
-    kinds = (layers.Dropout, layers.GaussianDropout, layers.AlphaDropout)
-    drawn: list[keras.Layer] = []
-
-    def copy(layer: keras.Layer) -> keras.Layer:
-        settings = layer.get_config()
-        if not isinstance(layer, kinds):
-            return layer.__class__.from_config(settings)
-        twin = layer.__class__.from_config(settings | {"seed": seed + len(drawn)})
-        rest = twin.call
-        twin.call = lambda inputs, training=None: rest(inputs, training=True)
-        drawn.append(twin)
-        return twin
-
-    twin = keras.models.clone_model(encoder, clone_function=copy, recursive=True)
-    if not drawn:
-        raise ValueError(
-            f"expected a network with dropout for mc_dropout, received {encoder.name} of layers "
-            f"{', '.join(layer.name for layer in encoder.layers)}"
-        )
-    # States of dropout are no weights: those of the copy stay its own.
-    twin.set_weights(encoder.get_weights())
-    last = keras.models.clone_model(classifier)
-    last.set_weights(classifier.get_weights())
-    middle = drawn[0].input
-    try:
-        return keras.Model(twin.input, middle), keras.Model(middle, last(twin.output))
-    except ValueError:  # Inside of a nested model, or something goes past it: no place to cut.
-        start = keras.Input(encoder.input_shape[1:], dtype=encoder.inputs[0].dtype)
-        return keras.Model(start, ops.cast(start, start.dtype)), keras.Model(
-            start, last(twin(start))
-        )
-
-
 def build_classifier(feature_dim: int, num_classes: int) -> keras.Model:
     """features `[n, feature_dim]` → probs `[n, num_classes]`; its layer "logits" is linear."""
     features = keras.Input((feature_dim,), name="features")

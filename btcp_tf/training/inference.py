@@ -11,8 +11,8 @@ from btcp_tf.core.progress import Bar
 from btcp_tf.core.rows import Rows
 from btcp_tf.data import named_inputs
 from btcp_tf.data.named_inputs import Inputs
-from btcp_tf.networks import models
 from btcp_tf.networks.classifiers import named_tensors
+from btcp_tf.networks.dropout_passes import dropout_models
 
 
 class Inference:
@@ -91,7 +91,12 @@ def sample_dropout(
     Returns:
       `[n, k]` float32.
     """
-    before, after = models.dropout_models(network, seed)
+    return _in_batches(dropout_mean(network, passes, seed), images, batch_size, title)
+
+
+def dropout_mean(network: keras.Model, passes: int, seed: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Images `[n, ...]` → their mean probabilities `[n, k]`, as one graph; see `sample_dropout`."""
+    before, after = dropout_models(network, seed)
 
     @tf.function(reduce_retracing=True, jit_compile=False)
     def mean(batch: tf.Tensor) -> tf.Tensor:
@@ -101,4 +106,4 @@ def sample_dropout(
             total += after(fixed, training=False)
         return total / passes
 
-    return _in_batches(mean, images, batch_size, title)
+    return mean

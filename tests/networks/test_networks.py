@@ -91,37 +91,6 @@ def test_outputs_model_shows_what_methods_read(encoder):
     np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
 
 
-def test_dropout_models_draw_masks_of_every_dropout_layer_and_of_nothing_else():
-    model = models.build_model("svhn", (8, 8, 3), 3, feature_dim=6)
-    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
-    before, after = models.dropout_models(model, seed=1)
-    encoder = model.get_layer("encoder")
-    # Up to the first dropout layer all is as in the encoder, BatchNorm in inference mode.
-    first = keras.Model(encoder.input, encoder.get_layer("block1_dropout").input)
-    np.testing.assert_allclose(before(images), first(images, training=False), atol=1e-6)
-    names = [layer.name for layer in after.layers]
-    assert sum("dropout" in name for name in names) == 4
-    fixed = before(images)
-    assert (np.asarray(after(fixed)) != np.asarray(after(fixed))).any()
-    # Without masks it is the classifier itself.
-    for layer in after.layers:
-        if "dropout" in layer.name:
-            layer.rate = 0.0
-    np.testing.assert_allclose(after(fixed), model(images)["probs"], atol=1e-6)
-
-
-def test_dropout_models_refuse_a_network_without_dropout():
-    image = keras.Input((4, 4, 1), dtype="uint8", name="image")
-    features = keras.layers.Flatten(name="flat")(keras.layers.Rescaling(1.0, name="scale")(image))
-    model = models.assemble(
-        keras.Model(image, features, name="encoder"),
-        models.build_classifier(16, 3),
-        models.build_estimator(16),
-    )
-    with pytest.raises(ValueError, match="with dropout for mc_dropout, received encoder of layers"):
-        models.dropout_models(model, seed=0)
-
-
 def test_saves_and_loads_as_keras_file(tmp_path):
     model = models.build_model("svhn", (8, 8, 3), 3, feature_dim=4)
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), np.uint8)
@@ -182,17 +151,6 @@ def test_adopts_a_classifier_that_answers_as_before(tmp_path, kind, pixels):
     kernel, bias = classifiers.last_dense(model.get_layer("classifier"))
     np.testing.assert_allclose(found["features"] @ kernel + bias, found["logits"], atol=1e-5)
     assert models.reads_whole_numbers(model) == (kind in ("bytes", "whole numbers"))
-
-
-def test_dropout_inside_of_an_adopted_classifier_is_drawn(tmp_path):
-    classifier, _ = given("any size")
-    classifier.save(tmp_path / "my.keras")
-    model = models.adopt(tmp_path / "my.keras", (8, 8, 1), 2, pixels="0_1")
-    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
-    before, after = models.dropout_models(model, seed=1)
-    first, second = np.asarray(after(before(images))), np.asarray(after(before(images)))
-    assert (first != second).any()
-    np.testing.assert_array_equal(model(images)["probs"], model(images)["probs"])
 
 
 @pytest.mark.parametrize(
