@@ -149,11 +149,11 @@ class EpochClock:
         self._started = time.perf_counter()
 
 
-def small_network(config: "Config", images: np.ndarray) -> "keras.Model":
-    """The paper's small network for 10 classes of such images."""
+def paper_network(config: "Config", images: np.ndarray, encoder: str = "small") -> "keras.Model":
+    """One of the paper's networks for 10 classes of such images."""
     from btcp_tf.networks import models
 
-    return models.build_model("small", images.shape[1:], 10, feature_dim=config.feature_dim)
+    return models.build_model(encoder, images.shape[1:], 10, feature_dim=config.feature_dim)
 
 
 def fit_by_turns(clock: EpochClock, model: Any, *data: np.ndarray, **settings: Any) -> None:

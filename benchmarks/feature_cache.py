@@ -1,12 +1,14 @@
 """An estimator's epoch on features computed once, against computing them for every batch.
 
     python -m benchmarks.feature_cache [--images=50000] [--rounds=5] [--data_dir=FOLDER]
+        [--encoder=small]
 
-Run it from the checkout on an idle machine. Both variants train the same estimator of the paper's
-small network on the same targets in the same order with `training.fit_phase`, each in a process of
-its own, in turns. One reads features that the frozen encoder left in memory before the first epoch,
-as a run does; the other reads images and sends each batch through the encoder in inference mode.
-Their losses must agree, or the figures are not printed.
+Run it from the checkout on an idle machine. Both variants train the same estimator of one of the
+paper's networks on the same targets in the same order with `training.fit_phase`, each in a process
+of its own, in turns. One reads features that the frozen encoder left in memory before the first
+epoch, as a run does; the other reads images and sends each batch through the encoder in inference
+mode. Their losses must agree, or the figures are not printed. Images for svhn and vgg16 get a black
+frame and three channels: they are as large as CIFAR's.
 """
 
 import argparse
@@ -36,11 +38,13 @@ class Job:
     threads: int
     onednn: bool
     epochs: int
+    encoder: str
 
 
 def main() -> None:
     parser = common.parser("feature_cache", __doc__)
     common.add_training_flags(parser, 50_000)
+    parser.add_argument("--encoder", choices=("small", "svhn", "vgg16"), default="small")
     parser.add_argument(
         "--epochs",
         type=common.count,
@@ -56,7 +60,8 @@ def main() -> None:
     arguments = parser.parse_args()
     common.print_environment("tensorflow", "keras")
     print(
-        f"{arguments.images:,} {'Fashion-MNIST' if arguments.data_dir else 'random'} images, "
+        f"{arguments.encoder}, {arguments.images:,} "
+        f"{'Fashion-MNIST' if arguments.data_dir else 'random'} images, "
         f"batch {arguments.batch_size}, {arguments.threads} threads, "
         f"oneDNN {'on' if arguments.onednn else 'off'}\n"
         f"medians of {arguments.rounds} rounds after {arguments.warmup} to warm up",
@@ -72,6 +77,7 @@ def main() -> None:
             arguments.threads,
             arguments.onednn,
             arguments.warmup + arguments.rounds,
+            arguments.encoder,
         )
         found = common.take_turns(
             {name: (worker, (name, job)) for name in ("cached", "recomputed")},
@@ -132,8 +138,10 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     from btcp_tf.training.settings import TrainingSettings
 
     images, _ = common.read_images(job.images)
+    if job.encoder != "small":
+        images = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0))).repeat(3, axis=-1)
     keras.utils.set_random_seed(0)
-    network = common.small_network(config, images)
+    network = common.paper_network(config, images, job.encoder)
     # Targets spread as the paper wishes them; the classifier is untrained and has none to offer.
     u_true = np.random.default_rng(0).random(len(images), np.float32)
     settings = TrainingSettings.of(config)

@@ -248,7 +248,7 @@ def tensorflow_worker(connection: Connection, name: str, job: Job) -> None:
     config = dataclasses.replace(job.config, steps_per_execution=variant.steps_per_execution)
     images, labels = common.read_images(job.images)
     keras.utils.set_random_seed(0)
-    network = common.small_network(config, images)
+    network = common.paper_network(config, images)
     model = PhaseModel(PHASES[0], network)
 
     first = LOOP_STEPS * config.batch_size
@@ -297,7 +297,7 @@ def tensorflow_check(connection: Connection, job: Job) -> None:
 
     config = check_settings(job.config)
     images, labels = (array[: config.batch_size] for array in common.read_images(job.images))
-    network = common.small_network(config, images)
+    network = common.paper_network(config, images)
     encoder, weights = network.get_layer("encoder"), check_weights()
     encoder.set_weights(weights[:6])
     network.get_layer("classifier").set_weights(weights[6:])

@@ -242,7 +242,9 @@ def distributional_focal_loss(
         raise ValueError(
             f"u_pred: expected the shape of u_true {u_true.shape}, received {u_pred.shape}"
         )
-    return _distributional_focal_loss(
+    # Within a graph no other one: it would not know the lengths that its caller knows.
+    loss = _focal_loss if tf.inside_function() else _focal_loss_graph
+    return loss(
         u_true,
         u_pred,
         tf.cast(_vector("counts", counts), tf.float32),
@@ -252,17 +254,20 @@ def distributional_focal_loss(
     )
 
 
-# jit_compile=False: the caller's histogram has no XLA kernel, and XLA is slower here on CPUs.
-@tf.function(jit_compile=False, reduce_retracing=True)
-def _distributional_focal_loss(u_true, u_pred, counts, gamma, epsilon, form):
+def _focal_loss(u_true, u_pred, counts, gamma, epsilon, form):
     u_true = tf.stop_gradient(u_true)
     weight = tf.stop_gradient(focal_weight(density(u_true, counts, epsilon, form), gamma))
-    # Where lengths are known only at run time, [n] and [1] would broadcast. (A reshape
-    # would not stop it: the graph optimizer removes it.)
-    tf.debugging.assert_equal(
-        tf.size(u_pred), tf.size(u_true), "u_pred: expected as many values as u_true"
-    )
+    if not (u_true.shape.is_fully_defined() and u_pred.shape.is_fully_defined()):
+        # Where lengths are known only at run time, [n] and [1] would broadcast. (A reshape
+        # would not stop it: the graph optimizer removes it.)
+        tf.debugging.assert_equal(
+            tf.size(u_pred), tf.size(u_true), "u_pred: expected as many values as u_true"
+        )
     return weight * tf.square(u_pred - u_true)
+
+
+# jit_compile=False: the caller's histogram has no XLA kernel, and XLA is slower here on CPUs.
+_focal_loss_graph = tf.function(_focal_loss, jit_compile=False, reduce_retracing=True)
 
 
 def auto_gamma(u: Any, gamma_max: float) -> tuple[float, float]:

@@ -336,7 +336,7 @@ def test_loss_and_gradient_are_finite_for_equal_targets(equal, gamma):
 def test_another_gamma_or_epsilon_is_no_new_graph():
     U = targets(40)
     counts = losses.histogram(U)
-    function = losses._distributional_focal_loss
+    function = losses._focal_loss_graph
     losses.distributional_focal_loss(U, U[::-1], counts, 1.0, 0.05)
     before = function.experimental_get_tracing_count()
     answers = [
@@ -349,7 +349,7 @@ def test_another_gamma_or_epsilon_is_no_new_graph():
 
 def test_batch_sizes_soon_share_a_graph():
     counts = losses.histogram(targets(40))
-    function = losses._distributional_focal_loss
+    function = losses._focal_loss_graph
     for n in (5, 6):
         losses.distributional_focal_loss(targets(n), targets(n), counts, 1.0, 0.05)
     before = function.experimental_get_tracing_count()

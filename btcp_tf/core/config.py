@@ -320,7 +320,7 @@ class Config:
     weight_decay: float = setting(1e-4, "L2 weight decay, as PyTorch's SGD applies it.", low=0)
     steps_per_execution: int = setting(
         20,
-        "Training steps per call of the compiled function; 5 times as many in phase 2.",
+        "Training steps per call of the compiled function; phase 2 on one device: an epoch.",
         low=1,
         changes_results=False,
     )

@@ -94,11 +94,16 @@ def batches(
     return dataset.with_options(options)
 
 
+def in_memory(array: np.ndarray) -> bool:
+    """Whether `batches` copies an array into memory, and does not read it row by row."""
+    return array.nbytes <= rows.LARGEST
+
+
 def _reader(array: np.ndarray) -> "Callable[[tf.Tensor], tf.Tensor]":
     """Numbers of rows → these rows of an array, in a graph."""
     import tensorflow as tf
 
-    if array.nbytes <= rows.LARGEST:
+    if in_memory(array):
         # Captured by reference: constants of the graph are limited to 2 GB.
         with tf.device("CPU:0"):
             tensor = tf.convert_to_tensor(array)

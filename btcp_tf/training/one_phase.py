@@ -18,6 +18,9 @@ from btcp_tf.training.checkpoints import Row
 from btcp_tf.training.phase_model import PhaseModel
 from btcp_tf.training.settings import TrainingSettings
 
+_WORTH_COMPILING = 2000
+"""Steps of a phase; XLA takes half a second to compile a loop, and saves a third of a step."""
+
 
 def fit_phase(
     model: PhaseModel,
@@ -61,8 +64,9 @@ def fit_phase(
     """
     steps = -(-len(x) // settings.batch_size)
     epoch_variable = batching.epoch_variable()
-    batches = _batches(model, x, y, settings, epoch_variable)
-    _compile(model, settings, learning_rate, steps, epochs)
+    at_once = _at_once(model, x)
+    batches = _batches(model, x, y, settings, epoch_variable, at_once)
+    _compile(model, settings, learning_rate, steps, epochs, at_once)
     known = (basis, *former_bases)
     rows = checkpoints.load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
 
@@ -81,7 +85,8 @@ def fit_phase(
     callbacks: list[keras.callbacks.Callback] = [_EveryEpoch(len(x), start_epoch, finish_epoch)]
     if settings.verbose:
         _announce(checkpoint.stem, model.phase.trains, len(rows), epochs)
-        callbacks.insert(0, _EpochLine(epochs, steps, live=settings.verbose == 1))
+        calls = 1 if at_once else steps
+        callbacks.insert(0, _EpochLine(epochs, calls, live=settings.verbose == 1))
     if len(rows) < epochs:
         model.fit(
             batches,
@@ -95,14 +100,24 @@ def fit_phase(
     return rows
 
 
+def _at_once(model: PhaseModel, x: np.ndarray) -> bool:
+    """Whether an epoch is one call of one compiled loop, for which its rows are copied in order.
+
+    Steps on features are so short that handing over each batch takes a good part of their time.
+    """
+    on_features = "encoder" not in model.parts and x.ndim == 2 and batching.in_memory(x)
+    return on_features and model.distribute_strategy is tf.distribute.get_strategy()
+
+
 def _batches(
     model: PhaseModel,
     x: np.ndarray,
     y: np.ndarray,
     settings: TrainingSettings,
     epoch: tf.Variable,
+    at_once: bool,
 ) -> tf.data.Dataset:
-    """Shuffled batches of (x, y), split evenly over the model's replicas."""
+    """Shuffled batches of (x, y), split evenly over the model's replicas; or all of them as one."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     if settings.batch_size % replicas:
         raise ValueError(
@@ -111,29 +126,39 @@ def _batches(
         )
     # One order for all methods of a phase: no difference between them comes from the order.
     seed = settings.seed * len(PHASES) + PHASES.index(model.phase)
-    dataset = batching.batches((x, y), settings.batch_size, seed=seed, epoch=epoch)
+    batch_size = len(x) if at_once else settings.batch_size
+    dataset = batching.batches((x, y), batch_size, seed=seed, epoch=epoch)
     return _split_evenly(dataset, replicas) if replicas > 1 else dataset
 
 
 def _compile(
-    model: PhaseModel, settings: TrainingSettings, learning_rate: float, steps: int, epochs: int
+    model: PhaseModel,
+    settings: TrainingSettings,
+    learning_rate: float,
+    steps: int,
+    epochs: int,
+    at_once: bool,
 ) -> None:
     """Gives a model its optimizer; `steps` are those of one epoch."""
     trains_encoder = "encoder" in model.parts
     # Steps on features are so short that the calls between them would count.
     steps_per_call = settings.steps_per_execution * (1 if trains_encoder else 5)
+    # XLA has no kernel for the histogram, which a step computes where the density is the batch's.
+    fused = model.settings is not None and model.settings.scope == "dataset"
     with model.distribute_strategy.scope():
         optimizer = _optimizer(settings, learning_rate, epochs * steps)
         optimizer.build(model.trainable_variables)
         # A new optimizer and a new compile() for every phase: Keras would go on with the old set
-        # of trainable variables. XLA has no kernel for the histogram.
+        # of trainable variables. XLA is slower than oneDNN for convolutions.
         model.compile(
             optimizer=optimizer,
             weight_decay=settings.weight_decay,
             sam_rho=settings.sam_rho if trains_encoder else 0.0,
             averaging_rate=_averaging_rate(settings, epochs * steps) if model.averages else None,
             jit_compile=False,
-            steps_per_execution=min(steps_per_call, steps),
+            loop_over=settings.batch_size if at_once else 0,
+            fused_loop=fused and steps * epochs >= _WORTH_COMPILING,
+            steps_per_execution=1 if at_once else min(steps_per_call, steps),
         )
 
 

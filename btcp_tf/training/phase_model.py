@@ -100,6 +100,8 @@ class PhaseModel(keras.Model):
         weight_decay: float = 0.0,
         sam_rho: float = 0.0,
         averaging_rate: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        loop_over: int = 0,
+        fused_loop: bool = False,
         **arguments: Any,
     ) -> None:
         """As in Keras.
@@ -109,11 +111,16 @@ class PhaseModel(keras.Model):
           sam_rho: Gradients are those at weights that are moved by so much up the gradient
             (sharpness-aware minimization, Foret et al. 2021). 0: off.
           averaging_rate: Number of the step, from 1 → how far the averages move to the weights.
+          loop_over: What `fit` takes for a batch is a whole epoch, and each so many rows of it are
+            a step, in one loop; the last step may have fewer. 0: a batch is a step.
+          fused_loop: Whether XLA compiles that loop.
           **arguments: As in Keras.
         """
         self.weight_decay = weight_decay
         self.sam_rho = sam_rho
         self.averaging_rate = averaging_rate
+        self.loop_over = loop_over
+        self.fused_loop = fused_loop
         super().compile(**arguments)
 
     @contextlib.contextmanager
@@ -185,6 +192,39 @@ class PhaseModel(keras.Model):
 
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        if self.loop_over:
+            self._steps(x, y)
+        else:
+            self._step(x, y, weight)
+        return {
+            name: tracker.result()
+            for name, tracker in self.trackers.items()
+            if not name.startswith("weight")  # Of no use in a progress bar.
+        }
+
+    def _steps(self, x: tf.Tensor, y: tf.Tensor) -> None:
+        """One step for each `loop_over` rows, and one for those that remain."""
+        size, rows = self.loop_over, y.shape[0]
+        whole = rows // size
+
+        @tf.function(jit_compile=self.fused_loop, autograph=False)
+        def loop(x: tf.Tensor, y: tf.Tensor) -> None:
+            def body(number: tf.Tensor) -> tf.Tensor:
+                # Not x[a:b]: of such a part XLA does not know the length.
+                self._step(
+                    tf.slice(x, [number * size, 0], [size, x.shape[1]]),
+                    tf.slice(y, [number * size], [size]),
+                )
+                return number + 1
+
+            tf.while_loop(lambda number: number < whole, body, [0])
+
+        if whole:
+            loop(x, y)
+        if rows > whole * size:
+            self._step(x[whole * size :], y[whole * size :])
+
+    def _step(self, x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor | None = None) -> None:
         if weight is None:
             weight = tf.ones(tf.shape(y), tf.float32)
         replica = tf.distribute.get_replica_context()
@@ -216,11 +256,6 @@ class PhaseModel(keras.Model):
                 average.assign(average + rate * (value - average))
         for name, tracker in self.trackers.items():
             tracker.update_state(terms[name], sample_weight=weight)
-        return {
-            name: tracker.result()
-            for name, tracker in self.trackers.items()
-            if not name.startswith("weight")  # Of no use in a progress bar.
-        }
 
     def _gradients(
         self, x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor, size: tf.Tensor

@@ -687,3 +687,69 @@ def test_progress_bar_ends_at_the_last_step(capfd, tmp_path):
     run(tmp_path, Config(**SETTINGS | dict(verbose=1, steps_per_execution=2)))
     counts = re.findall(r"(\d+)/(\d+)", capfd.readouterr().out)
     assert counts and all(int(done) <= int(total) for done, total in counts)
+
+
+EPOCH_AT_ONCE = {
+    "sgd": (dict(), Recipe()),
+    "the hardest": (dict(), Recipe(0.0, hardest=0.3)),
+    "adam, one cycle": (dict(optimizer="adam", schedule="one_cycle"), Recipe()),
+    "density of the batch": (dict(scope="batch"), Recipe(1.0)),
+}
+
+
+@pytest.mark.parametrize("kind", EPOCH_AT_ONCE)
+def test_an_estimator_epoch_in_one_loop_is_that_of_its_steps(kind, tmp_path, monkeypatch):
+    changes, recipe = EPOCH_AT_ONCE[kind]
+    # 45 rows in batches of 16: the last step has 13.
+    config = Config(**SETTINGS | changes | dict(classifier_epochs=1, finetune_epochs=0))
+
+    def trained_in(folder, *, fused):
+        monkeypatch.setattr(one_phase, "_WORTH_COMPILING", 0 if fused else 10**9)
+        return run(tmp_path / folder, config, estimators={"btcp": recipe})[2]["btcp"]
+
+    with monkeypatch.context() as patch:
+        # Rows in files are handed over batch by batch.
+        patch.setattr(one_phase.batching, "in_memory", lambda array: False)
+        steps = trained_in("steps", fused=False)
+    loops = {fused: trained_in(f"loop {fused}", fused=fused) for fused in (False, True)}
+    for fused, loop in loops.items():
+        for value, wanted in zip(loop.values, steps.values, strict=True):
+            np.testing.assert_allclose(value, wanted, atol=1e-5, err_msg=f"fused {fused}")
+        for row, wanted in zip(loop.rows, steps.rows, strict=True):
+            for name in ("loss", "dfl", "effective_sample_size", "learning_rate"):
+                assert row[name] == pytest.approx(wanted[name], rel=1e-4), (fused, name)
+
+
+def test_a_loop_that_xla_compiled_resumes_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(one_phase, "_WORTH_COMPILING", 0)
+    config = Config(**SETTINGS | dict(classifier_epochs=1, finetune_epochs=0))
+    alone = dict(estimators={"btcp": Recipe()})
+    whole, again = (run(tmp_path / name, config, **alone)[2]["btcp"] for name in ("a", "b"))
+    killed = tmp_path / "killed"
+    run(killed, dataclasses.replace(config, estimator_epochs=2), **alone)
+    resumed = run(killed, config, **alone)[2]["btcp"]
+    assert len(resumed.rows) == 3
+    for other in (again, resumed):
+        assert all(same(whole.values, other.values))
+        assert [row["loss"] for row in whole.rows] == [row["loss"] for row in other.rows]
+
+
+def test_xla_takes_part_where_it_can_and_is_worth_its_time(tmp_path, monkeypatch):
+    compiled = []
+    compile_ = PhaseModel.compile
+    monkeypatch.setattr(
+        PhaseModel,
+        "compile",
+        lambda self, **arguments: (
+            compiled.append((self.name, arguments["fused_loop"])),
+            compile_(self, **arguments),
+        ),
+    )
+    config = Config(**SETTINGS | dict(classifier_epochs=1, estimator_epochs=2, finetune_epochs=0))
+    # Two epochs of three steps.
+    for least, scope, wanted in ((6, "dataset", True), (7, "dataset", False), (6, "batch", False)):
+        monkeypatch.setattr(one_phase, "_WORTH_COMPILING", least)
+        compiled.clear()
+        changed = dataclasses.replace(config, scope=scope, gamma="1.0")
+        run(tmp_path / f"{least} {scope}", changed, estimators={"btcp": Recipe()})
+        assert dict(compiled)["estimator"] is wanted
