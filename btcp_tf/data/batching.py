@@ -64,14 +64,7 @@ def batches(
     readers = [_reader(array) for array in arrays]
 
     def slices(_):
-        if epoch is None:
-            order = tf.range(n, dtype=tf.int64)
-        else:
-            order = tf.random.experimental.stateless_shuffle(
-                tf.range(n, dtype=tf.int64),
-                seed=tf.stack([tf.constant(seed, tf.int64), epoch]),
-                alg="philox",
-            )
+        order = tf.range(n, dtype=tf.int64) if epoch is None else shuffled(n, seed, epoch)
         # Whole batches of the order, not row after row: an epoch on features spends a tenth of
         # its time on that. So it would on handing each batch to another thread: no prefetch().
         whole = n - n % batch_size
@@ -80,12 +73,29 @@ def batches(
             return dataset
         return dataset.concatenate(tf.data.Dataset.from_tensors(order[whole:]))
 
-    dataset = (
+    return plain(
         tf.data.Dataset.range(1)
         .flat_map(slices)
         .map(lambda index: tuple(read(index) for read in readers))
         .apply(tf.data.experimental.assert_cardinality(-(-n // batch_size)))
     )
+
+
+def shuffled(n: int, seed: int, epoch: "tf.Variable") -> "tf.Tensor":
+    """The order of n rows, int64 `[n]`, in an epoch of `batches`."""
+    import tensorflow as tf
+
+    return tf.random.experimental.stateless_shuffle(
+        tf.range(n, dtype=tf.int64),
+        seed=tf.stack([tf.constant(seed, tf.int64), epoch]),
+        alg="philox",
+    )
+
+
+def plain(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
+    """A data set with the options that `fit` needs."""
+    import tensorflow as tf
+
     options = tf.data.Options()
     # Autotuning makes `fit` wait for up to minutes at the end of an epoch.
     options.autotune.enabled = False
@@ -95,7 +105,7 @@ def batches(
 
 
 def in_memory(array: np.ndarray) -> bool:
-    """Whether `batches` copies an array into memory, and does not read it row by row."""
+    """Whether TensorFlow gets a copy of an array, and does not read its rows as they are needed."""
     return array.nbytes <= rows.LARGEST
 
 

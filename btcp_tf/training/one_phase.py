@@ -15,7 +15,7 @@ from btcp_tf.core.progress import Bar
 from btcp_tf.data import batching
 from btcp_tf.training import checkpoints
 from btcp_tf.training.checkpoints import Row
-from btcp_tf.training.phase_model import PhaseModel
+from btcp_tf.training.phase_model import Loop, PhaseModel
 from btcp_tf.training.settings import TrainingSettings
 
 _WORTH_COMPILING = 2000
@@ -64,9 +64,12 @@ def fit_phase(
     """
     steps = -(-len(x) // settings.batch_size)
     epoch_variable = batching.epoch_variable()
-    at_once = _at_once(model, x)
-    batches = _batches(model, x, y, settings, epoch_variable, at_once)
-    _compile(model, settings, learning_rate, steps, epochs, at_once)
+    loop = _loop(model, x, y, settings, steps * epochs, epoch_variable)
+    if loop is None:
+        batches = _batches(model, x, y, settings, epoch_variable)
+    else:
+        batches = batching.plain(tf.data.Dataset.range(1))
+    _compile(model, settings, learning_rate, steps, epochs, loop)
     known = (basis, *former_bases)
     rows = checkpoints.load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
 
@@ -85,8 +88,7 @@ def fit_phase(
     callbacks: list[keras.callbacks.Callback] = [_EveryEpoch(len(x), start_epoch, finish_epoch)]
     if settings.verbose:
         _announce(checkpoint.stem, model.phase.trains, len(rows), epochs)
-        calls = 1 if at_once else steps
-        callbacks.insert(0, _EpochLine(epochs, calls, live=settings.verbose == 1))
+        callbacks.insert(0, _EpochLine(epochs, len(batches), live=settings.verbose == 1))
     if len(rows) < epochs:
         model.fit(
             batches,
@@ -100,13 +102,43 @@ def fit_phase(
     return rows
 
 
-def _at_once(model: PhaseModel, x: np.ndarray) -> bool:
-    """Whether an epoch is one call of one compiled loop, for which its rows are copied in order.
+def _loop(
+    model: PhaseModel,
+    x: np.ndarray,
+    y: np.ndarray,
+    settings: TrainingSettings,
+    steps: int,
+    epoch: tf.Variable,
+) -> Loop | None:
+    """The loop of an epoch on features in memory, on one device; else None.
 
     Steps on features are so short that handing over each batch takes a good part of their time.
+
+    Args:
+      model: The phase's model.
+      x: Features `[n, d]`, or images.
+      y: Targets `[n]`.
+      settings: Batch size and seed.
+      steps: Those of all epochs.
+      epoch: From `batching.epoch_variable`.
     """
     on_features = "encoder" not in model.parts and x.ndim == 2 and batching.in_memory(x)
-    return on_features and model.distribute_strategy is tf.distribute.get_strategy()
+    if not on_features or model.distribute_strategy is not tf.distribute.get_strategy():
+        return None
+    features, targets = tf.constant(x), tf.constant(y)
+    seed = _order_seed(model, settings)
+    # XLA has no kernel for the histogram, which a step computes where the density is the batch's.
+    without_histogram = model.settings is not None and model.settings.scope == "dataset"
+    return Loop(
+        lambda: (features, targets, batching.shuffled(len(x), seed, epoch)),
+        settings.batch_size,
+        fused=without_histogram and steps >= _WORTH_COMPILING,
+    )
+
+
+def _order_seed(model: PhaseModel, settings: TrainingSettings) -> int:
+    """One order for all methods of a phase: no difference between them comes from the order."""
+    return settings.seed * len(PHASES) + PHASES.index(model.phase)
 
 
 def _batches(
@@ -115,19 +147,16 @@ def _batches(
     y: np.ndarray,
     settings: TrainingSettings,
     epoch: tf.Variable,
-    at_once: bool,
 ) -> tf.data.Dataset:
-    """Shuffled batches of (x, y), split evenly over the model's replicas; or all of them as one."""
+    """Shuffled batches of (x, y), split evenly over the model's replicas."""
     replicas = model.distribute_strategy.num_replicas_in_sync
     if settings.batch_size % replicas:
         raise ValueError(
             f"batch_size: expected a multiple of the {replicas} replicas, received "
             f"{settings.batch_size}"
         )
-    # One order for all methods of a phase: no difference between them comes from the order.
-    seed = settings.seed * len(PHASES) + PHASES.index(model.phase)
-    batch_size = len(x) if at_once else settings.batch_size
-    dataset = batching.batches((x, y), batch_size, seed=seed, epoch=epoch)
+    seed = _order_seed(model, settings)
+    dataset = batching.batches((x, y), settings.batch_size, seed=seed, epoch=epoch)
     return _split_evenly(dataset, replicas) if replicas > 1 else dataset
 
 
@@ -137,14 +166,12 @@ def _compile(
     learning_rate: float,
     steps: int,
     epochs: int,
-    at_once: bool,
+    loop: Loop | None,
 ) -> None:
     """Gives a model its optimizer; `steps` are those of one epoch."""
     trains_encoder = "encoder" in model.parts
     # Steps on features are so short that the calls between them would count.
     steps_per_call = settings.steps_per_execution * (1 if trains_encoder else 5)
-    # XLA has no kernel for the histogram, which a step computes where the density is the batch's.
-    fused = model.settings is not None and model.settings.scope == "dataset"
     with model.distribute_strategy.scope():
         optimizer = _optimizer(settings, learning_rate, epochs * steps)
         optimizer.build(model.trainable_variables)
@@ -156,9 +183,8 @@ def _compile(
             sam_rho=settings.sam_rho if trains_encoder else 0.0,
             averaging_rate=_averaging_rate(settings, epochs * steps) if model.averages else None,
             jit_compile=False,
-            loop_over=settings.batch_size if at_once else 0,
-            fused_loop=fused and steps * epochs >= _WORTH_COMPILING,
-            steps_per_execution=1 if at_once else min(steps_per_call, steps),
+            loop=loop,
+            steps_per_execution=min(steps_per_call, steps) if loop is None else 1,
         )
 
 

@@ -37,6 +37,18 @@ class LossSettings:
     """See `Recipe`."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """An epoch as one call of one loop, in place of a call for each batch."""
+
+    rows: Callable[[], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+    """Features `[n, d]`, `u_true` `[n]` and their order `[n]` in this epoch, in a graph."""
+    batch_size: int
+    """Rows of a step; the last one may have fewer."""
+    fused: bool
+    """Whether XLA compiles the loop."""
+
+
 class PhaseModel(keras.Model):
     """What one phase trains: some of the sub-models, and the loss terms of the phase.
 
@@ -100,8 +112,7 @@ class PhaseModel(keras.Model):
         weight_decay: float = 0.0,
         sam_rho: float = 0.0,
         averaging_rate: Callable[[tf.Tensor], tf.Tensor] | None = None,
-        loop_over: int = 0,
-        fused_loop: bool = False,
+        loop: Loop | None = None,
         **arguments: Any,
     ) -> None:
         """As in Keras.
@@ -111,16 +122,13 @@ class PhaseModel(keras.Model):
           sam_rho: Gradients are those at weights that are moved by so much up the gradient
             (sharpness-aware minimization, Foret et al. 2021). 0: off.
           averaging_rate: Number of the step, from 1 → how far the averages move to the weights.
-          loop_over: What `fit` takes for a batch is a whole epoch, and each so many rows of it are
-            a step, in one loop; the last step may have fewer. 0: a batch is a step.
-          fused_loop: Whether XLA compiles that loop.
+          loop: What takes the place of the batches; those of `fit` are then without meaning.
           **arguments: As in Keras.
         """
         self.weight_decay = weight_decay
         self.sam_rho = sam_rho
         self.averaging_rate = averaging_rate
-        self.loop_over = loop_over
-        self.fused_loop = fused_loop
+        self.loop = loop
         super().compile(**arguments)
 
     @contextlib.contextmanager
@@ -191,38 +199,36 @@ class PhaseModel(keras.Model):
         return terms
 
     def train_step(self, batch: tuple[tf.Tensor, ...]) -> dict[str, tf.Tensor]:
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        if self.loop_over:
-            self._steps(x, y)
+        if self.loop is None:
+            self._step(*keras.utils.unpack_x_y_sample_weight(batch))
         else:
-            self._step(x, y, weight)
+            self._steps(self.loop)
         return {
             name: tracker.result()
             for name, tracker in self.trackers.items()
             if not name.startswith("weight")  # Of no use in a progress bar.
         }
 
-    def _steps(self, x: tf.Tensor, y: tf.Tensor) -> None:
-        """One step for each `loop_over` rows, and one for those that remain."""
-        size, rows = self.loop_over, y.shape[0]
-        whole = rows // size
+    def _steps(self, loop: Loop) -> None:
+        """One step for each batch of the order, and one for the rows that remain."""
+        x, y, order = loop.rows()
+        size, whole = loop.batch_size, order.shape[0] // loop.batch_size
 
-        @tf.function(jit_compile=self.fused_loop, autograph=False)
-        def loop(x: tf.Tensor, y: tf.Tensor) -> None:
+        @tf.function(jit_compile=loop.fused, autograph=False)
+        def steps(x: tf.Tensor, y: tf.Tensor, order: tf.Tensor) -> None:
             def body(number: tf.Tensor) -> tf.Tensor:
-                # Not x[a:b]: of such a part XLA does not know the length.
-                self._step(
-                    tf.slice(x, [number * size, 0], [size, x.shape[1]]),
-                    tf.slice(y, [number * size], [size]),
-                )
+                # Not order[a:b]: of such a part XLA does not know the length.
+                rows = tf.slice(order, [number * size], [size])
+                self._step(tf.gather(x, rows), tf.gather(y, rows))
                 return number + 1
 
             tf.while_loop(lambda number: number < whole, body, [0])
 
         if whole:
-            loop(x, y)
-        if rows > whole * size:
-            self._step(x[whole * size :], y[whole * size :])
+            steps(x, y, order)
+        if order.shape[0] > whole * size:
+            rest = order[whole * size :]
+            self._step(tf.gather(x, rest), tf.gather(y, rest))
 
     def _step(self, x: tf.Tensor, y: tf.Tensor, weight: tf.Tensor | None = None) -> None:
         if weight is None:

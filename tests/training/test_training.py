@@ -741,7 +741,7 @@ def test_xla_takes_part_where_it_can_and_is_worth_its_time(tmp_path, monkeypatch
         PhaseModel,
         "compile",
         lambda self, **arguments: (
-            compiled.append((self.name, arguments["fused_loop"])),
+            compiled.append((self.name, arguments["loop"])),
             compile_(self, **arguments),
         ),
     )
@@ -752,4 +752,5 @@ def test_xla_takes_part_where_it_can_and_is_worth_its_time(tmp_path, monkeypatch
         compiled.clear()
         changed = dataclasses.replace(config, scope=scope, gamma="1.0")
         run(tmp_path / f"{least} {scope}", changed, estimators={"btcp": Recipe()})
-        assert dict(compiled)["estimator"] is wanted
+        loops = dict(compiled)
+        assert loops["classifier"] is None and loops["estimator"].fused is wanted
