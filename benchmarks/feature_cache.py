@@ -132,7 +132,7 @@ def worker(connection: Connection, name: str, job: Job) -> None:
     import keras
     import tensorflow as tf
 
-    from btcp_tf.training import phases
+    from btcp_tf.training import one_phase, phases
     from btcp_tf.training.inference import Inference
     from btcp_tf.training.phase_model import PhaseModel, Recipe
     from btcp_tf.training.settings import TrainingSettings
@@ -162,6 +162,8 @@ def worker(connection: Connection, name: str, job: Job) -> None:
         encode(images)
         return time.perf_counter() - started
 
+    # As in a phase of so many epochs as a run has.
+    one_phase._WORTH_COMPILING = 0
     model = (PhaseModel if cached else Recomputing)(PHASES[1], network, loss)
     clock = common.EpochClock(connection, time_features)
 
