@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: all inputs have an answer. 3: the file is there, but some have none. 1: an error. 2: the
     command line is wrong, or names a file of a kind that is not read or written. 130: Ctrl-C.
+    143: SIGTERM.
 
     Args:
       argv: The arguments behind the program's name; None takes those of this process.

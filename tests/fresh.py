@@ -52,9 +52,9 @@ class Popen:
     def poll(self):
         return None if self._process.pid is None else self._process.exitcode
 
-    def kill(self):
+    def kill(self, number=signal.SIGKILL):
         if self.poll() is None and self._process.pid is not None:
-            os.kill(self._process.pid, signal.SIGKILL)
+            os.kill(self._process.pid, number)
 
     def __enter__(self):
         return self
@@ -78,6 +78,7 @@ def _carry_out(words, files, environment, folder):
     os.environ.update(environment)
     os.chdir(folder)
     kind, *rest = words
+    sys.orig_argv = [sys.executable, *words]
     sys.argv = words if kind not in ("-c", "-m") else [kind, *rest[1:]]
     if kind == "-c":
         exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})

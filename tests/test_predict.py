@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -24,6 +25,7 @@ from pyarrow import parquet
 from scipy import stats
 
 from btcp_tf import predict, report, thresholds
+from btcp_tf.core import interrupt
 from btcp_tf.data.images import convert
 from btcp_tf.evaluation import predictions
 from btcp_tf.predict import USAGE
@@ -749,6 +751,26 @@ def test_ctrl_c(tiny, tmp_path, monkeypatch, capsys):
         run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv", status=130)
     assert "goes on from here" in capsys.readouterr().err
     run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv")
+
+
+def test_sigterm_ends_a_command_behind_its_batch(tiny, tmp_path, monkeypatch, capsys):
+    np.save(tmp_path / "x.npy", some_images(6))
+    answer, given = Scorer.answer, (tiny[0], tmp_path / "x.npy", tmp_path / "s.csv")
+    whole = run(*given[:2], tmp_path / "whole.csv", "--batch_size=2")
+
+    def terminated(self, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return answer(self, batch)
+
+    before = signal.signal(signal.SIGTERM, interrupt._end)  # As in a process of its own.
+    with monkeypatch.context() as patch:
+        patch.setattr(Scorer, "answer", terminated)
+        run(*given, "--batch_size=2", status=143)
+    signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == "\nterminated; the same command goes on from here\n"
+    run(*given, "--batch_size=2")
+    assert "resuming after 2 of 6 inputs" in capsys.readouterr().out
+    assert given[2].read_bytes() == whole.read_bytes()
 
 
 @pytest.fixture

@@ -249,7 +249,8 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
 
     Returns:
       The exit status of the action; 1 after an error of the user's or the machine's making, which
-      is one line on stderr; 130 after Ctrl-C. Other errors are the program's own and are raised.
+      is one line on stderr; 130 after Ctrl-C, 143 after SIGTERM. Other errors are the program's own
+      and are raised.
     """
     # Before TensorFlow is imported. The user's own setting wins.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -263,9 +264,10 @@ def carry_out(action: Callable[[], Any], verbose: int) -> int:
         _close_stdout()
         return 0
     except (KeyboardInterrupt, Exception) as error:
-        if interrupt.caused(error):
-            print("\ninterrupted; the same command goes on from here", file=sys.stderr)
-            return interrupt.STATUS
+        if number := interrupt.behind(error):
+            word = interrupt.word(number)
+            print(f"\n{word}; the same command goes on from here", file=sys.stderr)
+            return interrupt.status(number)
         if not is_expected(error):
             raise
         print("error:", wording.one_line(error), file=sys.stderr)

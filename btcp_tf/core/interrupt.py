@@ -1,9 +1,11 @@
-"""Ctrl-C in a command: one line and status 130 from the first moment on.
+"""Ctrl-C and SIGTERM in a command: one line and status 130 or 143 from the first moment on.
 
 An interrupt while modules are imported comes out of some as another error, and others swallow it.
 So until its work begins, and while TensorFlow is imported, a command ends at once. Work sees
-KeyboardInterrupt as usual, and `command.carry_out` says how to go on. Other programs that import
-`btcp_tf` keep their own ways. Only light modules are imported here.
+KeyboardInterrupt as usual, of SIGTERM its kind `Terminated`, and `command.carry_out` says how to go
+on. Clusters send SIGTERM some seconds before they kill: time enough to end a step that is under
+way, see `by_step`. Other programs that import `btcp_tf` keep their own ways. Only light modules are
+imported here.
 """
 
 import contextlib
@@ -14,27 +16,41 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-STATUS = 130
-"""Exit status after Ctrl-C, as shells have it."""
+GRACE = 10.0
+"""Seconds that a step has for its end after SIGTERM. Kubernetes and Slurm kill after 30."""
+
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 _stderr = 2
 
+_steps = False
+"""Whether what is under way ends with a step, see `by_step`."""
+
+_waiting: threading.Timer | None = None
+"""After a SIGTERM that waits for the end of a step: what ends the wait."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: a cluster or a person asks this process to end."""
+
 
 def watch() -> None:
-    """Lets Ctrl-C end this process, a command of `btcp_tf` that begins, at once."""
-    # In the background of a script it may be ignored, and stays so.
+    """Lets Ctrl-C and SIGTERM end this process, a command of `btcp_tf` that begins, at once."""
+    # In the background of a script Ctrl-C may be ignored, and stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
 
 
 def raised() -> contextlib.AbstractContextManager[None]:
-    """Inside, Ctrl-C raises KeyboardInterrupt, where it would end a command at once."""
+    """Inside, both raise KeyboardInterrupt, where they would end a command at once."""
     return _replaced(_end, _raise)
 
 
 @contextlib.contextmanager
 def at_once(stderr: int) -> Iterator[None]:
-    """Inside, Ctrl-C ends a command at once, where it would raise KeyboardInterrupt in its work.
+    """Inside, both end a command at once, where they would raise KeyboardInterrupt in its work.
 
     Args:
       stderr: Number of the open file that the line goes to.
@@ -48,39 +64,100 @@ def at_once(stderr: int) -> Iterator[None]:
         _stderr = before
 
 
-def caused(error: BaseException) -> bool:
-    """Whether an error is a KeyboardInterrupt, or came of one.
+@contextlib.contextmanager
+def by_step() -> Iterator[None]:
+    """Inside, SIGTERM is raised by `step_done`: what a step has made is saved before.
 
-    >>> caused(KeyboardInterrupt()), caused(ImportError("initialization failed"))
-    (True, False)
+    A step that takes longer than `GRACE`, or a second SIGTERM, ends the wait; so does the end of
+    the block.
+    """
+    global _steps
+    before, _steps = _steps, True
+    try:
+        yield
+    finally:
+        _steps = before
+        step_done()
+
+
+def step_done() -> None:
+    """Says that a step is saved; raises `Terminated` where SIGTERM waits for it."""
+    if _stop_waiting():
+        raise Terminated
+
+
+def _stop_waiting() -> bool:
+    """Ends the wait for a step; whether there was one."""
+    global _waiting
+    timer, _waiting = _waiting, None
+    if timer is not None:
+        timer.cancel()
+    return timer is not None
+
+
+def behind(error: BaseException) -> signal.Signals | None:
+    """The signal that an error came of; None: another reason.
+
+    >>> behind(KeyboardInterrupt()).name, behind(Terminated()).name
+    ('SIGINT', 'SIGTERM')
+    >>> behind(ImportError("initialization failed"))
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt):
         cause = cause.__cause__ or cause.__context__
-    return cause is not None
+    if cause is None:
+        return None
+    return signal.SIGTERM if isinstance(cause, Terminated) else signal.SIGINT
+
+
+def word(number: int) -> str:
+    """What became of a process that received the signal.
+
+    >>> word(signal.SIGTERM)
+    'terminated'
+    """
+    return _WORDS[signal.Signals(number)]
+
+
+def status(number: int) -> int:
+    """The exit status of a process that ended for a signal, as shells have it.
+
+    >>> status(signal.SIGINT), status(signal.SIGTERM)
+    (130, 143)
+    """
+    return 128 + number
 
 
 def _end(number: int, frame: Any) -> None:
     # What was printed so far; another print may be under way.
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    os.write(_stderr, b"\ninterrupted\n")
-    os._exit(STATUS)
+    os.write(_stderr, f"\n{word(number)}\n".encode())
+    os._exit(status(number))
 
 
 def _raise(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+    global _waiting
+    if number != signal.SIGTERM:
+        raise KeyboardInterrupt
+    if not _steps or _stop_waiting():
+        raise Terminated
+    # To this thread, where it ends a call that blocks, too.
+    main = threading.get_ident()
+    _waiting = threading.Timer(GRACE, signal.pthread_kill, (main, signal.SIGTERM))
+    _waiting.daemon = True
+    _waiting.start()
 
 
 @contextlib.contextmanager
 def _replaced(handler: Any, by: Any) -> Iterator[None]:
-    """Inside, Ctrl-C calls `by`, if it would call `handler`."""
+    """Inside, the signals that would call `handler` call `by`."""
     in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, by)
+    own = [one for one in _WORDS if in_main and signal.getsignal(one) is handler]
+    for one in own:
+        signal.signal(one, by)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for one in own:
+            signal.signal(one, handler)

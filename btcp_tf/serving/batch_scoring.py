@@ -14,7 +14,7 @@ from typing import Any
 
 import btcp_tf
 from btcp_tf import metrics, thresholds
-from btcp_tf.core import files, json_files, progress, wording
+from btcp_tf.core import files, interrupt, json_files, progress, wording
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.wording import NO_ROOM, shape_text
 from btcp_tf.decisions import drift, exported
@@ -246,13 +246,14 @@ def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     bar = Bar(title, inputs.count, shown=job.verbose == 1)
     if job.verbose > 1:
         job.say(title)
-    with ThreadPoolExecutor(1) as reader:
+    with ThreadPoolExecutor(1) as reader, interrupt.by_step():
         # The next batch is read while the model answers this one.
         ahead = reader.submit(following)
         while (batch := ahead.result()) is not None:
             ahead = reader.submit(following)
             log.append(records.records(scorer.answer(batch)))
             bar.update(min(log.done, inputs.count))
+            interrupt.step_done()
     if log.done != inputs.count:
         raise RuntimeError(f"input: expected {inputs.count:,} inputs, received {log.done:,} by now")
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from btcp_tf.core import interrupt
 from btcp_tf.core.config import PHASES
 from btcp_tf.core.progress import Bar
 from btcp_tf.data import batching
@@ -84,20 +85,22 @@ def fit_phase(
         checkpoints.save_checkpoint(checkpoint, model, rows, basis)
         if after_epoch is not None:
             after_epoch(rows)
+        interrupt.step_done()
 
     callbacks: list[keras.callbacks.Callback] = [_EveryEpoch(len(x), start_epoch, finish_epoch)]
     if settings.verbose:
         _announce(checkpoint.stem, model.phase.trains, len(rows), epochs)
         callbacks.insert(0, _EpochLine(epochs, len(batches), live=settings.verbose == 1))
     if len(rows) < epochs:
-        model.fit(
-            batches,
-            epochs=epochs,
-            initial_epoch=len(rows),
-            shuffle=False,  # The data set shuffles itself.
-            verbose=0,
-            callbacks=callbacks,
-        )
+        with interrupt.by_step():
+            model.fit(
+                batches,
+                epochs=epochs,
+                initial_epoch=len(rows),
+                shuffle=False,  # The data set shuffles itself.
+                verbose=0,
+                callbacks=callbacks,
+            )
     model.take_averages()
     return rows
 

@@ -436,6 +436,22 @@ def test_a_killed_run_ends_like_one_that_was_not(undrawn, whole, tmp_path, capsy
         assert (whole / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 
 
+def test_sigterm_ends_a_run_behind_the_epoch_that_is_under_way(tmp_path):
+    with fresh.Popen(["-m", "btcp_tf.main", *words(tmp_path, "--classifier_epochs=5000")]) as process:
+        process.start()
+        checkpoint = tmp_path / "run" / "checkpoints" / "classifier.npz"
+        while not checkpoint.exists():
+            assert process.poll() is None, process.communicate()[1][-2000:]
+            time.sleep(0.01)
+        process.kill(signal.SIGTERM)
+        out, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (143, "\nterminated; the same command goes on from here\n")
+    # Each epoch that was printed is in the checkpoint, the last one too.
+    with np.load(checkpoint) as saved:
+        rows = json.loads(str(saved["about"]))["rows"]
+    assert 0 < len(rows) == out.count("Epoch ") < 5000
+
+
 def test_another_threshold_of_a_model_is_in_the_report_of_its_run(undrawn, whole, tmp_path, capsys):
     for name in ("run", "models"):
         shutil.copytree(whole / name, tmp_path / name)
