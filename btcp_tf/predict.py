@@ -18,6 +18,7 @@ from absl import flags
 
 from btcp_tf.core import command, keras_setup
 from btcp_tf.core.command import UsageError
+from btcp_tf.core.config import MAX_PIXELS
 from btcp_tf.serving import batch_scoring
 from btcp_tf.serving.batch_scoring import SOME_PROBLEMS, score
 from btcp_tf.serving.scorer import Scorer
@@ -51,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Not Path's own, which fails where there is no such user.
         place, output = (Path(os.path.expanduser(values[name])) for name in ("input", "output"))
         batch_scoring.check_settings(
-            place, output, *(values[name] for name in ("key", "labels", "batch_size"))
+            place,
+            output,
+            *(values[name] for name in ("key", "labels", "batch_size", "max_pixels")),
         )
 
     def action() -> int:
@@ -79,6 +82,11 @@ def _define_flags() -> flags.FlagValues:
     # Their ranges are those of the settings of a run with these names.
     for name, default, help in (
         ("batch_size", 256, "Inputs that the model answers at once."),
+        (
+            "max_pixels",
+            MAX_PIXELS,
+            "Pixels of an image file; a larger one has no answer.",
+        ),
         ("verbose", 1, "0: problems and errors alone. 2: no bar."),
     ):
         flags.DEFINE_integer(name, default, help, flag_values=flag_values)

@@ -24,6 +24,7 @@ from PIL import Image
 from pyarrow import parquet
 from scipy import stats
 
+from benchmarks import hostile
 from btcp_tf import predict, report, thresholds
 from btcp_tf.core import interrupt
 from btcp_tf.data.images import convert
@@ -771,6 +772,31 @@ def test_sigterm_ends_a_command_behind_its_batch(tiny, tmp_path, monkeypatch, ca
     run(*given, "--batch_size=2")
     assert "resuming after 2 of 6 inputs" in capsys.readouterr().out
     assert given[2].read_bytes() == whole.read_bytes()
+
+
+def test_files_of_too_many_pixels_have_no_answer(tiny, tmp_path, capsys):
+    place, given = tmp_path / "photos", (tiny[0], tmp_path / "photos", tmp_path / "s.csv")
+    place.mkdir()
+    (place / "1.png").write_bytes(hostile.png(10, 10))
+    (place / "2.png").write_bytes(hostile.png(11, 10))
+    rows = read(run(*given, "--max_pixels=100", status=SOME_PROBLEMS))
+    told = "expected at most 100 pixels (max_pixels), received 10 x 11"
+    assert [row["problem"] for row in rows] == [None, told]
+    # Part of what makes a file; files of earlier versions do not name it.
+    run(*given, "--max_pixels=200", status=1)
+    assert "max_pixels 200 in place of 100" in capsys.readouterr().err
+    given[2].unlink()
+    rows = read(run(*given))
+    assert [row["problem"] for row in rows] == [None, None]
+    about = predictions.about_file(given[2])
+    content = json.loads(about.read_text())
+    assert content["command"].pop("max_pixels") == 64_000_000
+    about.write_text(json.dumps(content))
+    run(*given)
+    for wrong in ("0", "178956971", "many"):
+        with pytest.raises(SystemExit):
+            run(*given, f"--max_pixels={wrong}")
+        assert "max_pixels" in capsys.readouterr().err
 
 
 @pytest.fixture

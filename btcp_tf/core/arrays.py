@@ -2,62 +2,132 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from btcp_tf.core import rows, wording
+from btcp_tf.core import archives, rows, wording
 
 
-def read_npz(path: str | os.PathLike, file: str = "") -> dict[str, np.ndarray]:
-    """Reads all arrays of an npz file; large ones of numbers into files, see `core.rows`.
+class Kind(NamedTuple):
+    """What an array is, without its content."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Npz(Mapping[str, np.ndarray]):
+    """The arrays of an npz file by name, each of which is read when it is first asked for.
+
+    What nobody asks for is not read, and cannot be too large.
+    """
+
+    def __init__(self, path: str | os.PathLike, file: str) -> None:
+        self._file = file
+        with self._readable():
+            # NumPy would take whatever is no zip archive for an npy file or for pickled objects.
+            if not zipfile.is_zipfile(path):
+                raise ValueError("it is no zip archive, or is cut off")
+            # A file that is replaced meanwhile is read to its end.
+            self._archive = zipfile.ZipFile(path)
+            names = self._archive.namelist()
+            if others := [name for name in names if not name.endswith(_ENDING)]:
+                raise ValueError(f"{others[0]} is no array")
+        self._arrays: dict[str, np.ndarray | None] = dict.fromkeys(
+            name.removesuffix(_ENDING) for name in names
+        )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self._arrays[name]
+        if array is None:
+            with self._readable():
+                array = self._arrays[name] = _member(self._archive, self._file, name)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __contains__(self, name: object) -> bool:
+        # The base class asks for the array itself.
+        return name in self._arrays
+
+    def kind(self, name: str) -> Kind:
+        """Shape and type of an array, which is not read for it."""
+        with self._readable(), self._archive.open(name + _ENDING) as stream:
+            shape, _, dtype = _header(stream)
+        return Kind(shape, dtype)
+
+    def _readable(self) -> contextlib.AbstractContextManager[None]:
+        return _readable(self._file, "an npz file")
+
+
+_ENDING = ".npy"
+"""Of arrays in npz files; NumPy leaves it out of their names."""
+
+
+def read_npz(path: str | os.PathLike, file: str = "") -> Npz:
+    """Opens an npz file, whose arrays are read when they are asked for; large ones of numbers into
+    files, see `core.rows`.
 
     Args:
       path: The file.
       file: How errors begin; "": with the path.
 
     Returns:
-      Name -> array, of any shape and type but Python objects.
+      Name -> array, of any shape and type but Python objects. To ask for a damaged one is a
+      ValueError, and an OSError where there is no room for a large one.
 
     Raises:
-      OSError: If the file cannot be opened, or there is no room for a large array.
-      ValueError: If it is no npz file, is damaged, or holds something else than arrays.
+      OSError: If the file cannot be opened.
+      ValueError: If it is no npz file, is cut off, or holds something else than arrays.
     """
-    with open(path, "rb") as stream, _readable(file or os.fspath(path), "an npz file"):
-        # numpy.load takes whatever is no zip archive for an npy file or for pickled objects.
-        if not zipfile.is_zipfile(stream):
-            raise ValueError("it is no zip archive, or is cut off")
-        stream.seek(0)
-        with np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: _member(archive, name) for name in archive.files}
-        # NumPy returns what is no array as bytes.
-        if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{others[0]} is no array")
-    return arrays
+    with open(path, "rb"):
+        pass  # What cannot be opened is no damaged file.
+    return Npz(path, file or os.fspath(path))
 
 
-def _member(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+_REMEDY = "if it is meant so, save it with numpy.savez, which does not compress"
+
+
+def _check_size(archive: zipfile.ZipFile, file: str, name: str) -> None:
+    """ValueError for an array that is much larger than its file."""
+    info = archive.getinfo(name + _ENDING)
+    archives.check_size(f"{file}: {name}", info.file_size, info.compress_size, _REMEDY)
+
+
+def _member(archive: zipfile.ZipFile, file: str, name: str) -> np.ndarray:
     """An array of an npz file: whole, or in pieces into a file where it is large."""
-    members = archive.zip
-    assert members is not None, "it is open"
-    # NumPy leaves `.npy` out of the names; what has none is no array.
-    key = f"{name}.npy"
-    if key not in members.namelist() or members.getinfo(key).file_size <= rows.LARGEST:
-        return archive[name]
-    with members.open(key) as stream:
+    key = name + _ENDING
+    _check_size(archive, file, name)
+    size = archive.getinfo(key).file_size
+    with archive.open(key) as stream:
         shape, fortran, dtype = _header(stream)
-        if fortran or dtype.kind not in "biuf" or not shape or 0 in shape:
-            return archive[name]
-        found = rows.Rows()
-        for batch in _batches(stream, dtype, shape, 0, rows.piece_size(shape, dtype)):
-            found.add(batch)
-        # The check sum is compared behind the last byte.
-        stream.read()
-    return found.array()
+        # NumPy takes the memory before it looks how much is there.
+        if not dtype.hasobject:
+            _check_content(size - stream.tell(), shape, dtype)
+        if size > rows.LARGEST and not fortran and dtype.kind in "biuf" and shape and all(shape):
+            found = rows.Rows()
+            for batch in _batches(stream, dtype, shape, 0, rows.piece_size(shape, dtype)):
+                found.add(batch)
+            # The check sum is compared behind the last byte.
+            stream.read()
+            return found.array()
+        stream.seek(0)
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _check_content(received: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """ValueError unless there are as many bytes as an array of this shape has."""
+    if received != (size := math.prod(shape) * dtype.itemsize):
+        raise ValueError(f"{received:,} bytes in place of {size:,}")
 
 
 def _batches(
@@ -81,7 +151,7 @@ def array_names(path: str | os.PathLike) -> list[str]:
         _readable(os.fspath(path), "an npz file"),
         zipfile.ZipFile(stream) as archive,
     ):
-        return [name.removesuffix(".npy") for name in archive.namelist()]
+        return [name.removesuffix(_ENDING) for name in archive.namelist()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,14 +220,14 @@ def stored_array(path: Path, key: str = "", *, text: bool = False) -> StoredArra
             start = stream.tell()
         if key:
             with zipfile.ZipFile(path) as archive:
-                info = archive.getinfo(f"{key}.npy")
+                _check_size(archive, str(path), key)
+                info = archive.getinfo(key + _ENDING)
             total, mark = info.file_size, f"{info.CRC:08x}"
         else:
             stat = path.stat()
             total, mark = stat.st_size, f"{stat.st_mtime_ns}"
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if not dtype.hasobject and total - start != size:
-            raise ValueError(f"{total - start:,} bytes in place of {size:,}")
+        if not dtype.hasobject:
+            _check_content(total - start, shape, dtype)
     where = f"{path}: {key or path.name}: expected"
     if dtype.kind not in ("biufSU" if text else "biuf"):
         raise ValueError(f"{where} numbers{' or text' if text else ''}, received dtype {dtype}")
@@ -186,7 +256,7 @@ def _opened(path: Path, key: str) -> Iterator[IO[bytes]]:
     with contextlib.ExitStack() as stack:
         if key:
             archive = stack.enter_context(zipfile.ZipFile(path))
-            yield stack.enter_context(archive.open(f"{key}.npy"))
+            yield stack.enter_context(archive.open(key + _ENDING))
         else:
             yield stack.enter_context(open(path, "rb"))
 

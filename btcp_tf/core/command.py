@@ -281,6 +281,8 @@ def plain_warnings(verbose: int = 1) -> Iterator[None]:
     with warnings.catch_warnings():
         if not verbose:
             warnings.simplefilter("ignore")
+        # Pillow's, of images whose size has a limit of its own here, `max_pixels`.
+        warnings.filterwarnings("ignore", "Image size .* exceeds limit")
         warnings.formatwarning = lambda message, *_, **__: f"warning: {wording.one_line(message)}\n"
         try:
             yield

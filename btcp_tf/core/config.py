@@ -34,6 +34,12 @@ classifier's own dropout."""
 ENSEMBLES = frozenset({"ensemble", "ensemble_few"})
 """Words for `method`: those that train further classifiers."""
 
+MAX_PIXELS = 64_000_000
+"""Pixels that an image file may have, unless another limit is named: 8,000 x 8,000."""
+
+PILLOWS_LIMIT = 178_956_970
+"""Pixels above which Pillow opens no file."""
+
 MIN_COVERAGE = 0.3
 """Share of answers that a threshold of `target_risk` has to accept, unless another is named."""
 
@@ -128,6 +134,14 @@ class Config:
         "fail",
         "What becomes of files in a class folder that are no whole image.",
         choices=("fail", "skip"),
+    )
+    max_pixels: int = setting(
+        MAX_PIXELS,
+        "Pixels that an image file may have. A larger one is not decoded, as it would take too "
+        "much memory, and is no whole image.",
+        low=1,
+        high=PILLOWS_LIMIT,
+        changes_results=False,
     )
     groups: str = setting(
         "",

@@ -85,12 +85,13 @@ def read_source(path: pathlib.Path) -> Source:
 def read_images(path: pathlib.Path) -> np.ndarray:
     """The images of an npz file that is no data set of its own, see `datasets.load_images`."""
     arrays = read_npz(path)
-    keys = [key for key, array in arrays.items() if are_images(array)]
+    kinds = {key: arrays.kind(key) for key in arrays}
+    keys = [key for key, kind in kinds.items() if are_images(kind)]
     usual = (npz_names(path, keys).get("x_test", "x_test"), "images", "x")
     key = next((key for key in usual if key in keys), keys[0] if len(keys) == 1 else "")
     if not key:
         received = ", ".join(
-            f"{key} {array.dtype} {list(array.shape)}" for key, array in arrays.items()
+            f"{key} {dtype} {list(shape)}" for key, (shape, dtype) in kinds.items()
         )
         raise ValueError(
             f"{path}: expected uint8 images [n, height, width] or [n, height, width, channels] as "

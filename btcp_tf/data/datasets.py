@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.core import wording
-from btcp_tf.core.config import OWN_DATA
+from btcp_tf.core.config import MAX_PIXELS, OWN_DATA
 from btcp_tf.data import arrays, folders, prepared
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.images import convert
@@ -101,6 +101,7 @@ def load(
     *,
     size: tuple[int, int] | None = None,
     bad_files: str = "fail",
+    max_pixels: int = MAX_PIXELS,
     groups: str = "",
     verbose: int = 0,
 ) -> Dataset:
@@ -149,6 +150,8 @@ def load(
         None: images that are not all of one size are refused.
       bad_files: "fail", or "skip" to go on, with a warning and a note, without
         files in a class folder that are no whole image.
+      max_pixels: An image file of more pixels is not decoded, and counts as no whole image. At most
+        178,956,970, above which Pillow opens none.
       groups: For "folder", a regular expression: images belong together in whose file names it
         finds the same, its first group in parentheses if it has any. "": none do.
       verbose: 1 shows a progress bar while files are decoded.
@@ -166,7 +169,7 @@ def load(
     check_place(name, data_dir)
     if name == "folder":
         root = pathlib.Path(data_dir).expanduser()
-        source = folders.read_folder(root, size, bad_files, verbose, groups)
+        source = folders.read_folder(root, size, bad_files, verbose, groups, max_pixels)
     elif name == "npz":
         source = arrays.read_source(pathlib.Path(data_dir).expanduser())
     elif name == "digits":
@@ -280,6 +283,7 @@ def load_images(
     limit: int = 0,
     *,
     bad_files: str = "fail",
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """Images alone, in the shape of another data set's: to be told from its own.
 
@@ -294,6 +298,7 @@ def load_images(
       shape: Height, width and channels to convert to, see `convert`.
       limit: Take at most the first of them; 0: all.
       bad_files: As in `load`.
+      max_pixels: As in `load`.
 
     Returns:
       uint8 `[n, *shape]`.
@@ -316,7 +321,7 @@ def load_images(
             [folders.visible_entries(group) for group in folders.class_folders(folder) or [folder]]
         )
         images, _, _, faults = folders.decode_all(
-            path, files[: limit or None], shape[:2], shape[2], bad_files, 0
+            path, files[: limit or None], shape[:2], shape[2], bad_files, 0, max_pixels
         )
         folders.refuse(path, faults)
         if not len(images):

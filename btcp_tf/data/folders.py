@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from btcp_tf.core import warning, wording
+from btcp_tf.core.config import MAX_PIXELS, PILLOWS_LIMIT
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.rows import Rows
 from btcp_tf.data.images import convert
@@ -30,6 +31,7 @@ def read_folder(
     bad_files: str,
     verbose: int,
     groups: str = "",
+    max_pixels: int = MAX_PIXELS,
 ) -> Source:
     splits = split_folders(root)
     folders = {part: class_folders(path) for part, path in splits.items()}
@@ -39,7 +41,9 @@ def read_folder(
     files = [file for entries in listed for file in in_turn(entries)]
     if bad_files == "fail":
         refuse(root, list(_group_faults(groups, files)))
-    images, used, notes, faults = decode_all(root, files, size, None, bad_files, verbose)
+    images, used, notes, faults = decode_all(
+        root, files, size, None, bad_files, verbose, max_pixels
+    )
     refuse(root, [*_empty_faults(folders, used if bad_files == "skip" else files), *faults])
     names = tuple(folder.name for folder in folders["train"])
     number = {wording.clean(name): label for label, name in enumerate(names)}
@@ -241,6 +245,7 @@ def decode_all(
     channels: int | None,
     bad_files: str,
     verbose: int,
+    max_pixels: int = MAX_PIXELS,
 ) -> Decoded:
     """Reads image files.
 
@@ -251,13 +256,14 @@ def decode_all(
       channels: 1 or 3; None: 1 if all files are gray, else 3.
       bad_files: As in `load`.
       verbose: As in `load`.
+      max_pixels: As in `load`.
     """
     bad: dict[pathlib.Path, str] = {}
     shapes = {}
     # Sizes and colors stand in a file's first bytes: with them known, no memory is needed but that
     # of the images as they will be.
     for file in files:
-        with _noted(file, bad), _opened(file) as image:
+        with _noted(file, bad), _opened(file, max_pixels) as image:
             sideways = image.getexif().get(_ORIENTATION) in (5, 6, 7, 8)
             shapes[file] = (*image.size[:: 1 if sideways else -1], 1 if image.mode in _GRAY else 3)
     faults = []
@@ -277,7 +283,7 @@ def decode_all(
     for row, file in enumerate(files):
         pixels = None
         if file in shapes:
-            with _noted(file, bad), _opened(file) as image:
+            with _noted(file, bad), _opened(file, max_pixels) as image:
                 image.load()
                 if not faults:
                     pixels = _pixels(image, shape)
@@ -330,25 +336,33 @@ _COLOR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 @contextlib.contextmanager
 def _noted(file: pathlib.Path, bad: dict[pathlib.Path, str]) -> Iterator[None]:
     """Notes why a file cannot be read, rather than to end."""
-    import PIL
+    import PIL.Image
 
     try:
         yield
     except PIL.UnidentifiedImageError:
         bad[file] = "not a PNG, JPEG or BMP image" if file.stat().st_size else "empty"
+    except PIL.Image.DecompressionBombError:
+        bad[file] = f"expected at most {PILLOWS_LIMIT:,} pixels, received more"
     # Pillow lets through what its decoders raise, which is nearly anything.
     except Exception as error:
         bad[file] = getattr(error, "strerror", None) or first_line(error) or type(error).__name__
 
 
 @contextlib.contextmanager
-def _opened(file: pathlib.Path) -> "Iterator[PIL.Image.Image]":
+def _opened(file: pathlib.Path, max_pixels: int) -> "Iterator[PIL.Image.Image]":
+    """An image file whose head is read, and is as it should be; the pixels are not decoded."""
     from PIL import Image
 
     # A link may lead to a pipe, which to open can take for ever.
     if file.exists() and not file.is_file():
         raise ValueError("no file")
     with Image.open(file, formats=("PNG", "JPEG", "BMP")) as image:
+        if image.width * image.height > max_pixels:
+            raise ValueError(
+                f"expected at most {max_pixels:,} pixels (max_pixels), received "
+                f"{image.height:,} x {image.width:,}"
+            )
         if image.mode not in (*_GRAY, *_COLOR):
             # Pillow would cut 16 bits off at 255.
             raise ValueError(f"expected 8 bits a channel, received the mode {image.mode}")
@@ -365,13 +379,14 @@ def _is_transparent(image: "PIL.Image.Image") -> bool:
 
 
 def read_image(
-    file: str | os.PathLike, shape: tuple[int, int, int]
+    file: str | os.PathLike, shape: tuple[int, int, int], max_pixels: int = MAX_PIXELS
 ) -> tuple[np.ndarray | None, str]:
     """One image file as `load` reads those of a folder, or why it cannot be read.
 
     Args:
       file: PNG, JPEG or BMP of 8 bits a channel.
       shape: Height, width and channels (1 or 3) to convert to, see `convert`.
+      max_pixels: A file of more is not decoded.
 
     Returns:
       (uint8 `[*shape]`, "") or (None, the reason in a few words). Safe in threads.
@@ -379,7 +394,7 @@ def read_image(
     path = pathlib.Path(file)
     pixels: np.ndarray | None = None
     bad: dict[pathlib.Path, str] = {}
-    with _noted(path, bad), _opened(path) as image:
+    with _noted(path, bad), _opened(path, max_pixels) as image:
         pixels = _pixels(image, shape)
     return pixels, bad.get(path, "")
 

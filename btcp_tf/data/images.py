@@ -1,13 +1,15 @@
 """Arrays of images: their shapes, pixel scales and conversions."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from btcp_tf.core import rows
 
 
-def are_images(array: np.ndarray) -> bool:
+def are_images(array: Any) -> bool:
+    """Whether an array, or what has its `shape` and `dtype` alone, is of images."""
     shape = array.shape
     return (
         array.dtype == np.uint8

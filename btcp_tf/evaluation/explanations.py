@@ -68,7 +68,7 @@ def load_explanations(path: str | os.PathLike, rows: int) -> Explanations | None
     if not os.path.exists(path):
         return None
     file = f"{os.fspath(path)}: no explanations"
-    arrays = read_npz(path, file)
+    arrays = dict(read_npz(path, file))
     try:
         explanations = Explanations(
             str(arrays["method"]), tuple(map(str, arrays["names"])), arrays["values"]

@@ -290,7 +290,21 @@ def load_predictions(
     file = _file(path)
     if tabular.is_table(path):
         return _of_table(_table(path, columns).answered(), reverse, columns, path)[0]
-    return _of_arrays(read_npz(path, file), reverse, columns, path)[0]
+    asked = _asked(read_npz(path, file), reverse, columns, path)
+    return _of_arrays(asked, reverse, columns, path)[0]
+
+
+def _asked(
+    arrays: Mapping[str, np.ndarray],
+    reverse: Collection[str],
+    columns: Collection[str],
+    path: str | os.PathLike,
+    by: str = "",
+) -> dict[str, np.ndarray]:
+    """The arrays of a file that are predictions, without the groups `by`; others are not read."""
+    names = [name for name in arrays if name != by]
+    wanted = {*_candidates(names, reverse, columns, path), *_RESERVED}
+    return {name: arrays[name] for name in names if name in wanted}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -346,9 +360,9 @@ def load_answers(
     file = _file(path)
     if not tabular.is_table(path):
         arrays = read_npz(path, file)
-        others = {name: arrays[name] for name in arrays if name != _column_of(by)}
-        answers, unread = _of_arrays(others, reverse, columns, path)
-        accept = _decisions(arrays.get(_ACCEPT), len(answers.predicted), file)
+        asked = _asked(arrays, reverse, columns, path, _column_of(by))
+        answers, unread = _of_arrays(asked, reverse, columns, path)
+        accept = _decisions(asked.get(_ACCEPT), len(answers.predicted), file)
         groups = groups_of(by, answers.predicted, arrays, file)
         return Answers(answers, accept, unread=unread, by=groups)
     whole = _table(path, columns, _column_of(by))

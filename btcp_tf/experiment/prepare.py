@@ -36,6 +36,7 @@ class ImageSettings:
     data_dir: str
     size: tuple[int, int] | None
     bad_files: str
+    max_pixels: int
     groups: str
     seed: int
     max_train_images: int
@@ -100,6 +101,7 @@ def load_images(settings: ImageSettings) -> Images:
         settings.max_test_images,
         size=settings.size,
         bad_files=settings.bad_files,
+        max_pixels=settings.max_pixels,
         groups=settings.groups,
         verbose=settings.verbose,
     )
@@ -185,6 +187,7 @@ def load_others(settings: ImageSettings, test_images: np.ndarray) -> dict[ImageS
             test_images.shape[1:],
             settings.max_test_images,
             bad_files=settings.bad_files,
+            max_pixels=settings.max_pixels,
         )
     for name, corrupt in CORRUPTIONS.items() if settings.shift else ():
         for strength in (1, 2, 3):

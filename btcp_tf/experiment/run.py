@@ -252,6 +252,7 @@ def _decide(config: Config, images: Images, scored: _Scored, part_of_study: bool
         config.data_dir,
         size=config.size,
         bad_files=config.bad_files,
+        max_pixels=config.max_pixels,
         groups=config.groups,
     )
     replaced = publish.find_replaced(

@@ -15,6 +15,7 @@ from typing import Any
 import btcp_tf
 from btcp_tf import metrics, thresholds
 from btcp_tf.core import files, interrupt, json_files, progress, wording
+from btcp_tf.core.config import MAX_PIXELS, PILLOWS_LIMIT
 from btcp_tf.core.progress import Bar
 from btcp_tf.core.wording import NO_ROOM, shape_text
 from btcp_tf.decisions import drift, exported
@@ -91,6 +92,7 @@ class _Job:
     key: str
     labels: bool
     batch_size: int
+    max_pixels: int
     verbose: int
 
     @property
@@ -119,6 +121,7 @@ class _Job:
             "labels": self.labels,
             "true_classes": inputs.label_fingerprint,
             "batch_size": self.batch_size,
+            "max_pixels": self.max_pixels,
             "format": self.output.suffix.lower(),
             "versions": {"btcp_tf": btcp_tf.__version__, "tensorflow": _version("tensorflow")},
         }
@@ -132,6 +135,7 @@ def score(
     key: str = "",
     labels: bool = False,
     batch_size: int = 256,
+    max_pixels: int = MAX_PIXELS,
     verbose: int = 1,
 ) -> Summary:
     """Scores all inputs and writes a file of scores.
@@ -149,6 +153,7 @@ def score(
       labels: Whether to add the true classes, see `inputs.open_inputs`.
       batch_size: Inputs that the model answers at once, from 1 to 1,000,000. Two or three batches
         are in memory.
+      max_pixels: An image file of more is not decoded, and has no answer; at most 178,956,970.
       verbose: 0 prints problems alone; 1 also each step, the result, and on a terminal a bar;
         2 no bar.
 
@@ -161,10 +166,10 @@ def score(
     """
     output = files.as_path("output", output).expanduser()
     place = files.as_path("input", input).expanduser()
-    check_settings(place, output, key, labels, batch_size)
+    check_settings(place, output, key, labels, batch_size, max_pixels)
     directory = exported.newest(model)
     about = exported.read_about(directory)
-    job = _Job(directory, about, place, output, key, labels, batch_size, verbose)
+    job = _Job(directory, about, place, output, key, labels, batch_size, max_pixels, verbose)
     job.say(f"reading {place}")
     inputs = job.inputs()
     settings = job.settings(inputs)
@@ -198,11 +203,15 @@ def score(
     return summary
 
 
-def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size: Any) -> None:
+def check_settings(
+    place: Path, output: Path, key: str, labels: bool, batch_size: Any, max_pixels: Any
+) -> None:
     """ValueError unless the settings are in range and fit one another; nothing is read for it."""
     metrics.whole_number(
         "batch_size", batch_size, f"a whole number from 1 to {MAX_BATCH}", 1, MAX_BATCH
     )
+    limit = f"a whole number from 1 to {PILLOWS_LIMIT:,}"
+    metrics.whole_number("max_pixels", max_pixels, limit, 1, PILLOWS_LIMIT)
     records.writer_for(output)
     # Longer ones would fail at the end only, when names beside it are too long for a file system
     # (255 bytes).
@@ -221,7 +230,7 @@ def check_settings(place: Path, output: Path, key: str, labels: bool, batch_size
 def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     """Answers the inputs whose rows are not in the log, and adds them."""
     job.say(f"loading {job.directory}")
-    scorer = Scorer(job.directory)
+    scorer = Scorer(job.directory, job.max_pixels)
     converted = ""
     if inputs.named:
         scorer.check_named(inputs.what, inputs.named)

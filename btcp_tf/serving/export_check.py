@@ -226,7 +226,8 @@ def _fresh_answers(
                 "export: expected a SavedModel that answers in a fresh process without btcp_tf, "
                 f"received exit status {process.returncode} and\n{errors[-2000:]}"
             )
-        return arrays.read_npz(folder / fresh_answers.ANSWERS)
+        # Now: the folder goes.
+        return dict(arrays.read_npz(folder / fresh_answers.ANSWERS))
 
 
 def _keras_answers(

@@ -116,6 +116,8 @@ class Grpc:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 deadline.trouble = details
                 deadline.missed(self.where)
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+                raise transport.too_large(self.where) from error
             text = f"{self.where}: expected an answer, received {code.name}: {details[:500]}"
             kind = _ERRORS.get(code.name, ValueError)
             if kind is ConnectionError:
@@ -123,6 +125,9 @@ class Grpc:
                 text += " (1 attempt)" if attempts == 1 else f" (up to {attempts} attempts)"
             raise kind(text) from error
 
+
+_TOO_LARGE = "larger than max"
+"""What gRPC itself says of a message above the limit of this side."""
 
 _RETRIED = ("UNAVAILABLE", "RESOURCE_EXHAUSTED")
 
@@ -151,7 +156,7 @@ def _channel_options(retries: int) -> list[tuple[str, Any]]:
         # Requests above this size, by default 256 KiB, would not be repeated.
         ("grpc.per_rpc_retry_buffer_size", 2**30),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_receive_message_length", transport.LARGEST_ANSWER),
         # By default a server that comes back is not noticed for longer than all attempts take.
         ("grpc.initial_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),
         ("grpc.min_reconnect_backoff_ms", int(1000 * FIRST_WAIT)),

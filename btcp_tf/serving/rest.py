@@ -174,13 +174,14 @@ class Rest:
             headers=None if body is None else {"Content-Type": "application/json"},
             timeout=left,
             allow_redirects=False,
+            stream=True,
         )
         retry_after = ""
         try:
-            response = _begin(request).result(left)
+            response, content = _begin(lambda: _whole(request, url)).result(left)
             if response.status_code not in transport.TRANSIENT:
-                return response.status_code, response.content
-            deadline.trouble = f"HTTP {response.status_code}{_error_text(response.content)}"
+                return response.status_code, content
+            deadline.trouble = f"HTTP {response.status_code}{_error_text(content)}"
             retry_after = response.headers.get("Retry-After", "")
         except (TimeoutError, errors.Timeout):
             deadline.missed(url)
@@ -191,6 +192,18 @@ class Rest:
         except errors.RequestException as error:
             raise ValueError(f"{url}: expected an address, received {error}") from None
         raise _Transient(deadline.trouble, _retry_after(retry_after))
+
+
+def _whole(request: Callable[[], requests.Response], url: str) -> tuple[requests.Response, bytes]:
+    """An answer and its content, which a server may go on with for ever."""
+    content = bytearray()
+    with request() as response:
+        # What is compressed grows a thousand times at most.
+        for part in response.iter_content(2**16):
+            content += part
+            if len(content) > transport.LARGEST_ANSWER:
+                raise transport.too_large(url)
+    return response, bytes(content)
 
 
 def _json_values(value: Any) -> Any:

@@ -90,6 +90,9 @@ _CHANGED = {
     "true_classes": "other labels in the input",
 }
 
+_BEFORE = {"max_pixels": config.MAX_PIXELS}
+"""Of settings that files of earlier versions do not name: what is nearest to what was done then."""
+
 _IMPLIED = {"inputs": "input", "true_classes": "labels"}
 """Settings that change with others, which say enough."""
 
@@ -103,7 +106,7 @@ def changes(settings: Mapping[str, Any], saved: Any) -> str:
     """
     if not isinstance(saved, dict):
         return "something else"
-    now, then = _flat(settings), _flat(saved)
+    now, then = _flat(settings), _BEFORE | _flat(saved)
     changed = [name for name in now if now[name] != then.get(name)]
     return ", ".join(
         _CHANGED.get(name)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf.core import command, wording
+from btcp_tf.core.config import MAX_PIXELS
 from btcp_tf.core.wording import shape_text
 from btcp_tf.data import folders, input_checks
 from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
@@ -53,17 +54,18 @@ class Scorer:
     Pickled, it is the path of its model, which is loaded again where it is unpickled.
     """
 
-    def __init__(self, model: str | os.PathLike) -> None:
+    def __init__(self, model: str | os.PathLike, max_pixels: int = MAX_PIXELS) -> None:
         """Loads a model.
 
         Args:
           model: A version directory, or the folder of the versions, of which the highest is taken.
+          max_pixels: An image file of more is not decoded, and has no answer.
 
         Raises:
           FileNotFoundError: If there is no model that btcp_tf exported.
           ValueError: If it does not answer as this package's models do.
         """
-        self.directory = exported.newest(model)
+        self.directory, self._max_pixels = exported.newest(model), max_pixels
         about = exported.read_about(self.directory)
         self.class_names: list[str] = about["class_names"]
         ranges, self._pixels = _intake(self.directory, about)
@@ -91,7 +93,7 @@ class Scorer:
         self._pool: ThreadPoolExecutor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scorer, (os.fspath(self.directory),)
+        return Scorer, (os.fspath(self.directory), self._max_pixels)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> Batch:
         return self.answer(self.prepare(batch))
@@ -229,7 +231,7 @@ class Scorer:
         images = np.zeros((len(files), *shape), np.uint8)
 
         def read(row: int) -> str:
-            pixels, reason = folders.read_image(files[row], shape)
+            pixels, reason = folders.read_image(files[row], shape, self._max_pixels)
             if pixels is not None:
                 images[row] = pixels
             return reason

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from btcp_tf import thresholds
+from btcp_tf.core.config import MAX_PIXELS
 from btcp_tf.data import named_inputs
 from btcp_tf.data.images import LUMA, PIXELS, are_image_sizes, scaled
 from btcp_tf.data.input_checks import FLAT, InputRange, Ranges
@@ -403,11 +404,33 @@ def _known_files(image_bytes: tf.Tensor) -> tf.Tensor:
         return tf.identity(image_bytes)
 
 
+def _small_enough(file: tf.Tensor) -> tf.Tensor:
+    """The same file; the request fails where its head says that it has more pixels than are
+    decoded. A few kilobytes can hold as many as fill the memory."""
+
+    def of_png() -> tf.Tensor:
+        # Width and height are the first two numbers of the header; high bytes come first.
+        head = tf.strings.join([tf.strings.substr(file, 0, 24), tf.constant(24 * b"\0")])
+        sides = tf.reshape(tf.io.decode_raw(tf.strings.substr(head, 16, 8), tf.uint8), (2, 4))
+        places = tf.constant([2**24, 2**16, 2**8, 1], tf.int64)
+        return tf.reduce_sum(tf.cast(sides, tf.int64) * places, axis=1)
+
+    def of_jpeg() -> tf.Tensor:
+        return tf.cast(tf.image.extract_jpeg_shape(file)[:2], tf.int64)
+
+    is_png = tf.strings.substr(file, 0, len(_PNG)) == _PNG
+    pixels = tf.reduce_prod(tf.cond(is_png, of_png, of_jpeg))
+    message = [f"image_bytes: expected files of at most {MAX_PIXELS:,} pixels, received one of"]
+    with tf.control_dependencies([tf.debugging.Assert(pixels <= MAX_PIXELS, [*message, pixels])]):
+        return tf.identity(file)
+
+
 def _decoded(shape: tuple[int, int, int], image_bytes: tf.Tensor) -> tf.Tensor:
     """Files as pixels, decoded and converted as `data.read_image` does."""
     height, width, channels = shape
 
     def decoded(file: tf.Tensor) -> tf.Tensor:
+        file = _small_enough(file)
         # As Pillow does it, pixel for pixel. It decodes PNG, too.
         pixels = tf.io.decode_jpeg(file, channels=3, dct_method="INTEGER_ACCURATE")
         pixels = _upright(file, tf.cast(pixels, tf.float32))

@@ -21,6 +21,9 @@ TRANSIENT = (429, 502, 503, 504)
 # Seconds between attempts: they double from the first to the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
+LARGEST_ANSWER = 2**28
+"""Bytes of an answer. One of 64 inputs and 20,000 classes has a tenth of them as JSON."""
+
 # Above some weeks, the operating system's waits overflow.
 LONGEST_TIMEOUT = 1e6
 
@@ -92,6 +95,14 @@ class Deadline:
 def unexpected(where: str, wanted: str, received: Any) -> RuntimeError:
     """An error about an answer that no model server gives, on one line."""
     return RuntimeError(f"{where}: expected {wanted}, received {wording.one_line(received)[:80]}")
+
+
+def too_large(where: str) -> RuntimeError:
+    """An error about an answer without an end."""
+    return RuntimeError(
+        f"{where}: expected an answer of at most {LARGEST_ANSWER / 2**20:,.0f} MiB, received a "
+        "larger one; with more classes, ask for fewer inputs at once (batch_size)"
+    )
 
 
 def parse_json(text: Any) -> Any:

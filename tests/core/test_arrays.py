@@ -1,4 +1,5 @@
 import gc
+import io
 import os
 import zipfile
 
@@ -6,7 +7,8 @@ import numpy as np
 import pytest
 from machine import anonymous_mib, room
 
-from btcp_tf.core import arrays, rows
+from benchmarks import hostile
+from btcp_tf.core import archives, arrays, rows
 
 ROWS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
 
@@ -72,7 +74,7 @@ def test_what_is_no_npz_file_of_arrays_is_one_error(tmp_path, anywhere):
     for name, content in damaged.items():
         path.write_bytes(content)
         with pytest.raises(ValueError) as caught:
-            arrays.read_npz(path, "here")
+            dict(arrays.read_npz(path, "here"))
         told = str(caught.value)
         assert told.startswith("here: expected an npz file, received "), name
         assert told.isprintable() and len(told) < 300
@@ -97,7 +99,7 @@ def test_a_full_disk_is_no_fault_of_the_npz_file(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", x=np.ones((64, 2**20), np.uint8))
     with room(2**24):
         with pytest.raises(rows.NoRoomError, match="^TMPDIR: expected room"):
-            arrays.read_npz(tmp_path / "a.npz")
+            arrays.read_npz(tmp_path / "a.npz")["x"]
 
 
 @pytest.mark.parametrize("size", [1, 4, 10, 99])
@@ -133,3 +135,51 @@ def test_arrays_that_cannot_be_read_row_by_row_are_refused(tmp_path, array, reas
     np.savez(tmp_path / "a.npz", x=array)
     with pytest.raises(ValueError, match=reason):
         arrays.stored_array(tmp_path / "a.npz", "x")
+
+
+@pytest.mark.parametrize(
+    "method, times", [(zipfile.ZIP_DEFLATED, 900), (zipfile.ZIP_BZIP2, 100_000)]
+)
+def test_a_bomb_is_refused_before_it_is_read(tmp_path, monkeypatch, method, times):
+    monkeypatch.setattr(archives, "FLOOR", 2**20)
+    path, size = tmp_path / "a.npz", 2**24
+    hostile.npz(path, size, method, y=ROWS)
+    assert path.stat().st_size < size / times + 1000
+    found = arrays.read_npz(path)
+    # What nobody asks for does no harm.
+    assert list(found) == ["x", "y"] and found.kind("x") == ((size,), np.uint8)
+    np.testing.assert_array_equal(found["y"], ROWS)
+    for read in (lambda: found["x"], lambda: arrays.stored_array(path, "x")):
+        with pytest.raises(ValueError) as caught:
+            read()
+        assert str(path) in str(caught.value) and "claim to be 16,777,344" in str(caught.value)
+        assert "numpy.savez" in str(caught.value)
+    # As the remedy says.
+    np.savez(path, x=np.zeros(size, np.uint8))
+    assert arrays.read_npz(path)["x"].sum() == 0
+
+
+def test_more_rows_than_there_are_take_no_memory(tmp_path):
+    header = io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": True, "shape": (10**6, 10**6)}
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(100))
+    with pytest.raises(ValueError, match="100 bytes in place of 4,000,000,000,000"):
+        arrays.read_npz(tmp_path / "a.npz")["x"]
+
+
+def test_only_what_is_asked_for_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez(path, x=ROWS, y=ROWS)
+    read = []
+    member = arrays._member
+    monkeypatch.setattr(arrays, "_member", lambda *a: read.append(a[-1]) or member(*a))
+    found = arrays.read_npz(path)
+    assert "y" in found and len(found) == 2 and found.get("z") is None and read == []
+    assert found["y"] is found["y"]
+    assert read == ["y"]
+    # A file that is replaced meanwhile stays what it was.
+    np.savez(tmp_path / "b.npz", x=ROWS + 1)
+    (tmp_path / "b.npz").replace(path)
+    np.testing.assert_array_equal(found["x"], ROWS)

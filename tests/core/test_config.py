@@ -178,6 +178,7 @@ def test_what_does_not_change_results_is_left_out_on_request():
     left_out = set(FIELDS) - set(Config("mnist").settings(results_only=True))
     assert left_out == {
         "data_dir",
+        "max_pixels",
         "output_dir",
         "export_dir",
         "export_name",

@@ -18,9 +18,11 @@ import weakref
 
 import numpy as np
 import pytest
+from machine import anonymous_mib
 from PIL import Image
 
-from btcp_tf.core import rows
+from benchmarks import hostile
+from btcp_tf.core import config, rows
 from btcp_tf.data import batching, datasets, folders, prepared
 from btcp_tf.data.catalog import DATASETS
 from btcp_tf.data.corruptions import CORRUPTIONS
@@ -963,7 +965,8 @@ def test_a_file_that_is_no_data_set_is_refused(tmp_path, changes, message):
 def test_a_missing_or_unreadable_file_of_arrays_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="data_dir: expected an npz file .*none.npz"):
         datasets.load("npz", str(tmp_path / "none.npz"))
-    np.savez(tmp_path / "own.npz", x_train=np.array([{}], object))
+    objects = dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.array([{}], object))
+    np.savez(tmp_path / "own.npz", **objects)
     with pytest.raises(
         ValueError, match="own.npz: expected an npz file, received what cannot be read"
     ):
@@ -1513,7 +1516,8 @@ def test_fit_reads_the_epoch_after_on_epoch_begin(steps_per_execution, anywhere)
 MIRRORED = """
 import sys, numpy as np, tensorflow as tf
 from btcp_tf import data
-from btcp_tf.core import rows
+from benchmarks import hostile
+from btcp_tf.core import config, rows
 rows.LARGEST = int(sys.argv[1])
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
@@ -1635,6 +1639,36 @@ def test_one_image_file_is_read_as_those_of_a_folder(tmp_path):
     (tmp_path / "c").write_bytes(b"")
     for name, reason in (("c", "empty"), ("d", "No such file or directory"), ("a", "no file")):
         assert folders.read_image(tmp_path / name, (5, 4, 3)) == (None, reason)
+
+
+@pytest.mark.parametrize("make", [hostile.png, hostile.jpeg])
+def test_a_file_of_too_many_pixels_is_not_decoded(tmp_path, make):
+    bomb = tmp_path / "a" / "bomb.png"
+    for name in ("a/1", "a/2", "b/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.zeros((10, 10), np.uint8)).save(tmp_path / f"{name}.png")
+    bomb.write_bytes(make(8_001, 8_000))
+    before = anonymous_mib()
+    told = r"expected at most 64,000,000 pixels \(max_pixels\), received 8,000 x 8,001"
+    with pytest.raises(ValueError, match=rf"bomb.png \({told}\)"):
+        datasets.load("folder", str(tmp_path), size=(4, 4))
+    with pytest.warns(UserWarning, match=told):
+        images = datasets.load_images(str(tmp_path), "", (4, 4, 1), bad_files="skip")
+    assert len(images) == 3
+    pixels, reason = folders.read_image(bomb, (4, 4, 1))
+    assert pixels is None and re.fullmatch(told, reason)
+    assert anonymous_mib() - before < 50
+    # The limit is the caller's.
+    bomb.write_bytes(hostile.png(11, 10))
+    assert folders.read_image(bomb, (4, 4, 1), max_pixels=110)[1] == ""
+    assert "at most 109 pixels" in folders.read_image(bomb, (4, 4, 1), max_pixels=109)[1]
+    images = datasets.load_images(str(tmp_path), "", (4, 4, 1), max_pixels=110)
+    assert len(images) == 4
+    # Pillow's own.
+    bomb.write_bytes(hostile.jpeg(60_000, 60_000))
+    limit = config.PILLOWS_LIMIT
+    reason = "expected at most 178,956,970 pixels, received more"
+    assert folders.read_image(bomb, (4, 4, 1), max_pixels=limit) == (None, reason)
 
 
 def test_files_below_a_folder_stand_in_order_and_end(tmp_path):

@@ -437,7 +437,9 @@ def test_a_killed_run_ends_like_one_that_was_not(undrawn, whole, tmp_path, capsy
 
 
 def test_sigterm_ends_a_run_behind_the_epoch_that_is_under_way(tmp_path):
-    with fresh.Popen(["-m", "btcp_tf.main", *words(tmp_path, "--classifier_epochs=5000")]) as process:
+    with fresh.Popen(
+        ["-m", "btcp_tf.main", *words(tmp_path, "--classifier_epochs=5000")]
+    ) as process:
         process.start()
         checkpoint = tmp_path / "run" / "checkpoints" / "classifier.npz"
         while not checkpoint.exists():
@@ -445,7 +447,10 @@ def test_sigterm_ends_a_run_behind_the_epoch_that_is_under_way(tmp_path):
             time.sleep(0.01)
         process.kill(signal.SIGTERM)
         out, errors = process.communicate(timeout=100)
-    assert (process.returncode, errors) == (143, "\nterminated; the same command goes on from here\n")
+    assert (process.returncode, errors) == (
+        143,
+        "\nterminated; the same command goes on from here\n",
+    )
     # Each epoch that was printed is in the checkpoint, the last one too.
     with np.load(checkpoint) as saved:
         rows = json.loads(str(saved["about"]))["rows"]

@@ -5,6 +5,7 @@ real ones.
 """
 
 import base64
+import contextlib
 import gzip
 import http.server
 import io
@@ -25,6 +26,7 @@ import pytest
 import tiny_model
 from google.protobuf import any_pb2, wrappers_pb2
 
+from btcp_tf.serving import transport
 from btcp_tf.serving.client import ANSWERS, Client
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -1131,3 +1133,46 @@ def test_a_grpc_server_that_comes_back(servicer):
             assert len(client.predict(IMAGES)["accept"]) == 5
         finally:
             server.stop(None)
+
+
+def endless(handler):
+    """An answer of a gigabyte and more, in pieces that a server makes as it goes."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    piece = b"100000\r\n" + bytes(2**20) + b"\r\n"
+    with contextlib.suppress(ConnectionError):
+        for _ in range(1024):
+            handler.wfile.write(piece)
+        pytest.fail("all of it was read")
+
+
+def squeezed(handler):
+    """A quarter of a megabyte that is 256 of them."""
+    content = gzip.compress(bytes(2**28 + 1))
+    handler.send_response(200)
+    handler.send_header("Content-Encoding", "gzip")
+    handler.send_header("Content-Length", str(len(content)))
+    handler.end_headers()
+    with contextlib.suppress(ConnectionError):
+        handler.wfile.write(content)
+
+
+@pytest.mark.parametrize("answer", [endless, squeezed])
+def test_an_answer_without_an_end_is_cut_off(double, answer):
+    with Client(double.address, "tiny") as client:
+        client.predict(IMAGES)
+        double.script = [answer]
+        with pytest.raises(RuntimeError, match="expected an answer of at most 256 MiB, received"):
+            client.predict(IMAGES)
+        assert not double.script
+        # The client goes on with the next one.
+        check_equal(client.predict(IMAGES), IMAGES)
+
+
+def test_a_large_answer_over_grpc_is_cut_off(servicer, monkeypatch):
+    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1000)
+    servicer.trouble.clear()
+    with Client(f"127.0.0.1:{servicer.port}", "tiny", protocol="grpc", batch_size=200) as client:
+        with pytest.raises(RuntimeError, match="expected an answer of at most 0 MiB, received"):
+            client.predict(np.repeat(IMAGES, 50, axis=0)[:200])

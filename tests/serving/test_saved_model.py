@@ -21,12 +21,14 @@ import PIL.ImageOps
 import pytest
 import tensorflow as tf
 from keras import layers
+from machine import anonymous_mib
 from scipy import special
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.tools import saved_model_cli
 from tensorflow_serving.apis import prediction_log_pb2
 
 import btcp_tf
+from benchmarks import hostile
 from btcp_tf import thresholds
 from btcp_tf.core import files
 from btcp_tf.data import folders
@@ -38,7 +40,7 @@ from btcp_tf.methods import residual_fit
 from btcp_tf.methods.residual_choice import MCP
 from btcp_tf.networks import models
 from btcp_tf.networks.evidence_layers import McpLogit
-from btcp_tf.serving import export_check, saved_model
+from btcp_tf.serving import export_check, saved_model, signatures
 from btcp_tf.serving.export_check import WARMUP_FILE
 from btcp_tf.serving.signatures import _decoded, served
 
@@ -312,6 +314,23 @@ def test_files_that_pillow_reads_otherwise_are_refused_by_their_place(written, c
         serve(image_bytes=tf.constant([good, good, content, good]))
     told = "expected PNG or JPEG files of 8 bits a channel, received another in place"
     assert re.search(rf"{told}[\]\s\[]+2\b", str(caught.value))
+
+
+@pytest.mark.parametrize("make", [hostile.png, hostile.jpeg])
+def test_files_of_too_many_pixels_are_refused_by_their_heads(written, monkeypatch, make):
+    serve = loaded(written[1]).signatures["serving_bytes"]
+    good, before = LIKE_PILLOW["jpeg"], anonymous_mib()
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        serve(image_bytes=tf.constant([good, make(8_001, 8_000)]))
+    assert "expected files of at most 64,000,000 pixels, received one of" in str(caught.value)
+    assert "64008000" in str(caught.value)
+    # Decoded, it has 183 MiB, and as floats four times as many.
+    assert anonymous_mib() - before < 100
+    # As many as are taken are taken.
+    monkeypatch.setattr(signatures, "MAX_PIXELS", 8 * 7)
+    _decoded((8, 6, 3), tf.constant([hostile.png(7, 8)]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 56 pixels"):
+        _decoded((8, 6, 3), tf.constant([hostile.png(19, 3)]))
 
 
 def test_models_of_other_inputs_have_the_signatures_that_make_sense(unchecked, tmp_path):
