@@ -1,15 +1,16 @@
 """What a file is that is given as a classifier, what is in it, and how its network was trained;
 without Keras."""
 
+import contextlib
 import json
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from btcp_tf.core import files
+from btcp_tf.core import archives, files
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -42,9 +43,54 @@ def check_file(setting: str, path: str | os.PathLike) -> Path:
     found = files.as_path(setting, path)
     kind = _kind_of_folder(found) if found.is_dir() else _kind_of_file(found)
     if not kind:
-        return found if is_hdf5(found) else files.check_keras_file(setting, found)
+        if not is_hdf5(found):
+            files.check_keras_file(setting, found)
+        _check_sizes(f"{setting}: {found}", found)
+        return found
     error = FileNotFoundError if found.is_dir() else ValueError
     raise error(f"{setting}: expected a .keras or .h5 file, received {found}, which is {kind}")
+
+
+_DESCRIPTION = 2**26
+"""Bytes that the description of a model's layers may have, vocabularies included."""
+
+_ANEW = "write it anew with model.save"
+
+
+def _check_sizes(where: str, path: Path) -> None:
+    """ValueError for a file that would fill the memory: text, an archive's members or weights that
+    are far larger than what is stored of them."""
+    if is_hdf5(path):
+        with path.open("rb") as weights:
+            _check_weights(where, weights)
+        return
+    # What is damaged otherwise, Keras says.
+    with contextlib.suppress(zipfile.BadZipFile, OSError, RuntimeError):
+        with zipfile.ZipFile(path) as archive:
+            archives.check_members(where, archive, _ANEW)
+            for info in archive.infolist():
+                if info.filename.endswith(".json") and info.file_size > _DESCRIPTION:
+                    raise ValueError(
+                        f"{where}: {info.filename}: expected at most {_DESCRIPTION:,} bytes, "
+                        f"received {info.file_size:,}"
+                    )
+                if info.filename.endswith(".h5"):
+                    with archive.open(info) as weights:
+                        _check_weights(f"{where}: {info.filename}", weights)
+
+
+def _check_weights(where: str, file: IO[bytes]) -> None:
+    """`archives.check_size` of the arrays in an HDF5 file, which may be there by their size alone."""
+    import h5py
+
+    def check(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            stored = entry.id.get_storage_size()
+            archives.check_size(f"{where}: {name}", entry.nbytes, stored, _ANEW)
+
+    # Damaged ones, Keras refuses.
+    with contextlib.suppress(OSError, RuntimeError, KeyError), h5py.File(file, "r") as weights:
+        weights.visititems(check)
 
 
 def check_classifier(setting: str, path: str | os.PathLike) -> Path:
@@ -110,12 +156,13 @@ def fault_in(path: str | os.PathLike, is_registered: Callable[[str], bool]) -> s
             f"which is read here; or {FIT_SCORES}"
         )
     try:
-        layers = json.loads(_config(path))
+        for key, value in _parts_of(json.loads(_config(path))):
+            if reason := _fault_of(key, value, is_registered):
+                return reason
     except ValueError:
         return ""  # A damaged file: Keras says so.
-    for key, value in _parts_of(layers):
-        if reason := _fault_of(key, value, is_registered):
-            return reason
+    except RecursionError:
+        return "its layers are too deep in one another to be read"
     return ""
 
 

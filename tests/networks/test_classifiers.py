@@ -1,4 +1,5 @@
 import re
+import shutil
 import zipfile
 
 import keras
@@ -8,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 import btcp_tf
+from btcp_tf.core import archives
 from btcp_tf.main import main
 from btcp_tf.networks import classifiers
 
@@ -627,6 +629,53 @@ def test_what_is_found_in_a_file_is_said(case, tmp_path):
     rewritten(tmp_path / "good.keras", change, tmp_path / "my.keras")
     with pytest.raises(ValueError, match=f"^classifier: expected .*my.keras: it {message}"):
         classifiers.take_apart(tmp_path / "my.keras")
+
+
+def grown(path, name, size):
+    """Makes a member of an archive so large, with zeros, and hardly its file."""
+    with zipfile.ZipFile(path) as source:
+        members = {one: source.read(one) for one in source.namelist()}
+    members[name] += b" " * size
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as copy:
+        for one, content in members.items():
+            copy.writestr(one, content)
+
+
+def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    import h5py
+
+    good, path = tmp_path / "good.keras", tmp_path / "my.keras"
+    functional(3, "softmax").save(good)
+    monkeypatch.setattr(keras.models, "load_model", None)
+
+    def refused(message, file=path):
+        with pytest.raises(ValueError, match=f"^classifier: .*{file.name}: {message}"):
+            classifiers.take_apart(file)
+
+    shutil.copy(good, path)
+    grown(path, "config.json", 2**26)
+    assert path.stat().st_size < 100_000
+    refused(r"config.json: expected at most 67,108,864 bytes, received 67,")
+    # An array that is there by its size alone.
+    monkeypatch.setattr(archives, "FLOOR", 2**20)
+    for file in (tmp_path / "weights.h5", tmp_path / "my.h5"):
+        with h5py.File(file, "w") as weights:
+            weights.attrs["model_config"] = "{}"
+            weights.create_dataset("layer/0", (2**40,), "f4")
+            weights.create_dataset("layer/1", data=np.zeros(2**19, "f4"))
+    told = "layer/0: expected at most 250 times what is stored of it, received 0 bytes that claim"
+    refused(told, tmp_path / "my.h5")
+    content = (tmp_path / "weights.h5").read_bytes()
+    rewritten(good, lambda name, old: content if name.endswith(".h5") else old, path)
+    refused(f"model.weights.h5: {told}")
+    shutil.copy(good, path)
+    grown(path, "model.weights.h5", 2**24)
+    refused("model.weights.h5: expected at most 250 times what is stored of it")
+    monkeypatch.undo()
+    description = b'{"class_name": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    rewritten(good, lambda name, old: description if name == "config.json" else old, path)
+    with pytest.raises(ValueError, match="its layers are too deep in one another to be read"):
+        classifiers.take_apart(path)
 
 
 def test_what_is_no_model_of_keras_3_is_called_by_its_name(tmp_path):
