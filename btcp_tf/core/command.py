@@ -98,6 +98,7 @@ def read(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     leftovers = []
     for origin, chunk in _expand(arguments):
         try:
+            _check_names(chunk)
             leftovers += flag_values(["", *chunk])[1:]
             # At once, and not only in Config: here the line at fault is known.
             for name in flag_values:
@@ -147,6 +148,22 @@ def _check_text(name: str, value: Any) -> None:
     for text in value if isinstance(value, list) else (value,):
         if isinstance(text, str) and (wrong := wording.fault(text)):
             raise ValueError(f"{name}: {wrong}")
+
+
+_LONGEST_FLAG = 100
+
+
+def _check_names(arguments: Sequence[str]) -> None:
+    """ValueError for a flag of so long a name that absl fails where it looks for a similar one."""
+    for argument in arguments:
+        name, is_flag = argument.lstrip("-").partition("=")[0], argument.startswith("-")
+        if argument == "--":
+            return
+        if is_flag and len(name) > _LONGEST_FLAG:
+            raise ValueError(
+                f"expected a flag of this command (--help lists them), received "
+                f"--{wording.quoted(name)}"
+            )
 
 
 def _expand(

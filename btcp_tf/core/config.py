@@ -163,6 +163,12 @@ class Config:
         "preset behind it (quick, smoke), or -trial (max_train_images).",
         changes_results=False,
     )
+    strict: bool = setting(
+        False,
+        "Refuse to go on with checkpoints that other versions of Python, TensorFlow, Keras, NumPy "
+        "or this package trained; else a warning and a note say so.",
+        changes_results=False,
+    )
     publish: bool = setting(
         False,
         "Publish even a classifier that is wrong more often than the version that it replaces, or "

@@ -6,13 +6,12 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scipy import special
 
-from btcp_tf.core import command, json_files, wording
+from btcp_tf.core import command, json_files, versions, wording
 from btcp_tf.core.files import folder_lock
 from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 FINISHED_FILE = "finished.json"
 """In a run's folder: how the run ended."""
-
-_PACKAGES = ("btcp_tf", "tensorflow", "keras", "numpy", "tensorflow-datasets", "scikit-learn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,12 +68,7 @@ def environment() -> dict[str, str]:
     """What besides the settings can change a figure: versions, platform, devices."""
     import tensorflow as tf
 
-    versions = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        versions[name] = "not installed"
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions | {
+    return versions.installed() | {
         "platform": platform.platform(),
         # Physical ones: how a CPU is split is a setting of the run.
         "devices": ", ".join(

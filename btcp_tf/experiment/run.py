@@ -8,9 +8,10 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from btcp_tf.core import command
+from btcp_tf.core import command, versions, warning
 from btcp_tf.core.config import ENSEMBLES, Config
 from btcp_tf.core.files import check_folder, check_place, folder_lock
 from btcp_tf.data import datasets, near_duplicates, overlaps
@@ -96,6 +97,8 @@ class _Prepared:
     trainer: Trainer
     pixels: str
     """A note on the input scaling of a given classifier; "": there is none."""
+    versions: str
+    """A note on versions of packages that trained the checkpoints, see `_check_versions`."""
     problem: str
     """Why a given classifier cannot be right; "": it can be, or there is none."""
     log: tuple[str, ...]
@@ -131,11 +134,13 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
 
         strategy = distribution.make_strategy(config.strategy, config.logical_devices)
         distribution.start_devices()
+    others = checkpoints.other_versions(Path(config.output_dir) / "checkpoints")
+    versions_note = _check_versions(others, config.strict)
     images = prepare.load_images(config.take(ImageSettings))
     folder, dataset = Path(config.output_dir), images.dataset
     if not part_of_study:
         check_place("export_dir", _export_folder(config, dataset.name))
-    lines = [f"started with {dataset.name} {dataset.fingerprint}"]
+    lines = [f"started with {dataset.name} {dataset.fingerprint}", *[versions_note] * bool(others)]
     pixels = note = problem = ""
     if config.classifier:
         announce(f"trying {config.classifier} out on validation images", config.verbose)
@@ -172,7 +177,26 @@ def _prepare(config: Config, part_of_study: bool) -> _Prepared:
         strategy,
         adopted=bool(config.classifier),
     )
-    return _Prepared(images, trainer, note, problem, tuple(lines))
+    return _Prepared(images, trainer, note, versions_note, problem, tuple(lines))
+
+
+def _check_versions(others: Mapping[str, Sequence[str]], strict: bool) -> str:
+    """A note on the versions that trained the checkpoints of a run that goes on; "": these.
+
+    Raises:
+      ValueError: If there are others and the run is strict.
+    """
+    if not others:
+        return ""
+    told = versions.others_text(others, versions.installed())
+    if strict:
+        raise ValueError(
+            f"strict: expected the versions that trained the checkpoints, received others: {told}; "
+            "install those, or leave out --strict"
+        )
+    note = f"checkpoints: trained, at least in part, with {told}"
+    warning.warn(f"{note}; the figures may differ from those of a run with one of them alone")
+    return note
 
 
 def _train(config: Config, trainer: Trainer, journal: Journal) -> Trained:
@@ -342,6 +366,7 @@ def _notes(
     about += notes.of_others(config.ood, images.others, dataset.test.images)
     about += notes.of_taus(config.method, taus, config.tau)
     about += notes.of_training(trained.stages.values())
+    about += [prepared.versions] * bool(prepared.versions)
     about = list(dict.fromkeys(about))
     about += overlaps.notes(dataset.overlaps, dataset.class_names)
     about += near_duplicates.notes(dataset)

@@ -80,7 +80,7 @@ def _check_sizes(where: str, path: Path) -> None:
 
 
 def _check_weights(where: str, file: IO[bytes]) -> None:
-    """`archives.check_size` of the arrays in an HDF5 file, which may be there by their size alone."""
+    """`archives.check_size` of the arrays in an HDF5 file, of which a size may be all."""
     import h5py
 
     def check(name: str, entry: Any) -> None:

@@ -72,7 +72,9 @@ def fit_phase(
         batches = batching.plain(tf.data.Dataset.range(1))
     _compile(model, settings, learning_rate, steps, epochs, loop)
     known = (basis, *former_bases)
-    rows = checkpoints.load_checkpoint(checkpoint, model, known) if checkpoint.exists() else []
+    rows, versions = [], {}
+    if checkpoint.exists():
+        rows, versions = checkpoints.load_checkpoint(checkpoint, model, known)
 
     def start_epoch(epoch: int) -> None:
         epoch_variable.assign(epoch)
@@ -82,7 +84,7 @@ def fit_phase(
     def finish_epoch(row: Row) -> None:
         with model.with_averages():
             rows.append(describe(row))
-        checkpoints.save_checkpoint(checkpoint, model, rows, basis)
+        checkpoints.save_checkpoint(checkpoint, model, rows, basis, versions)
         if after_epoch is not None:
             after_epoch(rows)
         interrupt.step_done()

@@ -179,6 +179,7 @@ def test_what_does_not_change_results_is_left_out_on_request():
     assert left_out == {
         "data_dir",
         "max_pixels",
+        "strict",
         "output_dir",
         "export_dir",
         "export_name",

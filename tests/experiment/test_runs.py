@@ -457,6 +457,40 @@ def test_sigterm_ends_a_run_behind_the_epoch_that_is_under_way(tmp_path):
     assert 0 < len(rows) == out.count("Epoch ") < 5000
 
 
+def test_checkpoints_of_other_versions_are_said_or_refused(
+    undrawn, unchecked, whole, tmp_path, capsys
+):
+    shutil.copytree(whole / "run" / "checkpoints", tmp_path / "run" / "checkpoints")
+    shutil.copy(whole / "run" / "flags.cfg", tmp_path / "run")
+    checkpoint = tmp_path / "run" / "checkpoints" / "tcp.npz"
+    with np.load(checkpoint) as saved:
+        arrays = dict(saved)
+    about = json.loads(str(arrays["about"]))
+    assert about["versions"]["keras"] == [keras.__version__]
+    # As if it had been begun with another Keras, and killed.
+    about["versions"]["keras"] = ["3.14.0"]
+    del about["rows"][-2:]
+    np.savez(checkpoint, **arrays | {"about": np.array(json.dumps(about))})
+    told = f"trained, at least in part, with keras 3.14.0 (here {keras.__version__})"
+    before = checkpoint.read_bytes()
+    assert main(words(tmp_path, "--strict")) == 1
+    error = "error: strict: expected the versions that trained the checkpoints, received others: "
+    assert capsys.readouterr().err.startswith(f"{error}keras 3.14.0 (here {keras.__version__}); ")
+    assert checkpoint.read_bytes() == before
+    with pytest.warns(UserWarning, match=f"checkpoints: {re.escape(told)}; the figures may differ"):
+        assert main(words(tmp_path)) == 0
+    with np.load(checkpoint) as saved:
+        used = json.loads(str(saved["about"]))["versions"]
+    assert used["keras"] == ["3.14.0", keras.__version__]
+    assert used["numpy"] == [np.__version__]
+    _, extra = results.load_rows(tmp_path / "run" / "results.json")
+    assert f"checkpoints: {told}" in extra["notes"]
+    assert told in (tmp_path / "run" / "run.log").read_text()
+    # Not said where nothing changed.
+    _, extra = results.load_rows(whole / "run" / "results.json")
+    assert not any("here" in note for note in extra["notes"])
+
+
 def test_another_threshold_of_a_model_is_in_the_report_of_its_run(undrawn, whole, tmp_path, capsys):
     for name in ("run", "models"):
         shutil.copytree(whole / name, tmp_path / name)
