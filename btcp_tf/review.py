@@ -13,7 +13,6 @@ which `btcp_tf.set_threshold` chooses a new threshold. Both rest on the random s
 that were picked for their u say nothing about those that were not. No TensorFlow here.
 """
 
-import json
 import os
 import shlex
 import sys
@@ -177,7 +176,7 @@ def _use_run(values: Mapping[str, Any], paths: dict[str, Path]) -> None:
 def _about(scores: Path) -> dict[str, Any]:
     """Paths that `btcp_tf.predict` wrote beside its file; empty without."""
     try:
-        content = json.loads(predictions.about_file(scores).read_text(encoding="utf-8"))
+        content = json_files.parse(predictions.about_file(scores).read_text(encoding="utf-8"))
         return dict(content["paths"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # It is no more than a help.

@@ -8,7 +8,6 @@ from the same answers. NumPy, SciPy and scikit-learn alone: no TensorFlow.
 """
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -350,7 +349,7 @@ def load_scores(path: str | os.PathLike) -> ScoresFit:
 def _read(file: Path) -> dict[str, Any]:
     """What such a file holds."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_files.parse(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise ValueError("it is no JSON") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

@@ -99,6 +99,7 @@ def read(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     for origin, chunk in _expand(arguments):
         try:
             _check_names(chunk)
+            _check_numbers(chunk, flag_values)
             leftovers += flag_values(["", *chunk])[1:]
             # At once, and not only in Config: here the line at fault is known.
             for name in flag_values:
@@ -164,6 +165,19 @@ def _check_names(arguments: Sequence[str]) -> None:
                 f"expected a flag of this command (--help lists them), received "
                 f"--{wording.quoted(name)}"
             )
+
+
+def _check_numbers(arguments: Sequence[str], flag_values: flags.FlagValues) -> None:
+    """ValueError for what absl takes for a number, as Python does, and nobody means so."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        name, equals, text = argument.lstrip("-").partition("=")
+        if argument == "--":
+            return
+        if argument.startswith("-") and name in flag_values:
+            if flag_values[name].flag_type() in ("int", "float"):
+                value = text if equals else following
+                if "_" in value or not value.isascii():
+                    raise ValueError(f"{name}: expected a number, received {wording.quoted(value)}")
 
 
 def _expand(

@@ -674,7 +674,7 @@ def _number(value: Any, whole: bool) -> float:
     if isinstance(value, bool) or (whole and not isinstance(value, numbers.Integral | str)):
         return math.nan
     try:
-        number = float(value)
+        number = wording.number(value) if isinstance(value, str) else float(value)
         return int(value) if whole else number
     except (TypeError, ValueError, OverflowError):
         return math.nan

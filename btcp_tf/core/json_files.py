@@ -1,4 +1,5 @@
-"""JSON files that are written whole or not at all, of values that JSON does not know."""
+"""JSON files that are written whole or not at all, of values that JSON does not know; JSON texts of
+strangers."""
 
 import dataclasses
 import json
@@ -40,6 +41,23 @@ def plain(value: Any, *, infinity: bool = False) -> Any:
             return None
         return "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def parse(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+      ValueError: If it is none. `json.loads` raises RecursionError, too, for a few kilobytes of
+        lists in one another.
+
+    >>> parse("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: JSON: expected fewer lists and objects in one another
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON: expected fewer lists and objects in one another") from None
 
 
 def to_text(

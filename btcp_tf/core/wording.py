@@ -59,6 +59,24 @@ def expected_one_of(what: str, known: Iterable[str], received: object) -> str:
     return f"{what}: expected one of {', '.join(known)}, received {shown}{hint}"
 
 
+def number(text: str) -> float:
+    """The number that a text is, as everybody writes it.
+
+    Raises:
+      ValueError: If it is none. Python's own `float` takes 0.1_5 for 0.15, and digits of all
+        scripts, which nobody means so.
+
+    >>> number(" 1e-3 ")
+    0.001
+    >>> number("0.1_5")
+    Traceback (most recent call last):
+    ValueError: expected a number, received '0.1_5'
+    """
+    if "_" in text or not text.strip().isascii():
+        raise ValueError(f"expected a number, received {quoted(text)}")
+    return float(text)
+
+
 _LONGEST = 60  # Letters of a name among others.
 
 

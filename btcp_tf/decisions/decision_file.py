@@ -1,7 +1,6 @@
 """What a run's SavedModel answers and accepts, and why: `decision.json`, written and read."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +79,7 @@ def load_decision(folder: str | os.PathLike) -> Decision | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_files.parse(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: expected JSON, received {error}") from None
     if not isinstance(content, dict):

@@ -3,7 +3,6 @@
 `btcp_tf.serving.saved_model` writes it.
 """
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from btcp_tf import thresholds
+from btcp_tf.core import json_files
 from btcp_tf.core.files import as_path
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.predictions import Predictions
@@ -55,7 +55,7 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
             f"{os.fspath(directory)!r} without {ABOUT_FILE}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_files.parse(path.read_text(encoding="utf-8"))
         thresholds.from_json(content["threshold"])
         if not isinstance(content["class_names"], list):
             raise TypeError(f"class_names is {content['class_names']!r}")
@@ -94,7 +94,7 @@ def check_same_u(
       about: From `read_about`; of a run's folder nothing.
     """
     try:
-        content = json.loads(predictions.about_file(scores).read_text(encoding="utf-8"))
+        content = json_files.parse(predictions.about_file(scores).read_text(encoding="utf-8"))
         theirs = content.get("recalibrations") or []
     except (OSError, ValueError, AttributeError):
         return  # Of another program, or moved without it.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from btcp_tf import metrics
+from btcp_tf.core import json_files
 from btcp_tf.thresholds import PREDICTED, GroupThreshold, Threshold
 
 
@@ -145,7 +146,7 @@ def load(file: Path) -> History:
       OSError: If it cannot be opened.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_files.parse(file.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__}")
         # Version 0.1.0 kept no history, and others no looks.

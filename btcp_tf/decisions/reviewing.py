@@ -9,7 +9,6 @@ in both is checked once and counts in both.
 import dataclasses
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import thresholds
-from btcp_tf.core import checks, csv_cells, wording
+from btcp_tf.core import checks, csv_cells, json_files, wording
 from btcp_tf.core.groups import one_of_each
 from btcp_tf.decisions.scores import Scores
 from btcp_tf.evaluation import tabular
@@ -115,7 +114,7 @@ def fingerprint(scores: Scores) -> str:
 def read_record(path: Path, scores: Scores) -> Queue:
     """The queue that `record` kept; ValueError if it is none, or one of other scores."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json_files.parse(path.read_text(encoding="utf-8"))
         mark, numbers = kept["fingerprint"], (kept["budget"], kept["audit"], kept["seed"])
         budget, audit, seed = map(int, numbers)
     except FileNotFoundError:

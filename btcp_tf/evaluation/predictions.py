@@ -8,7 +8,6 @@ rows of metrics. Files appear whole or not at all, and equal contents give equal
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import re
@@ -22,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from btcp_tf import metrics
-from btcp_tf.core import checks, files, wording
+from btcp_tf.core import checks, files, json_files, wording
 from btcp_tf.core.arrays import read_npz
 from btcp_tf.core.groups import numbers, one_of_each
 from btcp_tf.evaluation import tabular
@@ -483,7 +482,7 @@ def _file(path: Any) -> str:
 def _tau_beside(path: str | os.PathLike) -> float | None:
     try:
         with open(about_file(path), encoding="utf-8") as file:
-            tau = json.load(file)["tau"]
+            tau = json_files.parse(file.read())["tau"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # It is no more than a help.
     return float(tau) if type(tau) in (int, float) and math.isfinite(tau) else None

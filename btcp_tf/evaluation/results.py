@@ -1,7 +1,6 @@
 """Rows of metrics with confidence intervals and differences from MCP."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -282,7 +281,7 @@ def load_rows(path: str | os.PathLike) -> tuple[list[dict[str, Any]], dict[str, 
     """
     try:
         with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+            content = json_files.parse(file.read())
         saved, extra = content["rows"], content["extra"]
         result = [
             {key: math.nan if value is None else value for key, value in row.items()}

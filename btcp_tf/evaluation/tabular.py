@@ -13,7 +13,6 @@ import csv
 import dataclasses
 import datetime
 import decimal
-import json
 import math
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import csv_cells, wording
+from btcp_tf.core import csv_cells, json_files, wording
 from btcp_tf.core.checks import LEAVE_OUT
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -145,7 +144,7 @@ class Columns:
         if not self.text_only:
             return _number
         with_comma = [value for value in self.values[name] if value and "," in value]
-        return _plain_number if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
+        return wording.number if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
 
     def truths(self, name: str) -> np.ndarray | None:
         """A column of true and false, `[n]` bool; None where no row has one."""
@@ -295,13 +294,7 @@ def _number(value: Any) -> float:
 
 
 def _number_with_comma(text: str) -> float:
-    return _plain_number(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
-
-
-def _plain_number(text: str) -> float:
-    if "_" in text:
-        raise ValueError(f"expected a number, received {text!r}")  # Python would take 0_1 for 1.
-    return float(text)
+    return wording.number(text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text)
 
 
 def _time(value: Any) -> tuple[str, float]:
@@ -309,7 +302,8 @@ def _time(value: Any) -> tuple[str, float]:
     its nanoseconds; ValueError if it is none."""
     if isinstance(value, str):
         try:
-            value = int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
+            number = wording.number(value)
+            value = int(value) if value.strip().lstrip("+-").isdecimal() else number
         except ValueError:
             return _moment(value.strip())
     if type(value) is int or (type(value) is float and math.isfinite(value)):
@@ -395,7 +389,8 @@ def _read_csv(
             names = tuple(filter(None, header))
             _check_names(names, file, " in the first line")
             values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
-            kept = [(header.index(name), column) for name, column in values.items()]
+            place = {name: index for index, name in enumerate(header)}
+            kept = [(place[name], column) for name, column in values.items()]
             for row in reader:
                 if not row:
                     continue
@@ -442,7 +437,7 @@ def _read_jsonl(
 
 def _json_object(line: bytes, number: int, file: str) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8-sig"))
+        row = json_files.parse(line.decode("utf-8-sig"))
         received = type(row).__name__
     except UnicodeDecodeError as error:
         row, received = None, f"the byte {line[error.start]:#04x}, which is not UTF-8,"

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -138,7 +137,7 @@ def read_finished(folder: Path) -> End | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_files.parse(path.read_text(encoding="utf-8"))
         # Without the others where 0.1.0 wrote it.
         end = End(content["saved_model"], content.get("retry", False), content.get("collapse", ""))
         if not [type(value) for value in dataclasses.astuple(end)] == [str, bool, str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from btcp_tf.core import archives, files
+from btcp_tf.core import archives, files, json_files
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -110,8 +110,8 @@ def loss_in(path: str | os.PathLike) -> Any:
     path = Path(path)
     try:
         if is_hdf5(path):
-            return json.loads(_hdf5_text(path, "training_config")).get("loss")
-        return (json.loads(_config(path)).get("compile_config") or {}).get("loss")
+            return json_files.parse(_hdf5_text(path, "training_config")).get("loss")
+        return (json_files.parse(_config(path)).get("compile_config") or {}).get("loss")
     except (AttributeError, ValueError):
         return None
 
@@ -252,7 +252,7 @@ def _keras_version(path: Path) -> str:
         return _hdf5_text(path, "keras_version")
     try:
         with zipfile.ZipFile(path) as archive:
-            return str(json.loads(archive.read("metadata.json")).get("keras_version", ""))
+            return str(json_files.parse(archive.read("metadata.json")).get("keras_version", ""))
     except (AttributeError, KeyError, OSError, ValueError, zipfile.BadZipFile):
         return ""
 
@@ -297,7 +297,7 @@ def _letters(loss: Any) -> str:
 def _config(path: Path) -> bytes:
     """The description of the layers in a file; b"": there is none."""
     if is_hdf5(path):
-        return _hdf5_text(path, "model_config").encode()
+        return _hdf5_text(path, "model_config").encode("utf-8", "replace")
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.read("config.json")

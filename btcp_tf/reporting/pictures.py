@@ -4,7 +4,6 @@ import base64
 import contextlib
 import dataclasses
 import io
-import json
 import math
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from btcp_tf.core import arrays, wording
+from btcp_tf.core import arrays, json_files, wording
 from btcp_tf.core.files import as_path, atomic_path
 from btcp_tf.evaluation.predictions import about_file
 from btcp_tf.reporting.drawing import WRONG
@@ -207,7 +206,7 @@ def find_file(name: str, folders: Sequence[Path]) -> Path | None:
 def scored_input(path: Path) -> Path | None:
     """What was scored, as the file beside a file of scores says; None: it does not say."""
     try:
-        about = json.loads(about_file(path).read_text(encoding="utf-8"))
+        about = json_files.parse(about_file(path).read_text(encoding="utf-8"))
         return Path(about["paths"]["input"])
     except (OSError, ValueError, KeyError, TypeError):
         return None  # The file beside it is optional.

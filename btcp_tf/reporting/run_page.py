@@ -1,7 +1,6 @@
 """The page of a run."""
 
 import dataclasses
-import json
 import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from btcp_tf import thresholds
+from btcp_tf.core import json_files
 from btcp_tf.decisions.decision_file import NOT_EXPORTED, Decision
 from btcp_tf.evaluation.explanations import EXPLANATIONS_FILE, Explanations, load_explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, Predictor
@@ -527,7 +527,9 @@ def redraw_run(
     run = SavedRun.load(folder)
     finished = folder / "finished.json"
     if finished.exists():
-        saved_model = str(json.loads(finished.read_text(encoding="utf-8")).get("saved_model", ""))
+        saved_model = str(
+            json_files.parse(finished.read_text(encoding="utf-8")).get("saved_model", "")
+        )
     page = write_run_report(
         output_dir or folder,
         run.rows,

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -372,7 +371,7 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
     if not output.is_file():
         raise ValueError(f"{expected}which is no file; name another --output")
     try:
-        content = json.loads(predictions.about_file(output).read_text(encoding="utf-8"))
+        content = json_files.parse(predictions.about_file(output).read_text(encoding="utf-8"))
         saved, sha256, summary = content["command"], content["sha256"], content["summary"]
         expectation = Expectation.from_json(summary.pop("expectation", None))
         summary = Summary(**summary, expectation=expectation)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from btcp_tf import metrics
+from btcp_tf.core import json_files
 from btcp_tf.serving import answers, transport
 from btcp_tf.serving.answers import ANSWERS
 from btcp_tf.serving.grpc_transport import GRPC_RETRIES, Grpc
@@ -194,7 +195,7 @@ class Client:
             ) from None
         value = outputs.get("json", outputs.get(""))
         try:
-            content = transport.parse_json(np.asarray(value).item())
+            content = json_files.parse(np.asarray(value).item())
         except (TypeError, ValueError):
             content = None
         if not isinstance(content, dict):

@@ -7,7 +7,6 @@ that was killed after it had published finds its own version again instead of ad
 
 import contextlib
 import dataclasses
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ def publication_id(folder: Path) -> str:
     path = folder / _ID_FILE
     # Without a readable id, the worst that follows is one more version.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        known = json.loads(path.read_text(encoding="utf-8"))["id"]
+        known = json_files.parse(path.read_text(encoding="utf-8"))["id"]
         if isinstance(known, str) and known:
             return known
     new = uuid.uuid4().hex
@@ -64,7 +63,7 @@ def run_of(version: Path, about: Mapping[str, Any]) -> Path | None:
         return None
     folder = Path(os.path.relpath(version.resolve().parent / str(entry["folder"])))
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        known = json.loads((folder / _ID_FILE).read_text(encoding="utf-8"))["id"]
+        known = json_files.parse((folder / _ID_FILE).read_text(encoding="utf-8"))["id"]
         return folder if known == entry["id"] else None
     return None
 

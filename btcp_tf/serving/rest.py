@@ -17,7 +17,7 @@ import tenacity
 import urllib3
 from requests import exceptions as errors
 
-from btcp_tf.core import wording
+from btcp_tf.core import json_files, wording
 from btcp_tf.serving import transport
 from btcp_tf.serving.transport import Deadline, Refused, Server, Signature, Values
 
@@ -134,7 +134,7 @@ class Rest:
                 f"{_error_text(content)}"
             )
         try:
-            return transport.parse_json(content)
+            return json_files.parse(content)
         except ValueError:
             raise transport.unexpected(self.where + path, "JSON", content[:80]) from None
 
@@ -298,7 +298,7 @@ def _error_text(content: bytes | bytearray) -> str:
     """A server's message of an error, on one line, behind a colon."""
     text = content.decode("utf-8", "replace")
     with contextlib.suppress(ValueError):
-        message = transport.parse_json(text)
+        message = json_files.parse(text)
         if isinstance(message, dict):
             text = str(message.get("error") or message.get("detail") or text)
     text = wording.one_line(text)

@@ -446,7 +446,7 @@ def _numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     problem = np.full(len(array), "", object)
     for place, value in np.ndenumerate(array):
         try:
-            rows[place] = float(value)
+            rows[place] = wording.number(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
             problem[place[0]] = f"expected a number, received {value!r:.40}"
     return rows, problem

@@ -32,7 +32,8 @@ class Table:
     def batches(self, start: int, size: int) -> Iterator[dict[str, np.ndarray]]:
         """Rows from `start` on, at most `size` in each: entries as text, `[m]` by column."""
         with _rows(self.path) as (header, rows):
-            places = [header.index(name) for name in self.columns]
+            known = {name: place for place, name in enumerate(header)}
+            places = [known[name] for name in self.columns]
             rest = itertools.islice(rows, start, None)
             while part := list(itertools.islice(rest, size)):
                 yield {

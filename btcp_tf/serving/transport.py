@@ -1,6 +1,5 @@
 """What both transports of the client share: deadlines, signatures, errors."""
 
-import json
 import time
 import urllib.parse
 from collections.abc import Mapping
@@ -103,14 +102,6 @@ def too_large(where: str) -> RuntimeError:
         f"{where}: expected an answer of at most {LARGEST_ANSWER / 2**20:,.0f} MiB, received a "
         "larger one; with more classes, ask for fewer inputs at once (batch_size)"
     )
-
-
-def parse_json(text: Any) -> Any:
-    """The value of a JSON text; ValueError or TypeError where it is none."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("JSON: expected fewer lists in one another") from None
 
 
 def member_of(parent: Any, key: str, kind: type, missing: Any = None) -> Any:

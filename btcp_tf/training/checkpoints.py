@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from btcp_tf.core import files, versions
+from btcp_tf.core import files, json_files, versions
 from btcp_tf.core.arrays import read_npz
 from btcp_tf.training.phase_model import PhaseModel
 
@@ -74,7 +74,7 @@ def read_checkpoint(path: Path, phase: str) -> Saved:
     """Reads a checkpoint of a phase; ValueError if it is damaged."""
     try:
         saved = read_npz(path)
-        about = json.loads(str(saved["about"]))
+        about = json_files.parse(str(saved["about"]))
         rows, basis = about["rows"], str(about["basis"])
         arrays = [saved[f"variable{n}"] for n in range(len(saved) - 1)]
         if not all(row["epoch"] == number for number, row in enumerate(rows, 1)):
@@ -101,7 +101,7 @@ def other_versions(folder: Path) -> Versions:
     now, found = versions.installed(), dict[str, dict[str, None]]()
     for path in sorted(folder.rglob("*.npz")):
         with contextlib.suppress(Exception):
-            used = _versions(json.loads(str(read_npz(path)["about"])))
+            used = _versions(json_files.parse(str(read_npz(path)["about"])))
             for name in versions.TRAINING:
                 others = [version for version in used.get(name, []) if version != now[name]]
                 found.setdefault(name, {}).update(dict.fromkeys(others))

@@ -72,7 +72,8 @@ def fit_phase(
         batches = batching.plain(tf.data.Dataset.range(1))
     _compile(model, settings, learning_rate, steps, epochs, loop)
     known = (basis, *former_bases)
-    rows, versions = [], {}
+    rows: list[Row] = []
+    versions: checkpoints.Versions = {}
     if checkpoint.exists():
         rows, versions = checkpoints.load_checkpoint(checkpoint, model, known)
 

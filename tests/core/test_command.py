@@ -203,8 +203,16 @@ def test_runs_on_other_data_of_ones_own_differ(tmp_path):
         ),
         (["--dataset=digits", "--lr=0.1"], ".* --lr; did you mean learning_rate\\?"),
         (["--dataset=digits", "--model=my.keras"], ".* --model; did you mean classifier\\?"),
+        # absl looks for a similar name by a recursion for each letter.
+        (
+            [f"--{'e' * 1500}=1"],
+            r"expected a flag of this command .* --'e+…e+' \(1,500 characters\)",
+        ),
         (["--dataset=digits", "--colour=red"], "expected a flag of this command .* --colour"),
         (["--dataset=svhn"], "dataset: .*, received 'svhn'; did you mean svhn_cropped\\?"),
+        (["--dataset=digits", "--tau=0.1_5"], "tau: expected a finite number .*, received '0.1_5'"),
+        (["--dataset=digits", "--tau=٠.٥"], "tau: expected a finite number .*, received '٠.٥'"),
+        (["--dataset=digits", "--seed=1_0"], "seed: expected a whole number .*, received '1_0'"),
         (["--dataset=digits", "--seed=one"], "seed: expected a whole number .*, received 'one'"),
         (["--dataset=digits", "--epsilon=2"], "epsilon: expected .* <= 1, received '2'"),
         (["--dataset=digits", "--density=fine"], "density: expected one of window, bins, .*"),

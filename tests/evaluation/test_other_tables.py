@@ -6,6 +6,7 @@ import decimal
 import hashlib
 import io
 import json
+import time
 
 import numpy as np
 import pyarrow
@@ -429,3 +430,27 @@ def test_semicolons_are_told_from_one_column(tmp_path):
     path.write_text("labels;predicted;u\n0;0;0,1\n")
     with pytest.raises(ValueError, match="expected commas between entries, received semicolons"):
         predictions.load_predictions(path)
+
+
+@pytest.mark.parametrize("text", ["0.1_5", "1_000", "٠.٥", "0.５"])
+def test_what_only_python_takes_for_a_number_is_none(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_text(f"predicted,labels,uncertainty\n0,0,{text}\n1,0,0.5\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="a.csv: uncertainty: expected a finite number"):
+        predictions.load_predictions(path, columns=["uncertainty"])
+
+
+def test_wide_tables_take_time_in_proportion(tmp_path):
+    def seconds(columns):
+        path = tmp_path / "wide.csv"
+        header = ["predicted", "labels", *(f"c{n}" for n in range(columns))]
+        rows = [["0", str(row), *["0.5"] * columns] for row in (0, 1)]
+        path.write_text("\n".join(map(",".join, [header, *rows])))
+        start = time.process_time()
+        found = predictions.load_predictions(path)
+        assert len(found.uncertainty) == columns
+        return time.process_time() - start
+
+    few = min(seconds(5_000) for _ in range(3))
+    # In proportion to the square of the columns it would be 64 times as long.
+    assert seconds(40_000) < 30 * few
