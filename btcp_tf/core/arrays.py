@@ -266,8 +266,13 @@ def _readable(file: str, expected: str) -> Iterator[None]:
     """Turns whatever a damaged file raises, which can be nearly anything, into one ValueError."""
     try:
         yield
-    except (MemoryError, rows.NoRoomError):
+    except rows.NoRoomError:
         raise
+    except MemoryError as error:
+        raise MemoryError(
+            f"{file}: expected {expected}, received one for which there is no memory "
+            f"({wording.one_line(error)})"
+        ) from error
     except Exception as error:
         raise ValueError(
             f"{file}: expected {expected}, received what cannot be read ({wording.one_line(error)})"

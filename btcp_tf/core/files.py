@@ -1,7 +1,9 @@
 """Whole files or none, and one process per folder."""
 
 import contextlib
+import errno
 import fcntl
+import hashlib
 import os
 import tempfile
 import zipfile
@@ -36,8 +38,34 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
     A process killed at any time leaves the old file or the new one, never a
     part. An exception removes the temporary file and leaves `path` as it was.
+
+    Raises:
+      OSError: With the name of `path`, if it cannot be written.
+      RuntimeError: If it is in a folder that this process holds, and that is another one by now.
     """
     path = as_path("path", path)
+    _check_held(path)
+    with _named(path), _temporary(path) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Gives errors of the system the name of a file; those of a write have none of their own."""
+    try:
+        yield
+    except OSError as error:
+        own = error.filename is None or _TEMPORARY in os.fsdecode(error.filename)
+        number = error.errno
+        if number is None and wording.is_full_disk(error):
+            number = errno.ENOSPC  # Of NumPy, which says how much it has written.
+        if not own or number is None:
+            raise
+        raise OSError(number, os.strerror(number), os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The ending is kept, since writers such as NumPy and Matplotlib choose the format by it.
     handle, name = tempfile.mkstemp(prefix=_TEMPORARY, suffix=path.suffix, dir=path.parent)
@@ -53,6 +81,12 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """The check sum of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -75,6 +109,30 @@ def locked(path: str | os.PathLike) -> Iterator[bool]:
         yield held
     finally:
         os.close(handle)
+
+
+_held: dict[Path, os.stat_result] = {}
+"""The folders that this process holds, and which they were then."""
+
+
+def _check_held(path: Path) -> None:
+    """RuntimeError for a file in a folder that was renamed or removed while this process held it.
+
+    To make it anew would split what belongs together.
+    """
+    for folder, was in _held.items():
+        if path.absolute().is_relative_to(folder):
+            try:
+                is_same = os.path.samestat(os.stat(folder), was)
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                raise RuntimeError(
+                    f"expected the folder {folder} as it was when this command began, received "
+                    f"{'another one' if folder.exists() else 'none'}: it was renamed or removed "
+                    "meanwhile; what was saved before is in there: give it back its name, and the "
+                    "same command goes on"
+                )
 
 
 @contextlib.contextmanager
@@ -106,6 +164,8 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
         for pattern in (f"{_TEMPORARY}*", f"*/{_TEMPORARY}*"):
             for leftover in folder.glob(pattern):
                 leftover.unlink(missing_ok=True)
+        place = folder.absolute()
+        _held[place] = os.stat(folder)
         try:
             yield
         except BaseException:
@@ -114,6 +174,8 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
                     (folder / ".lock").unlink()
             _remove_empty(made)
             raise
+        finally:
+            del _held[place]
 
 
 def check_place(setting: str, folder: str | os.PathLike) -> None:

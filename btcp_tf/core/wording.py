@@ -277,6 +277,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of errors for want of room on a disk."""
 
 
+def is_full_disk(error: object) -> bool:
+    """Whether an error of the system, TensorFlow or NumPy is one of a full disk."""
+    return bool(_full_disk(error))
+
+
 def _full_disk(error: object) -> str:
     """What an error of the system, TensorFlow or NumPy says of a full disk; "": nothing."""
     text = f"{error} " if isinstance(error, Exception) else ""
@@ -290,7 +295,8 @@ def _full_disk(error: object) -> str:
     if not why:
         return ""
     place = getattr(error, "filename", None)
-    return f"the disk is full ({why}{f': {place}' if place else ''}); make room"
+    where = f": {place}" if place else ""
+    return f"the disk is full ({why}{where}); what was saved before is kept: make room"
 
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")

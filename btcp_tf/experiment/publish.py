@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import special
 
-from btcp_tf.core import command, json_files, versions, wording
+from btcp_tf.core import command, files, json_files, versions, warning, wording
 from btcp_tf.core.files import folder_lock
 from btcp_tf.core.progress import say
 from btcp_tf.data.splits import Dataset
@@ -49,6 +49,8 @@ class End:
     """Whether the same command is to try the export again."""
     collapse: str = ""
     """Why what was chosen for the export must not be exported, see `Scorer.collapse`."""
+    sha256: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Check sums of the run's results by name; none in files of earlier versions."""
 
     def to_export(self, export_collapsed: bool) -> bool:
         """Whether a finished run has an export left to do.
@@ -90,7 +92,7 @@ def finish_run(folder: Path, decision: Decision, end: End) -> None:
     page = folder / "report.html"
     replaced = page.exists() and run_page.replace_saved_model(folder, end.saved_model)
     journal.log(folder, f"exported: {end.saved_model}")
-    json_files.write(folder / FINISHED_FILE, end)
+    _write_end(folder, end)
     if not replaced:
         # Another version wrote the page, or nobody.
         run_page.redraw_run(folder)
@@ -119,7 +121,7 @@ def set_threshold(folder: Path, threshold: Threshold, version: Path) -> Path | N
             raise ValueError(f"{folder}: expected a finished run, received one that is not")
         new = dataclasses.replace(decision, threshold=threshold)
         decision_file.save_decision(folder, new, str(version))
-        json_files.write(folder / FINISHED_FILE, End(str(version), collapse=end.collapse))
+        _write_end(folder, End(str(version), collapse=end.collapse))
         journal.log(folder, f"another threshold: {version}")
         if not (folder / "report.html").exists():
             return None
@@ -139,8 +141,13 @@ def read_finished(folder: Path) -> End | None:
     try:
         content = json_files.parse(path.read_text(encoding="utf-8"))
         # Without the others where 0.1.0 wrote it.
-        end = End(content["saved_model"], content.get("retry", False), content.get("collapse", ""))
-        if not [type(value) for value in dataclasses.astuple(end)] == [str, bool, str]:
+        end = End(
+            content["saved_model"],
+            content.get("retry", False),
+            content.get("collapse", ""),
+            content.get("sha256", {}),
+        )
+        if not [type(value) for value in dataclasses.astuple(end)] == [str, bool, str, dict]:
             raise ValueError(f"it is {content!r}")
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise ValueError(
@@ -148,6 +155,41 @@ def read_finished(folder: Path) -> End | None:
             "it, and the same command goes on from the checkpoints"
         ) from error
     return end
+
+
+_RESULTS = ("results.json", "decision.json", "predictions*.npz")
+"""What the figures of a finished run are, as patterns of names."""
+
+
+def _write_end(folder: Path, end: End) -> None:
+    """Writes how a run ended, with the check sums of what it leaves."""
+    found = [path for pattern in _RESULTS for path in folder.glob(pattern)]
+    sums = {path.name: files.sha256(path) for path in sorted(found)}
+    json_files.write(folder / FINISHED_FILE, dataclasses.replace(end, sha256=sums))
+
+
+def check_results(folder: Path, end: End) -> None:
+    """Looks at what a finished run left, and warns where its SavedModel is gone.
+
+    Raises:
+      ValueError: If a file is not the one that the run wrote.
+    """
+    changed = [
+        name
+        for name, sum_ in end.sha256.items()
+        if (folder / name).exists() and files.sha256(folder / name) != sum_
+    ]
+    if changed:
+        raise ValueError(
+            f"expected {', '.join(changed)} in {folder} as the run wrote them, received others; "
+            f"delete {folder / FINISHED_FILE}, and the same command makes them again from the "
+            "checkpoints"
+        )
+    if not end.saved_model.startswith(NOT_EXPORTED) and not Path(end.saved_model).is_dir():
+        warning.warn(
+            f"the SavedModel of {folder} is not in {end.saved_model} any more; where it was not "
+            f"moved, delete {folder / FINISHED_FILE}, and the same command exports it again"
+        )
 
 
 def collapsed(collapse: str) -> RuntimeError:

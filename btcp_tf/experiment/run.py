@@ -55,6 +55,8 @@ def run(config: Config, *, part_of_study: bool = False) -> None:
     with folder_lock(folder):
         is_new = prepare.check_folder_is_free(folder, config)
         end = publish.read_finished(folder)
+        if end:
+            publish.check_results(folder, end)
         if end and (part_of_study or not end.to_export(config.export_collapsed)):
             if config.verbose and not part_of_study:
                 print(f"{folder} is finished already; nothing is changed.\n")

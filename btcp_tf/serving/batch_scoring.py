@@ -300,7 +300,7 @@ def _publish(
         "recalibrations": job.about.get("recalibrations") or [],
         "order": order,
         "summary": summary,
-        "sha256": _sha256(final).hexdigest(),
+        "sha256": files.sha256(final),
     }
     json_files.write(predictions.about_file(job.output), content, indent=1)
     if os.path.lexists(job.output):
@@ -349,17 +349,12 @@ def _version(package: str) -> str:
     return "unknown"
 
 
-def _sha256(path: Path) -> "hashlib._Hash":
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256")
-
-
 def _model_fingerprint(directory: Path) -> str:
     """A hash that changes with the network, its weights or its `btcp_tf.json`."""
     digest = hashlib.sha256()
     others = [path for name in ("variables", "assets") for path in (directory / name).glob("*")]
     for path in (directory / "saved_model.pb", *sorted(others), directory / ABOUT_FILE):
-        digest.update(path.name.encode() + b"\0" + _sha256(path).digest())
+        digest.update(path.name.encode() + b"\0" + bytes.fromhex(files.sha256(path)))
     return digest.hexdigest()
 
 
@@ -379,7 +374,7 @@ def _finished(job: _Job, settings: Mapping[str, Any]) -> Summary:
         raise ValueError(f"{expected}which exists and comes from elsewhere{remedy}") from None
     if differences := row_log.changes(settings, saved):
         raise ValueError(f"{expected}which is of another command: now with {differences}{remedy}")
-    if _sha256(output).hexdigest() != sha256:
+    if files.sha256(output) != sha256:
         raise ValueError(f"{expected}which was changed since{remedy}")
     job.say(f"{output} is finished already; nothing is changed.")
     _report(job, summary)

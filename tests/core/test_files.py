@@ -1,11 +1,14 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from machine import room
 
-from btcp_tf.core import files
+from btcp_tf.core import files, wording
 
 
 def test_replaces_the_file_only_on_a_clean_exit(tmp_path):
@@ -142,3 +145,45 @@ def test_addresses_of_other_places_become_no_folders(tmp_path, monkeypatch, as_g
         with pytest.raises(ValueError, match=f"expected a path on this machine, .*{scheme}:/"):
             opening()
     assert not os.listdir(tmp_path)
+
+
+def test_an_error_of_the_system_names_the_file_that_is_meant(tmp_path):
+    path = tmp_path / "a.npz"
+    path.write_text("before")
+    cases = (
+        lambda temporary: temporary.write_bytes(bytes(100_000)),
+        # NumPy's own count, in place of what the system says.
+        lambda temporary: np.zeros(100_000).tofile(temporary),
+    )
+    for write in cases:
+        with pytest.raises(OSError) as caught, room(10_000), files.atomic_path(path) as temporary:
+            write(temporary)
+        told = wording.one_line(caught.value)
+        assert told.startswith("the disk is full (") and f": {path}); what was saved before" in told
+    # Another file's name stays.
+    with pytest.raises(FileNotFoundError, match="nowhere"), files.atomic_path(path):
+        open(tmp_path / "nowhere")
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a.npz"]
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_folder_that_is_renamed_meanwhile_does_not_become_two(tmp_path, another):
+    folder, renamed = tmp_path / "run", tmp_path / "old"
+    with pytest.raises(RuntimeError, match="renamed or removed meanwhile"):
+        with files.folder_lock(folder):
+            with files.atomic_path(folder / "checkpoints" / "1") as temporary:
+                temporary.write_text("1")
+            folder.rename(renamed)
+            if another:
+                folder.mkdir()
+                (folder / "another").touch()
+            with files.atomic_path(folder / "checkpoints" / "2") as temporary:
+                temporary.write_text("2")
+    assert folder.exists() == another and not (folder / "checkpoints").exists()
+    # Under its name again, all goes on.
+    if another:
+        shutil.rmtree(folder)
+    renamed.rename(folder)
+    with files.folder_lock(folder), files.atomic_path(folder / "checkpoints" / "2") as temporary:
+        temporary.write_text("2")
+    assert sorted(os.listdir(folder / "checkpoints")) == ["1", "2"]

@@ -96,7 +96,7 @@ class ResourceExhaustedError(Exception):
 )
 def test_a_full_disk_is_called_so(error):
     words = wording.one_line(error)
-    assert words.startswith("the disk is full (") and words.endswith("); make room")
+    assert words.startswith("the disk is full (") and words.endswith("is kept: make room")
     assert "Errno" not in words and (not error.filename or error.filename in words)
     assert "disk is full" not in wording.one_line(OSError(errno.EACCES, "no"))
     # Ours say already what to do.

@@ -249,6 +249,33 @@ def test_a_damaged_end_is_one_clear_error(whole, tmp_path, capsys, name, text):
     assert name in message and "expected" in message and message.count("\n") == 1
 
 
+def test_an_edited_result_and_a_lost_model_of_a_finished_run_are_noticed(
+    undrawn, unchecked, whole, tmp_path, capsys
+):
+    for name in ("run", "models"):
+        shutil.copytree(whole / name, tmp_path / name)
+    end = json.loads((tmp_path / "run" / "finished.json").read_text())
+    assert {"results.json", "decision.json", "predictions.npz"} <= set(end["sha256"])
+    # The model's path is that of the copied run's.
+    end["saved_model"] = str(tmp_path / "models" / "digits-trial" / "1")
+    (tmp_path / "run" / "finished.json").write_text(json.dumps(end))
+    assert main(words(tmp_path)) == 0
+    assert capsys.readouterr().err == ""
+    results_file = tmp_path / "run" / "results.json"
+    before = results_file.read_bytes()
+    results_file.write_bytes(before.replace(b'"errors": ', b'"errors": 1', 1))
+    assert main(words(tmp_path)) == 1
+    assert "expected results.json in" in (error := capsys.readouterr().err)
+    assert "finished.json" in error and error.count("\n") == 1
+    # As the remedy says.
+    (tmp_path / "run" / "finished.json").unlink()
+    assert main(words(tmp_path)) == 0
+    assert results_file.read_bytes() == before
+    shutil.rmtree(tmp_path / "models")
+    with pytest.warns(UserWarning, match="is not in .*models.* any more"):
+        assert main(words(tmp_path)) == 0
+
+
 def test_a_finished_run_without_checkpoints_still_holds_its_folder(whole, tmp_path, capsys):
     shutil.copytree(whole / "run", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
