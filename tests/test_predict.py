@@ -774,6 +774,27 @@ def test_sigterm_ends_a_command_behind_its_batch(tiny, tmp_path, monkeypatch, ca
     assert given[2].read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.parametrize(
+    "error", [tf.errors.ResourceExhaustedError(None, None, "OOM"), MemoryError()]
+)
+def test_a_batch_without_memory_says_the_remedy(tiny, tmp_path, monkeypatch, capsys, error):
+    def exhausted(*_, **__):
+        raise error
+
+    np.save(tmp_path / "x.npy", some_images(3))
+    load = Scorer.__init__
+
+    def loaded(self, *arguments):
+        load(self, *arguments)
+        self._signature = exhausted
+
+    monkeypatch.setattr(Scorer, "__init__", loaded)
+    run(tiny[0], tmp_path / "x.npy", tmp_path / "s.csv", status=1)
+    told = capsys.readouterr().err
+    assert told.startswith("error: batch_size: expected a batch for which there is memory")
+    assert "256 inputs at once" in told and "name a smaller one" in told and told.count("\n") == 1
+
+
 def test_files_of_too_many_pixels_have_no_answer(tiny, tmp_path, capsys):
     place, given = tmp_path / "photos", (tiny[0], tmp_path / "photos", tmp_path / "s.csv")
     place.mkdir()

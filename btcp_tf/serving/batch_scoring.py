@@ -254,14 +254,21 @@ def _score_rest(job: _Job, inputs: Inputs, log: RowLog) -> None:
     bar = Bar(title, inputs.count, shown=job.verbose == 1)
     if job.verbose > 1:
         job.say(title)
-    with ThreadPoolExecutor(1) as reader, interrupt.by_step():
-        # The next batch is read while the model answers this one.
-        ahead = reader.submit(following)
-        while (batch := ahead.result()) is not None:
+    try:
+        with ThreadPoolExecutor(1) as reader, interrupt.by_step():
+            # The next batch is read while the model answers this one.
             ahead = reader.submit(following)
-            log.append(records.records(scorer.answer(batch)))
-            bar.update(min(log.done, inputs.count))
-            interrupt.step_done()
+            while (batch := ahead.result()) is not None:
+                ahead = reader.submit(following)
+                log.append(records.records(scorer.answer(batch)))
+                bar.update(min(log.done, inputs.count))
+                interrupt.step_done()
+    except MemoryError as error:
+        raise MemoryError(
+            f"batch_size: expected a batch for which there is memory, received {job.batch_size:,} "
+            f"inputs at once ({wording.one_line(error)}); progress is kept under this batch size: "
+            "name a smaller one and another --output"
+        ) from error
     if log.done != inputs.count:
         raise RuntimeError(f"input: expected {inputs.count:,} inputs, received {log.done:,} by now")
 

@@ -279,7 +279,10 @@ class Scorer:
             asked = {name: tf.constant(prepared[name]) for name in names}
             if self.group_input:
                 asked[self.group_input] = tf.constant(prepared[self.group_input].tolist())
-            outputs = self._signature(**asked)
+            try:
+                outputs = self._signature(**asked)
+            except tf.errors.ResourceExhaustedError as error:
+                raise MemoryError(wording.one_line(error)) from error
             values = {name: outputs[name].numpy() for name in columns}
             finite = np.isfinite(values["probs"]).all(axis=1)
             for name in ("uncertainty", "second_probability"):
@@ -306,10 +309,12 @@ def _load(directory: Path) -> Any:
             return tf.saved_model.load(os.fspath(directory))
         # Not only TensorFlow's own: a damaged model can raise nearly anything.
         except Exception as error:
-            raise ValueError(
-                f"model: expected a SavedModel that TensorFlow loads, received {directory}: "
-                f"{wording.one_line(error)}"
-            ) from error
+            failure = error
+    # Out here, what TensorFlow printed about it stays hidden.
+    raise ValueError(
+        f"model: expected a SavedModel that TensorFlow loads, received {directory}: "
+        f"{wording.one_line(failure)}"
+    ) from failure
 
 
 def _check_about(directory: Path, about: Mapping[str, Any]) -> None:

@@ -113,6 +113,11 @@ class Model:
             )
         except tf.errors.InvalidArgumentError as error:
             raise invalid(error.message) from None
+        except (tf.errors.ResourceExhaustedError, MemoryError):
+            raise invalid(
+                "expected inputs for whose answers there is memory, received more; send fewer at "
+                "once"
+            ) from None
         return {name: value.numpy() for name, value in outputs.items()}
 
 
@@ -359,11 +364,15 @@ class ModelServer:
             _, model = self._latest(name, version)
             try:
                 body = json.loads(text)
-            except ValueError as error:
+                if not isinstance(body, dict):
+                    raise invalid("JSON Value: expected an object")
+                return rest_answer(model, body)
+            except json.JSONDecodeError as error:
                 raise invalid(f"JSON Parse error: {error}") from None
-            if not isinstance(body, dict):
-                raise invalid("JSON Value: expected an object")
-            return rest_answer(model, body)
+            except UnicodeDecodeError:
+                raise invalid("JSON Parse error: expected UTF-8") from None
+            except RecursionError:
+                raise invalid("JSON Parse error: expected fewer lists in one another") from None
 
         return await _as_json(predict)
 

@@ -491,6 +491,8 @@ def test_the_file_of_the_readme(server, tmp_path):
     "body, words",
     [
         (b"{", "JSON Parse error"),
+        (b'{"instances": ' + b"[" * 100_000, "JSON Parse error"),
+        (b'{"instances": ' + b"[" * 900 + b"]" * 900 + b"}", ""),
         (b"[1]", "expected an object"),
         ({"signature_name": 1, "instances": [1]}, "must be a string"),
         ({"signature_name": "x", "instances": [1]}, '"x" not found in signature def'),
