@@ -73,6 +73,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Kills, full disks, damaged and hostile files in short; more words go to the script."""
+    session.run(PYTHON, "-m", "benchmarks.faults", *(session.posargs or ["--short"]))
+
+
+@nox.session
 def examples(session: nox.Session) -> None:
     """The worked examples, the notebook and the code blocks of the documentation."""
     session.run(PYTHON, "-m", "pytest", "-m", "examples", "--dist=worksteal", *session.posargs)

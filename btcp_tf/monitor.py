@@ -213,6 +213,8 @@ def _check_same_u(baseline: Path, scores: Path) -> None:
         about = exported.read_about(source)
     except FileNotFoundError:  # A run's folder.
         source, about = baseline, {}
+    else:
+        print(f"baseline  the SavedModel in {source}")
     exported.check_same_u(scores, source, about)
 
 

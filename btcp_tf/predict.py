@@ -66,7 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _define_flags() -> flags.FlagValues:
     flag_values = flags.FlagValues()
     for name, help in (
-        ("model", "A SavedModel of btcp_tf: its version folder, or that of its versions."),
+        (
+            "model",
+            "A SavedModel of btcp_tf: its version folder, or that of its versions. It is a "
+            "program: name none that you would not run.",
+        ),
         ("input", "A folder of PNG, JPEG or BMP files, an .npz, .npy or .csv file."),
         ("output", "The file to write: .csv, .jsonl or .parquet. It must not be there yet."),
         ("key", "Array of an .npz file, or column of a .csv file; empty: x_test, images or x."),

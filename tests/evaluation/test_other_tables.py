@@ -6,7 +6,6 @@ import decimal
 import hashlib
 import io
 import json
-import time
 
 import numpy as np
 import pyarrow
@@ -440,17 +439,12 @@ def test_what_only_python_takes_for_a_number_is_none(tmp_path, text):
         predictions.load_predictions(path, columns=["uncertainty"])
 
 
-def test_wide_tables_take_time_in_proportion(tmp_path):
-    def seconds(columns):
-        path = tmp_path / "wide.csv"
-        header = ["predicted", "labels", *(f"c{n}" for n in range(columns))]
-        rows = [["0", str(row), *["0.5"] * columns] for row in (0, 1)]
-        path.write_text("\n".join(map(",".join, [header, *rows])))
-        start = time.process_time()
-        found = predictions.load_predictions(path)
-        assert len(found.uncertainty) == columns
-        return time.process_time() - start
-
-    few = min(seconds(5_000) for _ in range(3))
-    # In proportion to the square of the columns it would be 64 times as long.
-    assert seconds(40_000) < 30 * few
+def test_a_wide_table_is_read(tmp_path):
+    # In time that grows with the square of its columns it took more than a minute.
+    columns = 100_000
+    header = ["predicted", "labels", *(f"c{n}" for n in range(columns))]
+    rows = [["0", str(row), *[f"0.{n}" for n in range(columns)]] for row in (0, 1)]
+    (tmp_path / "a.csv").write_text("\n".join(map(",".join, [header, *rows])))
+    found = predictions.load_predictions(tmp_path / "a.csv")
+    assert len(found.uncertainty) == columns
+    assert found.uncertainty["c98765"].tolist() == [0.98765, 0.98765]
