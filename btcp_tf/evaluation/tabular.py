@@ -475,7 +475,7 @@ def _read_parquet(
                 rows = table.metadata.num_rows
                 if "probs" in names:
                     classes = _list_length(table)
-        except (pyarrow.ArrowException, OSError, TypeError) as error:
+        except (pyarrow.ArrowException, OSError, TypeError, UnicodeDecodeError) as error:
             received = wording.one_line(error)
             raise ValueError(f"{file}: expected a Parquet file, received {received}") from None
     return Columns(file, names, values, range(rows), "row", False, classes)

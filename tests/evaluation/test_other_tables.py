@@ -435,7 +435,7 @@ def test_semicolons_are_told_from_one_column(tmp_path):
 def test_what_only_python_takes_for_a_number_is_none(tmp_path, text):
     path = tmp_path / "a.csv"
     path.write_text(f"predicted,labels,uncertainty\n0,0,{text}\n1,0,0.5\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="a.csv: uncertainty: expected a finite number"):
+    with pytest.raises(ValueError, match="a.csv: .*uncertainty: expected a finite number"):
         predictions.load_predictions(path, columns=["uncertainty"])
 
 
@@ -448,3 +448,11 @@ def test_a_wide_table_is_read(tmp_path):
     found = predictions.load_predictions(tmp_path / "a.csv")
     assert len(found.uncertainty) == columns
     assert found.uncertainty["c98765"].tolist() == [0.98765, 0.98765]
+
+
+def test_parquet_of_names_that_are_not_utf_8_is_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"predicted": [0], "uncertainty": [0.5]}), path)
+    path.write_bytes(path.read_bytes().replace(b"uncertainty", b"uncertaint\xe4"))
+    with pytest.raises(ValueError, match="a.parquet"):
+        predictions.load_predictions(path)
