@@ -83,14 +83,17 @@ def _check_weights(where: str, file: IO[bytes]) -> None:
     """`archives.check_size` of the arrays in an HDF5 file, of which a size may be all."""
     import h5py
 
-    def check(name: str, entry: Any) -> None:
-        if isinstance(entry, h5py.Dataset):
-            stored = entry.id.get_storage_size()
-            archives.check_size(f"{where}: {name}", entry.nbytes, stored, _ANEW)
+    found: list[tuple[str, int, int]] = []
 
-    # Damaged ones, Keras refuses.
-    with contextlib.suppress(OSError, RuntimeError, KeyError), h5py.File(file, "r") as weights:
-        weights.visititems(check)
+    def note(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found.append((name, entry.nbytes, entry.id.get_storage_size()))
+
+    # A damaged file raises nearly anything; Keras refuses it.
+    with contextlib.suppress(Exception), h5py.File(file, "r") as weights:
+        weights.visititems(note)
+    for name, size, stored in found:
+        archives.check_size(f"{where}: {name}", size, stored, _ANEW)
 
 
 def check_classifier(setting: str, path: str | os.PathLike) -> Path:
@@ -241,7 +244,7 @@ def _hdf5_text(path: Path, name: str) -> str:
     try:
         with h5py.File(path, "r") as file:
             text = file.attrs.get(name, "")
-    except (OSError, RuntimeError, UnicodeDecodeError):
+    except Exception:  # A damaged file raises nearly anything.
         return ""
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 

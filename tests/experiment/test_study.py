@@ -352,7 +352,8 @@ def test_damaged_results_of_a_cell_stop_no_other(finished, tmp_path, capsys, con
     path.unlink() if content is None else path.write_text(content)
     assert study.main([*words, f"--output_dir={tmp_path}", "--noablation"]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "digits-seed0: expected results.json in" in last
+    assert "digits-seed0: expected " in last and "results.json" in last
+    assert f"delete {path.with_name('finished.json')}, and the same command makes them" in last
     rows, extra = load_rows(tmp_path / "results.json")
     assert {row["seed"] for row in rows} == {1} and list(extra["failed"]) == ["digits-seed0"]
 
