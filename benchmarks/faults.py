@@ -22,6 +22,7 @@ import hashlib
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -80,13 +81,16 @@ class End:
     @property
     def outcome(self) -> Outcome:
         """Of a command that was given what it cannot take."""
-        lines = self.errors.strip().splitlines()
+        # Without what TensorFlow's own log says of it before.
+        lines = [line for line in self.errors.splitlines() if not _LOG.match(line)]
         told = lines[-1][:300] if lines else ""
         if self.status in (0, 3):
             return "read", told
         is_clear = self.status in (1, 2) and len(lines) == 1 and told.startswith("error: ")
         return ("clear" if is_clear else "unclear"), f"status {self.status}: {told}"
 
+
+_LOG = re.compile(r"[IWE]\d{4} |\t|\s*$")
 
 Command = tuple[str, list[str]]
 """A module of the package and its arguments."""

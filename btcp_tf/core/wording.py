@@ -294,7 +294,9 @@ def _full_disk(error: object) -> str:
         why = "a part was written" if re.match(r"\d+ requested and \d+ written ", text) else ""
     if not why:
         return ""
-    place = getattr(error, "filename", None)
+    # TensorFlow writes the file's name before the reason.
+    theirs = re.search(rf"(/[^;\n]*); {re.escape(why)}", text)
+    place = getattr(error, "filename", None) or (theirs and theirs[1])
     where = f": {place}" if place else ""
     return f"the disk is full ({why}{where}); what was saved before is kept: make room"
 

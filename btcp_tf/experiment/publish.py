@@ -121,7 +121,8 @@ def set_threshold(folder: Path, threshold: Threshold, version: Path) -> Path | N
             raise ValueError(f"{folder}: expected a finished run, received one that is not")
         new = dataclasses.replace(decision, threshold=threshold)
         decision_file.save_decision(folder, new, str(version))
-        _write_end(folder, End(str(version), collapse=end.collapse))
+        new_end = End(str(version), collapse=end.collapse, sha256=end.sha256)
+        json_files.write(folder / FINISHED_FILE, new_end)
         journal.log(folder, f"another threshold: {version}")
         if not (folder / "report.html").exists():
             return None
@@ -157,8 +158,8 @@ def read_finished(folder: Path) -> End | None:
     return end
 
 
-_RESULTS = ("results.json", "decision.json", "predictions*.npz")
-"""What the figures of a finished run are, as patterns of names."""
+_RESULTS = ("results.json", "predictions*.npz")
+"""What the figures of a finished run are, as patterns of names; nothing changes them later."""
 
 
 def _write_end(folder: Path, end: End) -> None:

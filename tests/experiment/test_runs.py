@@ -255,7 +255,7 @@ def test_an_edited_result_and_a_lost_model_of_a_finished_run_are_noticed(
     for name in ("run", "models"):
         shutil.copytree(whole / name, tmp_path / name)
     end = json.loads((tmp_path / "run" / "finished.json").read_text())
-    assert {"results.json", "decision.json", "predictions.npz"} <= set(end["sha256"])
+    assert {"results.json", "predictions.npz"} <= set(end["sha256"])
     # The model's path is that of the copied run's.
     end["saved_model"] = str(tmp_path / "models" / "digits-trial" / "1")
     (tmp_path / "run" / "finished.json").write_text(json.dumps(end))
