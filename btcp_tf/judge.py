@@ -123,7 +123,7 @@ class Judge:
         *,
         reference: Any = None,
         folds: Sequence[tuple[Any, ...]] = (),
-        copies: Sequence[Any] = (),
+        copies: Sequence[Any] | str = "auto",
         ensemble: Sequence[keras.Model | str | os.PathLike] = (),
         evidence: Sequence[str] = EVIDENCE,
         looks: str | Sequence[Any] = "auto",
@@ -150,11 +150,13 @@ class Judge:
           folds: (classifier, held-out samples, reference) of further classifiers of the same kind,
             each trained without its held-out samples: with few of the classifier's own, the
             estimator learns more from theirs. Samples and reference as in `reference`. With
-            `copies`, those of the fold's samples follow as a fourth.
+            `copies` that are given, those of the fold's samples follow as a fourth.
           copies: Other versions of x, each `[n, ...]` in its order, as they may come: noisier ones,
-            say, or blurred. The estimator learns from them, too, and ranks better on what is like
-            them, on x itself perhaps less well; it is chosen and judged by x alone. Not with a
-            dataset.
+            say, or blurred. The estimator learns from them what to add to u where an input looks
+            like one of them; what else it uses is chosen, and it is judged, by x alone. "auto": of
+            images in an array one copy each, weakly corrupted in one of five ways
+            (`data.corruptions.random_copy`), which are computed like x; of other inputs, and of a
+            dataset, none. Empty: none. Others than "auto" not with a dataset.
           ensemble: Further classifiers for the same inputs and classes, trained without x as this
             one was: the estimator learns 1 − the mean probability of the true class over all of
             them instead of right or wrong, and judges alone afterwards. It is chosen and judged by
@@ -200,7 +202,7 @@ class Judge:
             "seed", seed, f"a whole number from 0 to {_LARGEST_SEED}", 0, _LARGEST_SEED
         )
         with self._names_of(y):
-            held_out.check_list("copies", copies, "arrays")
+            held_out.check_copies(copies)
             held_out.check_folds(folds, reference, copies)
             held_out.check_ensemble(ensemble, x, folds)
             estimate = estimates.fit_residual(

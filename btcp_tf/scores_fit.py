@@ -300,20 +300,11 @@ def _fit(
 ) -> tuple[Fit, Weights, Design]:
     """As `residual_fit.fit_residual`: with a budget where something has a cost."""
     if priced:
-        fit, weights, design, _ = look_choice.fit(samples, priced, budget, seed, verbose)
-        return fit, weights, design
-    fit, weights, _ = residual_choice.choose(
-        samples.is_error,
-        samples.z,
-        dict(samples.evidence),
-        seed,
-        samples.classifier,
-        groups=samples.groups,
-        verbose=verbose,
-        predicted=samples.predicted,
-        classes=samples.classes,
-    )
-    return fit, weights, Design(free=fit.evidence, strength=fit.strength)
+        found, design = look_choice.fit(samples, priced, budget, seed, verbose)
+    else:
+        found = residual_choice.choose(samples, seed, verbose)
+        design = Design(free=found.fit.evidence, strength=found.fit.strength)
+    return found.fit, found.weights, design
 
 
 def load_scores(path: str | os.PathLike) -> ScoresFit:

@@ -157,12 +157,9 @@ def test_evidence_that_knows_the_group_alone_is_not_used():
     """It tells wrong answers only where other rows of the group were learned from."""
     how = {}
     for together in (True, False):
-        one = samples_of(60, 1, together)
         evidence = {"answer": np.eye(60)[samples_of(60, 1).groups]}
-        fit, _, _ = residual_choice.choose(
-            one.is_error, one.z, evidence, 0, one.classifier, groups=one.groups
-        )
-        how[together] = fit.evidence
+        one = dataclasses.replace(samples_of(60, 1, together), evidence=evidence)
+        how[together] = residual_choice.choose(one, 0).fit.evidence
     assert how == {True: (), False: ("answer",)}
 
 

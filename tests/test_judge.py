@@ -211,25 +211,30 @@ def test_half_precision_with_a_dead_unit_is_fitted(policy):
     assert residual["aurc"] < mcp["aurc"]
 
 
-def test_learns_from_copies_what_noise_does(classifier):
-    def noisy(x, seed):
-        return x + np.random.default_rng(seed).normal(size=x.shape).astype(np.float32) * 2
+def test_learns_from_copies_what_another_sensor_does(classifier):
+    def moved(x):
+        return x + np.float32([4, 0])
 
     x, y = samples(1500, 1)
-    test, labels = samples(1500, 2)
+    test, labels = samples(3000, 2)
     rows, words = [], []
-    for copies in ([], [noisy(x, 1)]):
+    for copies in ([], [moved(x)]):
         judge = btcp_tf.attach(classifier)
         judge.fit(x, y, reference=samples(2000, 0), copies=copies, looks=(), verbose=0)
-        rows.append(judge.evaluate(noisy(test, 2), labels, draws=20)[1])
+        rows.append([judge.evaluate(one, labels, draws=2)[1] for one in (test, moved(test))])
         words.append(judge.fitted["words"])
-    assert rows[1]["aurc"] < rows[0]["aurc"]
-    assert rows[1]["ece"] < rows[0]["ece"]
+        assert judge.fitted["corrected"] == bool(copies)
+    plain, taught = rows
+    assert taught[1]["aurc"] < 0.8 * plain[1]["aurc"]
+    assert taught[1]["ece"] < 0.5 * plain[1]["ece"]
+    assert taught[0]["aurc"] < 1.1 * plain[0]["aurc"]
     assert "1 copy of each" in words[1] and "of each" not in words[0]
 
     with pytest.raises(ValueError, match=r"copies\[0\]: expected 1500 inputs .* received 1499"):
         judge.fit(x, y, copies=[x[1:]], looks=(), verbose=0)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    with pytest.raises(ValueError, match=r"copies: expected auto, or a list .* received 'all'"):
+        judge.fit(x, y, copies="all", looks=(), verbose=0)
     with pytest.raises(ValueError, match="copies: expected a list of arrays, received ndarray"):
         judge.fit(x, y, copies=x, looks=(), verbose=0)
     with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
@@ -421,7 +426,8 @@ def short_sighted():
 @pytest.mark.parametrize("evidence", [("answer", "image_neighbors"), NO_INDEX])
 def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, evidence, tmp_path):
     judge = btcp_tf.attach(short_sighted)
-    judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, looks=(), verbose=0)
+    alone = {"looks": (), "copies": (), "verbose": 0}
+    judge.fit(*images(800, 1), reference=images(600, 0), evidence=evidence, **alone)
     assert evidence[-1] in judge.fitted["evidence"]
     x, y = images(800, 2)
     mcp, residual = judge.evaluate(x, y, draws=100)
@@ -434,7 +440,7 @@ def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, ev
     assert (largest < 600) is (evidence == NO_INDEX)
     # Datasets are seen as arrays are.
     batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
-    judge.fit(batches, reference=images(600, 0), evidence=evidence, looks=(), verbose=0)
+    judge.fit(batches, reference=images(600, 0), evidence=evidence, **alone)
     np.testing.assert_allclose(judge.predict(x)["uncertainty"], found, rtol=1e-3, atol=1e-5)
 
 
@@ -511,9 +517,9 @@ def test_classes_are_told_where_errors_are_many(monkeypatch):
     features, logits = x, np.random.default_rng(0).normal(size=(1500, CLASSES)).astype(np.float32)
     told, choose = [], residual_choice.choose
 
-    def watched(*arguments):
-        told.append(arguments[-2:])
-        return choose(*arguments)
+    def watched(samples, *others):
+        told.append((samples.predicted, samples.classes))
+        return choose(samples, *others)
 
     monkeypatch.setattr(residual_choice, "choose", watched)
     for n in (120, 1500):

@@ -25,7 +25,7 @@ def fit_residual(
     *,
     reference: Any,
     folds: Sequence[tuple[Any, ...]],
-    copies: Sequence[Any],
+    copies: Sequence[Any] | str,
     ensemble: Sequence[Any],
     evidence: Sequence[str],
     looks: Any,
@@ -42,7 +42,7 @@ def fit_residual(
         offered = offer.make(classifier, looks, *wanted)
     # A dataset may give other samples when it is read again.
     at_once = [*offered.looks.values()] if offered and is_dataset(samples[0]) else []
-    own = held_out.collect(classifier, samples, reference, copies, looks=at_once)
+    own = held_out.collect(classifier, samples, reference, copies, looks=at_once, seed=seed)
     held_out.warn_of_one_class(own.held_out.labels, classifier.class_names, "learned from")
     seen, labels = own.held_out.seen, own.held_out.labels
     held_out.warn_if_poor(classifier, seen, labels, held_out.pair(samples))
@@ -50,10 +50,11 @@ def fit_residual(
     if groups is not None:
         learned = dataclasses.replace(learned, groups=groups[own.kept])
     if ensemble:
-        versions = [samples[0], *copies]
-        mean = held_out.ensemble_probs(classifier, ensemble, own, versions)
+        mean = held_out.ensemble_probs(classifier, ensemble, own, own.versions)
         learned = dataclasses.replace(learned, ensemble=mean)
-    others = held_out.collect_folds(classifier, folds, own, at_once)
+    others = held_out.collect_folds(
+        classifier, folds, own, at_once, auto_copies=copies == held_out.AUTO, seed=seed
+    )
     if others:
         hashes["folds"] = np.concatenate([fold.hashes["fit"] for fold in others])
     if not named and offer.check(looks):

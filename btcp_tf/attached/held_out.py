@@ -14,14 +14,17 @@ from btcp_tf.attached.inference import errors_name, is_dataset
 from btcp_tf.core import checks
 from btcp_tf.core.groups import numbers
 from btcp_tf.core.warning import warn
-from btcp_tf.data import input_checks, known, named_inputs
-from btcp_tf.data.input_checks import Ranges
+from btcp_tf.data import corruptions, input_checks, known, named_inputs
+from btcp_tf.data.input_checks import InputRange, Ranges
 from btcp_tf.data.known import Overlap, Part
 from btcp_tf.methods.looks import Look
 from btcp_tf.methods.residual_fit import HeldOut
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import plausibility
 from btcp_tf.training import adopted
+
+AUTO = "auto"
+"""The argument `copies` of `Judge.fit` that stands for a random copy of each image."""
 
 _LOOKED_AT = 2000
 """Samples by which it is judged whether a classifier can be right."""
@@ -47,9 +50,10 @@ def collect(
     classifier: AttachedClassifier,
     samples: Any,
     reference: Any,
-    copies: Sequence[Any],
+    copies: Sequence[Any] | str,
     like: Ranges = None,
     looks: Sequence[Look] = (),
+    seed: int = 0,
 ) -> LearnedFrom:
     """What an estimator learns from the answers of one classifier.
 
@@ -58,26 +62,31 @@ def collect(
       samples: Held-out (inputs, labels), or a dataset.
       reference: (inputs, labels) that the classifier was trained on, or a dataset; None: none.
         Held-out samples that are among them are left out, with a warning.
-      copies: Other versions of the held-out inputs.
+      copies: Other versions of the held-out inputs; "auto": where they are images, a random copy.
       like: The range that inputs are compared with; None: that of the held-out ones.
       looks: At the samples and the copies, all of them.
+      seed: Seed of a random copy.
 
     Raises:
       ValueError: See `Judge.fit`.
     """
     x, y = pair(samples)
-    if copies and is_dataset(x):
+    if copies and copies != AUTO and is_dataset(x):
         # Shuffled anew, it would come in another order.
         raise ValueError("copies: expected none beside a dataset, received some")
     title = "held-out samples" + (f", {len(looks)} looks at each" if looks else "")
     own = classifier.samples(x, y, title, like, looks)
     like = like or own.input_range
+    kinds: tuple[np.ndarray, ...] = ()
+    is_given = not isinstance(copies, str)
+    if isinstance(copies, str):
+        copies, kinds = _random_copies(classifier, x, own.input_range, seed)
     copied = [
         _copy(classifier, copy, own.labels, f"copies[{number}]", like, looks)
         for number, copy in enumerate(copies)
     ]
     hashes = {"fit": own.hashes}
-    if copied:
+    if copied and is_given:
         hashes["copies"] = np.concatenate([copy.hashes for copy in copied])
     ranges = [own.input_range, *(copy.input_range for copy in copied)]
     known_answers, kept = None, np.arange(len(own.labels))
@@ -93,9 +102,24 @@ def collect(
         own.labels[kept],
         known_answers,
         tuple(_seen_rows(copy.seen, kept) for copy in copied),
+        tuple(own_kinds[kept] for own_kinds in kinds),
     )
     joined = functools.reduce(input_checks.joined, ranges)
     return LearnedFrom(classifier, (x, *copies), held_out, kept, hashes, joined)
+
+
+def _random_copies(
+    classifier: AttachedClassifier, x: Any, known: Ranges, seed: int
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """A random copy of images, and what was done to each; of other inputs none."""
+    if not classifier.sees_images or is_dataset(x) or not isinstance(known, InputRange):
+        return (), ()
+    images = np.asarray(classifier.rows_of(x))
+    if known.low == known.high or images.dtype.kind not in "buif":
+        return (), ()
+    with_channels = images if images.ndim == 4 else images[..., None]
+    copied, kinds = corruptions.random_copy(with_channels, seed, known.low, known.high)
+    return (copied.reshape(images.shape),), (kinds,)
 
 
 def _copy(
@@ -180,6 +204,9 @@ def collect_folds(
     folds: Sequence[tuple[Any, ...]],
     own: LearnedFrom,
     looks: Sequence[Look] = (),
+    *,
+    auto_copies: bool = False,
+    seed: int = 0,
 ) -> list[LearnedFrom]:
     """What an estimator learns from further classifiers.
 
@@ -188,14 +215,22 @@ def collect_folds(
       folds: See `Judge.fit`.
       own: What is learned from its own answers; inputs of folds are compared with its range, and
         samples that stand in both are a warning.
+      looks: See `collect`.
+      auto_copies: Whether copies are made as for x.
+      seed: See `collect`.
     """
     collected = []
     for number, (fold, samples, reference, *copies) in enumerate(folds):
         with errors_name(f"folds[{number}]"):
             x = samples[0] if isinstance(samples, tuple | list) and samples else samples
             other = classifier.take_alike_apart(fold, x)
-            versions = copies[0] if copies else ()
-            collected.append(collect(other, samples, reference, versions, own.input_range, looks))
+            versions = AUTO if auto_copies else copies[0] if copies else ()
+            # The same random numbers for all would make the same copies of the same samples.
+            collected.append(
+                collect(
+                    other, samples, reference, versions, own.input_range, looks, seed + 1 + number
+                )
+            )
     if collected:
         hashes = np.concatenate([fold.hashes["fit"] for fold in collected])
         parts = {"folds": Part.of(hashes)}
@@ -279,6 +314,17 @@ def check_list(name: str, value: Any, of: str) -> None:
         raise ValueError(f"{name}: expected a list of {of}, received {type(value).__name__}")
 
 
+def check_copies(copies: Any) -> None:
+    """ValueError unless the argument `copies` of `Judge.fit` is well formed."""
+    if isinstance(copies, str):
+        if copies != AUTO:
+            raise ValueError(
+                f"copies: expected {AUTO}, or a list of arrays (empty: none), received {copies!r}"
+            )
+        return
+    check_list("copies", copies, "arrays")
+
+
 def check_folds(folds: Any, reference: Any, copies: Any) -> None:
     """ValueError unless the argument `folds` of `Judge.fit` is well formed."""
     form = "folds: expected (classifier, held-out samples, reference), perhaps copies, received"
@@ -296,9 +342,10 @@ def check_folds(folds: Any, reference: Any, copies: Any) -> None:
             )
         own = fold[3] if len(fold) == 4 else ()
         check_list(f"folds[{number}]: copies", own, "arrays")
-        if len(own) != len(copies):
+        if len(own) != (0 if copies == AUTO else len(copies)):
             raise ValueError(
-                f"folds[{number}]: expected {len(copies)} copies, as of x, received {len(own)}"
+                f"folds[{number}]: expected {0 if copies == AUTO else len(copies)} copies, as of "
+                f"x, received {len(own)}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Noise, blur and rotation of five strengths, for covariate shift."""
+"""Corrupted images: of three strengths, for covariate shift; and at random, to learn from."""
 
 from collections.abc import Callable
 
@@ -77,3 +77,77 @@ CORRUPTIONS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 """Covariate shift by name: (uint8 images `[n, height, width, 1 or 3]`, strength 1 to 3, seed) →
 images of the same shape and type, equal ones for equal arguments; in a file where they are large.
 ValueError for other images or another strength."""
+
+
+RANDOM_KINDS = ("noise", "blur", "rotation", "light", "dots")
+"""What `random_copy` does to an image."""
+
+
+def random_copy(
+    images: np.ndarray, seed: int, low: float = 0.0, high: float = 255.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """A copy of each image, corrupted in one of five ways (`RANDOM_KINDS`) and weakly: Gaussian
+    noise, blur, rotation, brighter or darker with less contrast, and some pixels replaced.
+
+    Each way is that of as many images as any other; which, and how strong it is, is drawn.
+
+    Args:
+      images: `[n, height, width, channels]` of numbers, n > 0.
+      seed: Seed of all draws.
+      low: Darkest value.
+      high: Brightest value.
+
+    Returns:
+      `[n, height, width, channels]` of the same type, from low to high, in a file where they are
+      large; and the number of the kind from 1 on, `[n]`.
+
+    >>> copies, kinds = random_copy(np.full((10, 8, 8, 1), 100, np.uint8), seed=0)
+    >>> copies.shape, copies.dtype, np.bincount(kinds).tolist()
+    ((10, 8, 8, 1), dtype('uint8'), [0, 2, 2, 2, 2, 2])
+    """
+    rng = np.random.default_rng(seed)
+    kinds = 1 + rng.permutation(np.arange(len(images)) % len(RANDOM_KINDS))
+    strengths = rng.random(len(images))
+    change = (_random_noise, _random_blur, _random_turn, _random_light, _random_dots)
+
+    def changed(part: np.ndarray, kinds: np.ndarray, strengths: np.ndarray) -> np.ndarray:
+        result = np.empty_like(part)
+        for row, (image, kind, strength) in enumerate(zip(part, kinds, strengths, strict=True)):
+            pixels = (image.astype(np.float32) - low) * (255.0 / (high - low))
+            pixels = change[kind - 1](pixels, strength, rng).clip(0.0, 255.0)
+            values = low + pixels * ((high - low) / 255.0)
+            result[row] = values if np.issubdtype(part.dtype, np.floating) else np.rint(values)
+        return result
+
+    return in_pieces(changed, images, kinds, strengths), kinds
+
+
+# Each of: pixels `[h, w, c]` from 0 to 255, a strength in [0, 1), random numbers → pixels.
+
+
+def _random_noise(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    return x + (4.0 + 16.0 * strength) * rng.standard_normal(x.shape, np.float32)
+
+
+def _random_blur(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    from scipy import ndimage
+
+    sigma = (0.35 + 0.65 * strength) * x.shape[0] / 28
+    return ndimage.gaussian_filter(x, (sigma, sigma, 0))
+
+
+def _random_turn(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    from scipy import ndimage
+
+    angle = (5.0 + 15.0 * strength) * rng.choice([-1, 1])
+    return ndimage.rotate(x, angle, (1, 0), reshape=False, order=1)
+
+
+def _random_light(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    share = 0.2 + 0.4 * strength
+    return (1.0 - share) * x + share * 255.0 * rng.integers(2)
+
+
+def _random_dots(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
+    shape = (*x.shape[:2], 1)
+    return np.where(rng.random(shape) < 0.005 + 0.035 * strength, 255.0 * rng.random(shape), x)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from btcp_tf.core.rows import take
-from btcp_tf.data.corruptions import CORRUPTIONS
+from btcp_tf.data.corruptions import CORRUPTIONS, random_copy
 from btcp_tf.data.splits import Dataset, Split
 from btcp_tf.evaluation.explanations import Explanations
 from btcp_tf.evaluation.keys import CLASSIFIER, FINETUNED, ImageSet, Predictor
@@ -351,23 +351,24 @@ def fit_reference(
         mean = ensemble_mean(images, outputs.probs, members)
         return dataclasses.replace(outputs, sampled={"ensemble": mean})
 
+    learns = any(name.startswith("residual") for name in settings.method)
+    names = settings.residual_copies if learns else ()
+
     def copies(
-        network: TrainedNetwork, images: np.ndarray, labels: np.ndarray
-    ) -> tuple[Outputs, ...]:
-        seed = settings.seed + _COPIES_SEED
-        return tuple(
-            learned(network, CORRUPTIONS[name](images, 1, seed), labels)
-            for name in settings.residual_copies
-        )
+        network: TrainedNetwork, images: np.ndarray, labels: np.ndarray, number: int
+    ) -> tuple[tuple[Outputs, ...], tuple[np.ndarray, ...]]:
+        """What the network says of copies, and what was done to each image."""
+        made, kinds = copies_of(images, names, settings.seed, number)
+        return tuple(learned(network, copy, labels) for copy in made), kinds
 
     apart = []
-    copied = [copies(classifier, validation.images, validation.labels)]
-    for weights, unseen in folds:
+    copied = [copies(classifier, validation.images, validation.labels, 0)]
+    for number, (weights, unseen) in enumerate(folds, start=1):
         network, part = classifier.with_weights(weights), take(train.images, unseen)
         whole = network.outputs(train.images, train.labels)
         held_out = network.with_odds(whole[unseen], part, odds, title)
         apart.append((whole[~unseen], held_out))
-        copied.append(copies(network, part, train.labels[unseen]))
+        copied.append(copies(network, part, train.labels[unseen], number))
     with classifier.model() as model:
         kernel, bias = last_dense(model.get_layer("classifier"))
     return Reference(
@@ -379,12 +380,30 @@ def fit_reference(
         alpha=settings.trust_alpha,
         neighbors=settings.trust_neighbors,
         folds=tuple(apart),
-        copies=tuple(copied),
+        copies=tuple(made for made, _ in copied),
+        kinds=tuple(kinds for _, kinds in copied),
         groups=_groups(validation, train, folds),
         distilled=settings.residual_distilled,
         offer=offer,
         verbose=int(settings.verbose == 1),
     )
+
+
+def copies_of(
+    images: np.ndarray, names: Sequence[str], seed: int, number: int
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Copies of images, and for a random one what was done to each, see `random_copy`.
+
+    Args:
+      images: `[n, ...]` uint8.
+      names: The setting `residual_copies`.
+      seed: Seed of the run.
+      number: Number of the classifier: for each another copy is drawn.
+    """
+    if tuple(names) == ("auto",):
+        copy, kinds = random_copy(images, seed + _COPIES_SEED * (1 + number))
+        return (copy,), (kinds,)
+    return tuple(CORRUPTIONS[name](images, 1, seed + _COPIES_SEED) for name in names), ()
 
 
 def make_scorer(trained: Trained, dataset: Dataset, settings: ScoreSettings) -> Scorer:

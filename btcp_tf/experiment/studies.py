@@ -146,7 +146,7 @@ def _ablations(folder: Path, base: Cell, dataset: str) -> Iterator[Cell]:
             method=("mcp", "btcp"),
             finetune_method=(),
             residual_folds=0,
-            residual_copies=(),
+            residual_copies=Config.residual_copies,
             residual_distilled=False,
             residual_looks=Config.residual_looks,
             residual_cost=Config.residual_cost,

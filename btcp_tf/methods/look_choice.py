@@ -14,8 +14,9 @@ import numpy as np
 from scipy import special, stats
 
 from btcp_tf.core.groups import mean_error
-from btcp_tf.methods import residual_choice, stacking
-from btcp_tf.methods.residual_choice import MCP, Fit, Weights
+from btcp_tf.methods import nesting, residual_choice, stacking
+from btcp_tf.methods.nesting import Nested
+from btcp_tf.methods.residual_choice import MCP, Concluded
 from btcp_tf.methods.stacking import FOLDS, Columns, Samples
 from btcp_tf.networks.evidence_arrays import CLIPPED, look_extremes
 
@@ -157,7 +158,7 @@ def _columns(samples: Samples, design: Design) -> Columns:
 
 def fit(
     samples: Samples, costs: Mapping[str, float], budget: float, seed: int, verbose: int = 0
-) -> tuple[Fit, Weights, Design, np.ndarray]:
+) -> tuple[Concluded, Design]:
     """Fits the residual estimator with evidence and looks of its choice, or falls back on MCP.
 
     Arguments are those of `choose`. The result counts as better than MCP if on samples that had no
@@ -166,34 +167,34 @@ def fit(
     inputs are not looked at again, the errors among them, which no look can move, blur the AURC.
 
     Returns:
-      How it went; the weights of the columns of `blocks`; the design; and u `[n]`, each by a choice
-      and weights that have not seen the sample; where the result is MCP, that of MCP.
+      The estimator, with the weights of the columns of `blocks`; and the design.
     """
     # Each fold of the inner cross-validation needs one, too.
     if (few := residual_choice.too_few(samples, 2 * FOLDS)) is not None:
-        return few, MCP, Design(), samples.mcp
-    design, u = choose(samples, costs, budget, seed, verbose)
+        return Concluded(few, MCP, None, samples.mcp), Design()
+    design, nested = choose(samples, costs, budget, seed, verbose)
+    originals = samples.originals()
     apart = {
-        name: _columns(samples, _alone(samples, design, name, costs, budget))
+        name: _columns(originals, _alone(originals, design, name, costs, budget))
         for name in (*samples.evidence, *samples.looks)
     }
     read, used = blocks(samples, design), _sentence(design, costs)
-    how, weights, u = residual_choice.conclude(
-        samples, u, read, design.strength, seed, used, each_is_tested=True
+    found = residual_choice.conclude(
+        samples, nested, read, design.strength, seed, used, each_is_tested=True
     )
-    if not how.evidence:
+    if not found.fit.evidence:
         design = Design()
     names = design.free + design.paid
     how = dataclasses.replace(
-        how,
+        found.fit,
         evidence=tuple(name for name in names if name in samples.evidence),
         looks=tuple(name for name in names if name in samples.looks),
         share=design.share if design.paid else 0.0,
         gate=design.gate if design.paid else None,
         cost=design.cost(costs),
-        tried=residual_choice.tried_alone(samples, apart, costs, names, _STRENGTH, seed),
+        tried=residual_choice.tried_alone(originals, apart, costs, names, _STRENGTH, seed),
     )
-    return how, weights, design, u
+    return found._replace(fit=how), design
 
 
 def _alone(
@@ -268,7 +269,7 @@ def _sentence(design: Design, costs: Mapping[str, float]) -> str:
 
 def choose(
     samples: Samples, costs: Mapping[str, float], budget: float, seed: int, verbose: int = 0
-) -> tuple[Design, np.ndarray]:
+) -> tuple[Design, Nested]:
     """Chooses evidence and looks, and says how the choice does on samples that it has not seen.
 
     Forward selection: at each step the source with the largest gain for its cost, among those of
@@ -287,10 +288,9 @@ def choose(
       verbose: 1 shows how far it is.
 
     Returns:
-      The design that all samples choose; and u `[n]` of nested cross-validation, where each sample
-      had no part in the choice, the penalty or the weights behind its own.
+      The design that all samples choose; and how such a choice does by nested cross-validation.
     """
-    return stacking.nested(
+    return nesting.nested(
         samples,
         lambda part: _search(part, costs, budget, seed),
         _columns,

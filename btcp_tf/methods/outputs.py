@@ -151,6 +151,9 @@ class Reference:
     copies: tuple[tuple[Outputs, ...], ...] = ()
     """Answers to other versions of the samples that `residual` learns from, such as noisy ones: a
     tuple for validation, and one of as many for each of `folds`; empty: none."""
+    kinds: tuple[tuple[np.ndarray, ...], ...] = ()
+    """What was done to the samples of each of `copies`, see `HeldOut.kinds`; empty: each is a kind
+    of its own."""
     groups: tuple[np.ndarray, ...] = ()
     """Which samples belong together, `[n]`: of validation, then of the samples kept from each of
     `folds`; empty: all are independent."""
@@ -193,6 +196,7 @@ class Reference:
 
         pairs = [(self.train, self.validation), *self.folds]
         copies = self.copies or ((),) * len(pairs)
+        kinds = self.kinds or ((),) * len(pairs)
         groups = self.groups or (None,) * len(pairs)
         with_index = all(len(train.features) > 1 for train, _ in pairs)
 
@@ -205,13 +209,16 @@ class Reference:
                 labels_of("held out", held_out),
                 (seen(train), labels_of("train", train)) if with_index else None,
                 tuple(seen(copy) for copy in others),
+                done,
                 tuple(
                     samples_of("residual", outputs, "ensemble")
                     for outputs in ((held_out, *others) if self.distilled else ())
                 ),
                 together,
             )
-            for (train, held_out), others, together in zip(pairs, copies, groups, strict=True)
+            for (train, held_out), others, done, together in zip(
+                pairs, copies, kinds, groups, strict=True
+            )
         ]
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
 from btcp_tf import metrics
 from btcp_tf.core.groups import mean_error
 from btcp_tf.core.warning import warn
-from btcp_tf.methods import stacking
+from btcp_tf.methods import corrections, nesting, stacking
+from btcp_tf.methods.corrections import Correction
+from btcp_tf.methods.nesting import Nested
 from btcp_tf.methods.stacking import FOLDS, Columns, Samples
 
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)
@@ -20,6 +22,10 @@ _UNPENALIZED = 1e6
 """Strength for the calibration of MCP."""
 
 _DRAWS = 1000
+
+_KEPT = 0.75
+"""Share of the gain in AURC that must be left where u is corrected for inputs like the copies."""
+
 
 EVIDENCE = ("answer", "head", "neighbors", "image_head", "image_neighbors")
 """Evidence that the residual estimator may use: the whole answer; a second head on the features,
@@ -84,6 +90,8 @@ class Fit:
     """Those whose MCP logit is above this; None: all of them, or none."""
     cost: float | None = None
     """Mean cost of an input with them, in passes of the classifier; None: it was not limited."""
+    corrected: bool = False
+    """Whether u is corrected for inputs that look like the copies."""
     tried: tuple[Tried, ...] = ()
     """Everything that was on offer. Of sources that know the same only one may be used."""
 
@@ -182,18 +190,20 @@ def parts_of(
     }
 
 
-def choose(
-    is_error: np.ndarray,
-    z: np.ndarray,
-    evidence: dict[str, np.ndarray],
-    seed: int,
-    classifier: np.ndarray,
-    target: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    verbose: int = 0,
-    predicted: np.ndarray | None = None,
-    classes: int = 0,
-) -> tuple[Fit, Weights, np.ndarray]:
+class Concluded(NamedTuple):
+    """A residual estimator, or MCP in its place."""
+
+    fit: Fit
+    """How it came about."""
+    weights: Weights
+    """Those of the classes follow the others of "answer"."""
+    correction: Correction | None
+    """What is added to logit(u) where an input looks like a copy; None: nothing."""
+    u: np.ndarray
+    """`[n]`, each by a choice and weights that have not seen the sample; where it is MCP, MCP's."""
+
+
+def choose(samples: Samples, seed: int, verbose: int = 0) -> Concluded:
     """Fits the residual estimator by logistic regression, or falls back on MCP.
 
     The L2 penalty is that of the smallest cross-validated AURC with all evidence. The evidence that
@@ -203,38 +213,23 @@ def choose(
     The result counts as better than MCP if the paired 95 % bootstrap intervals of its
     differences in AUPR-error and in AURC both exclude zero on the better side. One of them was not
     enough: on few held-out samples the winner of so many trials then lost on others. The
-    differences are those of nested cross-validation, see `stacking.nested`.
+    differences are those of nested cross-validation, see `nesting.nested`.
 
     Args:
-      is_error: `[v · n]` bool, whether each held-out answer is wrong: to the n samples, then to
-        each of v - 1 copies of all of them, in the same order. Copies are learned from alone.
-      z: `[v · n, 1]`, from `McpLogit`.
-      evidence: By name, `[v · n, e]`.
+      samples: Held-out answers. If several classifiers gave them, each is a fold of the
+        cross-validation where it can be: what is learned from others is tried on it.
       seed: Seed of folds and bootstrap.
-      classifier: `[n]`, number of the classifier that gave the answer, from 0. If there are
-        several, each is a fold of the cross-validation where it can be: what is learned from others
-        is tried on it.
-      target: `[v · n]` in [0, 1], what u is to be; None: `is_error`, by which it is judged anyhow.
-      groups: `[n]`, from `core.groups.numbers`; None: samples are independent.
       verbose: 1 shows how many of the trials are done.
-      predicted: Predicted classes `[v · n]`, where they are evidence beside that in "answer".
-      classes: Number of classes, k, where they are.
-
-    Returns:
-      How it went; the weights, those of the k classes after the others of "answer"; and u `[n]`,
-      each by a choice and weights that have not seen the
-      sample. Where the result is not better than MCP, all are MCP's.
     """
-    samples = Samples(is_error, z, evidence, classifier, target, {}, predicted, classes, groups)
     if (few := too_few(samples)) is not None:
-        return few, MCP, samples.mcp
+        return Concluded(few, MCP, None, samples.mcp)
 
     def search(part: Samples) -> _Trial:
         # What is used is chosen as it is learned.
-        regression = stacking.regression if part is samples else stacking.quick_regression
-        return _search(part, seed, regression)
+        is_whole = part.n == samples.n
+        return _search(part, seed, stacking.regression if is_whole else stacking.quick_regression)
 
-    trial, u = stacking.nested(
+    trial, nested = nesting.nested(
         samples,
         search,
         lambda part, trial: part.columns(trial.names),
@@ -243,26 +238,27 @@ def choose(
         verbose,
     )
     chosen = {name: samples.evidence[name] for name in trial.names}
-    fit, weights, u = conclude(samples, u, chosen, trial.strength, seed)
-    alone = {name: samples.columns((name,)) for name in evidence}
-    tried = tried_alone(samples, alone, {}, fit.evidence, trial.strength, seed)
-    return dataclasses.replace(fit, tried=tried), weights, u
+    found = conclude(samples, nested, chosen, trial.strength, seed)
+    originals = samples.originals()
+    alone = {name: originals.columns((name,)) for name in samples.evidence}
+    tried = tried_alone(originals, alone, {}, found.fit.evidence, trial.strength, seed)
+    return found._replace(fit=dataclasses.replace(found.fit, tried=tried))
 
 
 def conclude(
     samples: Samples,
-    u: np.ndarray,
+    nested: Nested,
     evidence: Mapping[str, np.ndarray],
     strength: float,
     seed: int,
     used: str = "the estimator is used",
     each_is_tested: bool = False,
-) -> tuple[Fit, Weights, np.ndarray]:
+) -> Concluded:
     """Learns the weights of what was chosen; or, where it is not better than MCP, those of MCP.
 
     Args:
       samples: All held-out answers.
-      u: Of nested cross-validation, `[n]`.
+      nested: How the choice does.
       evidence: The chosen columns, `[v · n, e]` by name; {}: none, so that it is MCP.
       strength: Inverse of the L2 penalty.
       seed: Seed of the bootstrap.
@@ -270,10 +266,29 @@ def conclude(
       each_is_tested: Whether each of its sources was shown to say something. Then it is enough that
         one of the two intervals excludes zero, if the other measure is not worse.
     """
-    difference = _difference(samples, u, seed)
+    originals, u = samples.originals(), nested.u
+    is_corrected = _keeps_the_gain(originals, nested)
+    if is_corrected and nested.corrected is not None:
+        u = nested.corrected
+    difference = _difference(originals, u, seed)
     is_better = bool(evidence) and _is_better(difference, each_is_tested)
+    is_corrected &= is_better
     evidence = evidence if is_better else {}
-    weights = _final_weights(samples, evidence, strength if is_better else None)
+    x, correction = samples.read(evidence), None
+    if is_better:
+        rows = np.arange(samples.n)
+        model = stacking.fitted(x.rows(rows), originals.learned, strength, stacking.regression)
+        weights = _weights_of(model, evidence)
+        if is_corrected:
+            before = model.of(x)
+            correction = corrections.learn(samples, x.x, before, seed)
+            added = correction.of(x.x[: samples.n], originals)
+            weights = weights._replace(b=weights.b + _centered(originals, before[rows] + added))
+    else:
+        weights = _calibrated(originals)
+    baseline = _baseline(samples, weights, evidence)
+    if correction is not None:
+        baseline["copies"] = float(added[samples.classifier == 0].mean())
     verdict = used if is_better else "not better: u is MCP, calibrated"
     fit = Fit(
         samples=samples.n,
@@ -283,9 +298,34 @@ def conclude(
         difference=difference,
         words=_sentence(samples, difference, verdict),
         summary=_summary(samples, verdict),
-        baseline=_baseline(samples, weights, evidence),
+        baseline=baseline,
+        corrected=is_corrected,
     )
-    return fit, weights, u if is_better else samples.mcp
+    return Concluded(fit, weights, correction, u if is_better else samples.mcp)
+
+
+def _keeps_the_gain(samples: Samples, nested: Nested) -> bool:
+    """Whether with what copies teach most of the gain over MCP is left for the samples themselves.
+
+    A little of it is given for inputs that are not like them.
+    """
+    if nested.corrected is None:
+        return False
+    mcp, plain, corrected = (
+        metrics.aurc(samples.is_error, u) for u in (samples.mcp, nested.u, nested.corrected)
+    )
+    return mcp - corrected >= _KEPT * (mcp - plain)
+
+
+def _centered(samples: Samples, logits: np.ndarray) -> float:
+    """What is to be added to logit(u) of the samples, `[n]`, so that the mean u is their target's,
+    as it is without a correction."""
+    wanted = samples.learned.mean()
+
+    def excess(shift: float) -> float:
+        return float(special.expit(logits + shift).mean() - wanted)
+
+    return float(optimize.brentq(excess, -30.0, 30.0))
 
 
 class _Trial(NamedTuple):
@@ -317,17 +357,16 @@ def _search(samples: Samples, seed: int, regression: Callable[..., stacking.Logi
     return min(trials, key=lambda trial: trial.aurc)
 
 
-def _final_weights(
-    samples: Samples, evidence: Mapping[str, np.ndarray], strength: float | None
-) -> Weights:
-    """Weights learned from all samples; without a strength those of MCP, calibrated."""
-    columns = samples.read(evidence)
-    if strength is None:
-        # For samples as they are, without the copies.
-        slopes, b, _ = stacking.regression(columns.x[: samples.n], samples.is_error, _UNPENALIZED)
-        # MCP whose u rises where its own answer is more certain would be MCP no more.
-        return Weights(float(slopes[0]), b, slopes[1:]) if slopes[0] > 0 else MCP
-    (a, *h), b, offsets = stacking.fitted(columns, samples.learned, strength, stacking.regression)
+def _calibrated(samples: Samples) -> Weights:
+    """Weights of MCP, calibrated."""
+    slopes, b, _ = stacking.regression(samples.z, samples.is_error, _UNPENALIZED)
+    # MCP whose u rises where its own answer is more certain would be MCP no more.
+    return Weights(float(slopes[0]), b, slopes[1:]) if slopes[0] > 0 else MCP
+
+
+def _weights_of(model: stacking.Logistic, evidence: Mapping[str, np.ndarray]) -> Weights:
+    """Weights of MCP's logit and the evidence, in order."""
+    (a, *h), b, offsets = model
     if offsets is not None:
         place = list(evidence).index("answer") + 1
         before = sum(column.shape[1] for column in list(evidence.values())[:place])

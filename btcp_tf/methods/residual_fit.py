@@ -2,9 +2,12 @@
 
     logit(u) = a · logit(1 − max(probs)) + b + h · evidence
 
-Where the evidence adds nothing, h is zero and u is MCP, calibrated. Kinds of evidence (`EVIDENCE`):
-the whole answer; a second head on the same features; the training samples next to them; and a
-second head and the next training samples by the `View` of the image, which no training has shaped:
+Where the evidence adds nothing, h is zero and u is MCP, calibrated. From corrupted copies it is
+learned what to add where an input looks like one of them, see `corrections`.
+
+Kinds of evidence (`EVIDENCE`): the whole answer; a second head on the same features; the training
+samples next to them; and a second head and the next training samples by the `View` of the image,
+which no training has shaped:
 a classifier and these are not wrong about an image in the same way.
 
 u is continuous: along a line between two inputs logit(u) jumps only where the predicted class
@@ -21,6 +24,7 @@ from scipy import special
 
 from btcp_tf.core.groups import numbers
 from btcp_tf.methods import look_choice, reference_index, residual_choice, second_head
+from btcp_tf.methods.corrections import Correction
 from btcp_tf.methods.looks import Behind, Layers, Offer
 from btcp_tf.methods.residual_choice import ENOUGH_ERRORS, EVIDENCE, Fit, Weights
 from btcp_tf.methods.residual_choice import NO_INDEX as NO_INDEX
@@ -29,6 +33,7 @@ from btcp_tf.methods.seen import evidence_inputs as evidence_inputs
 from btcp_tf.methods.seen import in_batches, vectors
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import classifiers, evidence_layers
+from btcp_tf.networks.correction_layers import CopyCorrection
 from btcp_tf.networks.evidence_layers import (
     NEIGHBORS,
     AnswerEvidence,
@@ -74,13 +79,18 @@ _NARROWEST, _WIDEST = 0.05, 0.3
 to be so."""
 
 
+_WIDEST_FEATURES = 4096
+"""Features beyond which they do not say what looks like a copy."""
+
+
 class Fitted(NamedTuple):
     """A fitted residual estimator."""
 
     fit: Fit
     """How it went."""
     layers: Layers
-    """The layers that compute the evidence of the classifier itself, in order."""
+    """The layers that compute the evidence of the classifier itself, in order; last, under
+    "copies", perhaps what is added where an input looks like a copy."""
     weights: Weights
     """For the evidence in that order."""
     held_out_u: np.ndarray
@@ -114,6 +124,9 @@ class HeldOut:
     is evidence."""
     copies: tuple[Seen, ...] = ()
     """Other versions of the samples, such as noisy ones."""
+    kinds: tuple[np.ndarray, ...] = ()
+    """For each of the copies what was done to each sample, `[n]`, numbers from 1 on; empty: each
+    version is a kind."""
     ensemble: tuple[np.ndarray, ...] = ()
     """An ensemble's mean probabilities `[n, k]` for the samples, then for each of the copies;
     empty: there is none."""
@@ -192,9 +205,10 @@ def fit_residual(
 
     The evidence of one classifier means what that of another of its kind does. So classifiers that
     were each trained on all but one part of the training samples let it learn from all of these.
-    Copies show it what becomes of the evidence where samples are less clear; it is chosen and
-    judged by the samples themselves. An ensemble's 1 − true class probability is a target that
-    is less a matter of chance than right or wrong (its distillation); it is still judged by these.
+    Copies show it what the evidence means where inputs are corrupted, see `corrections`; what is
+    used is chosen and judged by the samples themselves. An ensemble's 1 − true class probability is
+    a target that is less a matter of chance than right or wrong (its distillation); it is still
+    judged by these.
 
     Args:
       held_out: Answers of the classifier itself; with an `ensemble`, without `folds`.
@@ -232,28 +246,52 @@ def fit_residual(
     samples = _samples(all_held_out, layers, offer, classes, batch_size)
     # The model reads the class, too.
     layers[0]["answer"] = AnswerEvidence(classes=classes, name="answer")
-    n = len(held_out.labels)
     if offer is None:
-        fit, weights, u = residual_choice.choose(
-            samples.all_errors,
-            samples.z,
-            dict(samples.evidence),
-            seed,
-            samples.classifier,
-            samples.target,
-            samples.groups,
-            verbose,
-            samples.predicted,
-            samples.classes,
-        )
-        return Fitted(fit, {name: layers[0][name] for name in fit.evidence}, weights, u[:n])
-    fit, weights, design, u = look_choice.fit(
-        samples, offer.costs(layers[0]), offer.budget, seed, verbose
+        found = residual_choice.choose(samples, seed, verbose)
+        used = {name: layers[0][name] for name in found.fit.evidence}
+    else:
+        costs = offer.costs(layers[0])
+        found, design = look_choice.fit(samples, costs, offer.budget, seed, verbose)
+        used = {name: layers[0][name] for name in design.free}
+        if design.paid:
+            used["looks"] = offer.behind(design, layers[0])
+    fit, weights = found.fit, found.weights
+    if found.correction is not None:
+        used["copies"] = _correction_layer(found.correction, used, weights, samples)
+        weights = weights._replace(h=np.append(weights.h, 1.0))
+    return Fitted(fit, used, weights, found.u[: len(held_out.labels)])
+
+
+def _correction_layer(
+    correction: Correction, layers: Layers, weights: Weights, samples: Samples
+) -> CopyCorrection:
+    """The layer that computes a correction; it reads the predicted class as offsets, and no column
+    of the evidence that says it."""
+    gate, kinds = correction
+    features = 0 if samples.features is None else samples.features.shape[1]
+    read = 1 + len(weights.h)
+    # The columns of the predicted class follow the others of the answer, which stands first.
+    missing = read + features - len(gate.mean)
+    place = 1 + samples.evidence["answer"].shape[1]
+
+    def filled(rows: np.ndarray, value: float = 0.0) -> np.ndarray:
+        return np.insert(rows, [place] * missing, value, axis=0) if missing else rows
+
+    classes = samples.classes
+    offsets = [np.zeros(classes) if one.offsets is None else one.offsets for one in kinds]
+    layer = CopyCorrection(classes, read, features, len(kinds), name="copies")
+    layer.set_weights(
+        [
+            filled(gate.mean),
+            filled(gate.scale, 1.0),
+            np.concatenate([filled(half) for half in np.split(gate.kernel, 2)]),
+            gate.bias,
+            filled(np.stack([one.slopes for one in kinds], axis=1)),
+            np.array([one.intercept for one in kinds]),
+            np.stack(offsets, axis=1),
+        ]
     )
-    used = {name: layers[0][name] for name in design.free}
-    if design.paid:
-        used["looks"] = offer.behind(design, layers[0])
-    return Fitted(fit, used, weights, u[:n])
+    return layer
 
 
 def _answers(all_held_out: Sequence[HeldOut]) -> list[tuple[int, Seen]]:
@@ -306,7 +344,28 @@ def _samples(
         np.concatenate(chosen) if classes else None,
         all_held_out[0].seen.logits.shape[1],
         groups_of(all_held_out),
+        _kinds(all_held_out),
+        _features(all_held_out, answers),
     )
+
+
+def _features(
+    all_held_out: Sequence[HeldOut], answers: Sequence[tuple[int, Seen]]
+) -> np.ndarray | None:
+    """`Samples.features`: those of one classifier, as those of another mean something else."""
+    width = all_held_out[0].seen.features.shape[1]
+    if len(all_held_out) > 1 or not all_held_out[0].copies or width > _WIDEST_FEATURES:
+        return None
+    return np.concatenate([seen.features for _, seen in answers])
+
+
+def _kinds(all_held_out: Sequence[HeldOut]) -> np.ndarray | None:
+    """`Samples.kinds`, in the order of `_answers`."""
+    if not all_held_out[0].kinds:
+        return None
+    versions = zip(*(one.kinds for one in all_held_out), strict=True)
+    own = [np.zeros(len(one.labels), np.int64) for one in all_held_out]
+    return np.concatenate([*own, *(kinds for version in versions for kinds in version)])
 
 
 def groups_of(all_held_out: Sequence[HeldOut]) -> np.ndarray | None:
@@ -467,9 +526,12 @@ def residual_outputs(
     """
     of_images = any(name.startswith("image_") for name in layers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
-    evidence, outputs = [], {}
+    evidence: list[Any] = []
+    outputs: dict[str, Any] = {}
     for name, layer in layers.items():
-        if isinstance(layer, Behind):
+        if isinstance(layer, CopyCorrection):
+            columns = layer(_correction_inputs(layer, seen, [z, *evidence]))
+        elif isinstance(layer, Behind):
             columns, second = layer.columns(inputs, features, logits, z)
             outputs = {} if second is None else {"second_opinion": second}
         else:
@@ -491,8 +553,12 @@ def _compute(
     """MCP's logit `[n, 1]`, and the evidence `[n, e]` by name; `search` finds neighbors, perhaps
     faster than the layer does."""
     z = in_batches(McpLogit(), [seen.logits], batch_size)
-    evidence = {}
+    evidence: dict[str, np.ndarray] = {}
     for name, layer in layers.items():
+        if isinstance(layer, CopyCorrection):
+            columns = _correction_inputs(layer, seen, [z, *evidence.values()])
+            evidence[name] = in_batches(lambda *some, at=layer: at(some), columns, batch_size)
+            continue
         if isinstance(layer, Behind):
             evidence[name] = layer.compute(z, seen, batch_size)
             continue
@@ -502,3 +568,8 @@ def _compute(
             inputs += [] if places is None else [places]
         evidence[name] = in_batches(layer, inputs, batch_size)
     return z, evidence
+
+
+def _correction_inputs(layer: CopyCorrection, seen: Any, columns: list[Any]) -> list[Any]:
+    """What a correction reads, after MCP's logit and the evidence are there."""
+    return [seen.logits, *columns, *([seen.features] if layer.features else [])]

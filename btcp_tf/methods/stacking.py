@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from btcp_tf import metrics
-from btcp_tf.core.progress import Bar
 
 FOLDS = 5
 """Of the cross-validation."""
@@ -41,17 +40,19 @@ class Columns(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Samples:
-    """Held-out answers to n samples, then to each of v - 1 copies of all of them.
-
-    The arguments are those of `residual_choice.choose`.
-    """
+    """Held-out answers to n samples, then to each of v - 1 copies of all of them in their order."""
 
     all_errors: np.ndarray
-    """Those of the copies, too, `[v · n]`."""
+    """Whether each answer is wrong, bool `[v · n]`."""
     z: np.ndarray
+    """MCP's logit, `[v · n, 1]`."""
     evidence: Mapping[str, np.ndarray]
+    """By name, `[v · n, e]`."""
     classifier: np.ndarray
+    """Number of the classifier that gave the answer to each of the n samples, from 0."""
     target: np.ndarray | None
+    """In [0, 1], what u is to be, `[v · n]`; None: whether the answer is wrong, by which it is
+    judged anyhow."""
     looks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Of each look the log odds against the predicted class, `[v · n]`."""
     predicted: np.ndarray | None = None
@@ -61,21 +62,45 @@ class Samples:
     groups: np.ndarray | None = None
     """Number of the group that each of the n samples belongs to, see `core.groups`; None: each is
     an independent draw."""
+    kinds: np.ndarray | None = None
+    """What was done to each row of random copies, `[v · n]`: 0 for the samples themselves, else the
+    number of a kind of copies from 1 on; None: the copies of each version are a kind."""
+    features: np.ndarray | None = None
+    """What else may tell a copy from a sample, `[v · n, f]`; None: nothing."""
+
+    def originals(self) -> "Samples":
+        """The samples without their copies."""
+        return self._rows(np.arange(self.n), np.arange(self.n))
 
     def take(self, rows: np.ndarray) -> "Samples":
         """Some of the n samples, with their copies."""
-        every = self.with_copies(rows)
+        return self._rows(rows, self.with_copies(rows))
+
+    def _rows(self, rows: np.ndarray, every: np.ndarray) -> "Samples":
+        """Some of the n samples, and their rows among all of them and copies."""
+
+        def part(values: Any) -> Any:
+            return None if values is None else values[every]
+
         return Samples(
             self.all_errors[every],
             self.z[every],
-            {name: columns[every] for name, columns in self.evidence.items()},
+            {name: part(columns) for name, columns in self.evidence.items()},
             self.classifier[rows],
-            None if self.target is None else self.target[every],
-            {name: odds[every] for name, odds in self.looks.items()},
-            None if self.predicted is None else self.predicted[every],
+            part(self.target),
+            {name: part(odds) for name, odds in self.looks.items()},
+            part(self.predicted),
             self.classes,
             None if self.groups is None else self.groups[rows],
+            part(self.kinds),
+            part(self.features),
         )
+
+    @property
+    def kind(self) -> np.ndarray:
+        """`kinds`, `[v · n]`."""
+        versions = np.repeat(np.arange(self.copies + 1), self.n)
+        return versions if self.kinds is None else self.kinds
 
     def with_copies(self, rows: np.ndarray) -> np.ndarray:
         """Rows of samples, then those of their copies."""
@@ -153,61 +178,6 @@ def splits(samples: Samples, seed: int, least: int = 1) -> list[tuple[np.ndarray
         (samples.with_copies(train), test)
         for train, test in folds.split(is_error, is_error, samples.groups)
     ]
-
-
-class Choice(Protocol):
-    """What a search chooses; what else it holds is known to the search."""
-
-    @property
-    def strength(self) -> float:
-        """Inverse of the L2 penalty."""
-
-
-Chosen = TypeVar("Chosen", bound=Choice)
-
-
-def nested(
-    samples: Samples,
-    search: Callable[[Samples], Chosen],
-    columns: Callable[[Samples, Chosen], Columns],
-    seed: int,
-    title: str,
-    verbose: int = 0,
-) -> tuple[Chosen, np.ndarray]:
-    """What all samples choose, and how such a choice does on samples that it has not seen.
-
-    The winner of many trials looks better on the folds that it won on than it is. So the whole
-    search is repeated without each fold of an outer cross-validation.
-
-    Args:
-      samples: All held-out answers; at least `FOLDS` are wrong, and as many right.
-      search: Chooses by the samples that it is given, all or some of them.
-      columns: What the regression of a choice reads, `[v · n, 1 + e]`.
-      seed: Seed of the folds.
-      title: What is done, for the progress bar.
-      verbose: 1 shows how far it is.
-
-    Returns:
-      The choice of all samples; and u `[n]`, where each sample had no part in the choice, the
-      penalty or the weights behind its own.
-    """
-    outer = splits(samples, seed, FOLDS)
-    bar = Bar(title, len(outer) + 1, shown=bool(verbose))
-    chosen = search(samples)
-    x = columns(samples, chosen)
-    scale = fitted(x, samples.learned, chosen.strength).of(x)
-    bar.add(1)
-    logits = np.empty(samples.n)
-    for train, test in outer:
-        part = samples.take(train[train < samples.n])
-        without = search(part)
-        x = columns(part, without)
-        model = fitted(x, part.learned, without.strength)
-        own = model.of(x)
-        new = model.of(columns(samples.take(test), without))
-        logits[test] = on_scale(new[: len(test)], own, scale)
-        bar.add(1)
-    return chosen, special.expit(logits)
 
 
 class CrossValidated(NamedTuple):
@@ -402,6 +372,26 @@ def _on_columns(
     return Logistic(slopes, float(weights[-1] - slopes @ mean), offsets)
 
 
+def difference(
+    columns: Columns, wanted: np.ndarray, before: np.ndarray, strength: float, variance: float
+) -> Logistic:
+    """What is to be added to log odds for other answers than those that they were fitted to.
+
+    Args:
+      columns: What the regression reads of n answers.
+      wanted: bool or a probability, `[n]`.
+      before: Log odds so far, `[n]`.
+      strength: Inverse of the L2 penalty.
+      variance: Of the offsets of predicted classes.
+    """
+    x, mean, scale = _standardized(columns.x)
+    k = 0 if columns.predicted is None else columns.classes
+    start = np.zeros(x.shape[1] + k)
+    weights = _newton(x, wanted, strength, columns.predicted, variance, start, before)
+    offsets = weights[x.shape[1] :] if k else None
+    return _on_columns(weights[: x.shape[1]], mean, scale, offsets)
+
+
 def _newton(
     x: np.ndarray,
     wanted: np.ndarray,
@@ -409,6 +399,7 @@ def _newton(
     predicted: np.ndarray | None = None,
     variance: float = 1.0,
     start: np.ndarray | None = None,
+    given: np.ndarray | float = 0.0,
 ) -> np.ndarray:
     """Weights of columns, and perhaps offsets of classes, by Newton's method.
 
@@ -422,6 +413,7 @@ def _newton(
       predicted: Classes `[n]`; None: there are none.
       variance: Of the offsets; its inverse is their penalty.
       start: Where it starts, `[e + k]`; None: where only the last weight is not 0.
+      given: Log odds to which the others are added, `[n]`.
 
     Returns:
       `[e + k]`.
@@ -438,7 +430,7 @@ def _newton(
         return np.zeros(0) if predicted is None else np.bincount(predicted, values, k)
 
     def logits_of(weights: np.ndarray) -> np.ndarray:
-        logits = x @ weights[:e]
+        logits = given + x @ weights[:e]
         return logits if predicted is None else logits + weights[e:][predicted]
 
     def loss(weights: np.ndarray) -> float:

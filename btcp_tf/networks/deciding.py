@@ -3,8 +3,10 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops, tree
 
+from btcp_tf.networks.correction_layers import CopyCorrection
 from btcp_tf.networks.evidence_layers import ResidualLogit
 from btcp_tf.networks.gate_layers import BehindGate, LookEvidence, Ramp, Scatter, Undecided
 
@@ -15,7 +17,8 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     What a look may answer is bounded, and so is logit(u) once all but the looks is known. Where
     that whole interval is on one side of the limit, no look is computed: u is what it would be if
     each look were as sure as MCP, which is on the right side, and the second opinion is the
-    classifier's answer.
+    classifier's answer. With a correction for corrupted inputs the interval is that of all kinds
+    of corruptions together.
 
     Args:
       model: With the residual estimator and looks, from `residual_model` or `attached.model.join`.
@@ -33,7 +36,8 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
         model.get_layer, ("residual", "ramp", "looks", "second_opinion")
     )
     gate, width = ramp.gate, looks.output.shape[1]
-    z, *free, _ = residual.input
+    corrects = any(layer.name == "copies" for layer in model.layers)
+    z, *free = residual.input[: -2 if corrects else -1]
     z_behind, *paid, _ = ramp.input
     inputs_behind, logits_behind, logits = model.input, second.input[1], second.input[1]
     weighted = Ramp(gate)([z_behind, *paid])
@@ -43,11 +47,14 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
         weighted = Scatter(gate)([z, weighted])
     weight = weighted[:, :1]
 
-    a, b, h = residual.get_weights()
-    without = ResidualLogit(read=len(h) - width, name="without_looks")
-    logit = without([z, *free, weighted])
-    without.set_weights([a, b, h[:-width]])
-    undecided = Undecided(h[-width:, 0].tolist(), limit, name="undecided")([z, logit, weight])
+    copies = model.get_layer("copies") if corrects else None
+    slopes, bias, offsets = _kinds(residual, copies)
+    known_columns = ops.concatenate([z, *free, weighted], axis=1)
+    logit = _sum(known_columns, slopes[:-width], bias, "without_looks")
+    if copies is not None:
+        predicted = ops.one_hot(ops.argmax(logits, axis=1), copies.classes, dtype="float32")
+        logit = logit + _sum(predicted, offsets, None, "without_looks_classes")
+    undecided = Undecided(slopes[-width:].T.tolist(), limit, name="undecided")([z, logit, weight])
 
     # What was computed behind the gate, now of fewer rows.
     known: dict[int, Any] = {}
@@ -64,12 +71,52 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     skipped = LookEvidence()([z] * (1 + width // 2))
     columns = ops.where(undecided > 0, Scatter(0.0)([undecided, columns]), skipped)
     weighted = ops.concatenate([weighted, weight * columns], axis=1)
+    read = [z, *free, weighted]
+    if copies is not None:
+        features = copies.input[1 + len(read) :]
+        read.append(copies([logits, *read, *features]))
     outputs = {
         "probs": model.output["probs"],
-        "uncertainty": residual([z, *free, weighted]),
+        "uncertainty": residual(read),
         "second_opinion": ops.softmax(logits, axis=1) + Scatter(0.0)([undecided, change]),
     }
     return keras.Model(model.input, outputs, name=model.name)
+
+
+def _kinds(
+    residual: ResidualLogit, copies: CopyCorrection | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What logit(u) is for inputs as they are, and for each of v kinds of corrupted ones; with a
+    correction it is between these.
+
+    Returns:
+      Weights of MCP's logit and of the evidence, `[1 + e, 1 + v]`; what is added, `[1 + v]`; and
+      what is added for each predicted class, `[k, 1 + v]`.
+    """
+    a, b, h = residual.get_weights()
+    if copies is None:
+        return np.append(a, h)[:, None], np.array([b]), np.zeros((0, 1))
+    # The last weight is the correction's.
+    own = np.append(a, h[:-1])[:, None]
+    more, intercepts, offsets = map(
+        ops.convert_to_numpy, (copies.slopes, copies.intercepts, copies.offsets)
+    )
+    zero = np.zeros((len(own), 1)), np.zeros(1), np.zeros((len(offsets), 1))
+    return (
+        own + np.hstack([zero[0], more]),
+        b + np.append(zero[1], intercepts),
+        np.hstack([zero[2], offsets]),
+    )
+
+
+def _sum(columns: Any, weights: np.ndarray, bias: np.ndarray | None, name: str) -> Any:
+    """columns · weights + bias, of Keras tensors."""
+    layer = keras.layers.Dense(
+        weights.shape[1], use_bias=bias is not None, dtype="float32", name=name
+    )
+    total = layer(columns)
+    layer.set_weights([weights] if bias is None else [weights, bias])
+    return total
 
 
 def _again(tensor: Any, known: dict[int, Any]) -> Any:

@@ -186,32 +186,40 @@ _MARGIN = 1e-3
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Undecided(Float32Layer):
-    """(z, logit(u) without looks, the looks' weight; `[n, 1]` each) → `[n, 1]`, above 0 where the
-    looks may decide on which side of the limit logit(u) is.
+    """(z `[n, 1]`, logit(u) without looks `[n, v]`, the looks' weight `[n, 1]`) → `[n, 1]`, above 0
+    where the looks may decide on which side of the limit logit(u) is.
+
+    logit(u) is between v linear forms of the evidence.
 
     Args:
-      slopes: Weights of the columns of `LookEvidence` in logit(u), `[2 m + 1]`.
+      slopes: Weights of the columns of `LookEvidence` in each of the forms, `[v, 2 m + 1]`.
       limit: Of logit(u).
     """
 
     _arguments = ("slopes", "limit")
 
-    def __init__(self, slopes: Sequence[float], limit: float, **settings: Any) -> None:
+    def __init__(self, slopes: Sequence[Sequence[float]], limit: float, **settings: Any) -> None:
         super().__init__(**settings)
-        self.slopes = list(slopes)
+        self.slopes = [list(own) for own in slopes]
         self.limit = limit
 
     def bounds(self, z: Any) -> tuple[Any, Any]:
-        """`look_choice.look_bounds` in a graph."""
-        low, high = look_extremes(self.slopes[:-1])
-        one = [CLIPPED * ops.ones_like(z)] * (len(self.slopes) // 2)
+        """`look_choice.look_bounds` of each form in a graph, `[n, v]` each."""
+        one = [CLIPPED * ops.ones_like(z)] * (len(self.slopes[0]) // 2)
         evidence = LookEvidence()
-        first = self.slopes[-1] * evidence([z, *(-odds for odds in one)])[:, -1:]
-        second = self.slopes[-1] * evidence([z, *one])[:, -1:]
-        return low + ops.minimum(first, second), high + ops.maximum(first, second)
+        means = [evidence([z, *(sign * odds for odds in one)])[:, -1:] for sign in (-1.0, 1.0)]
+        lows, highs = [], []
+        for slopes in self.slopes:
+            low, high = look_extremes(slopes[:-1])
+            ends = [slopes[-1] * mean for mean in means]
+            lows.append(low + ops.minimum(*ends))
+            highs.append(high + ops.maximum(*ends))
+        return ops.concatenate(lows, axis=1), ops.concatenate(highs, axis=1)
 
     def call(self, inputs: Sequence[Any]) -> Any:
         z, logit, weight = inputs
         low, high = (logit + weight * bound for bound in self.bounds(z))
+        low = ops.min(low, axis=1, keepdims=True)
+        high = ops.max(high, axis=1, keepdims=True)
         near = ops.minimum(self.limit - low, high - self.limit) + _MARGIN
         return ops.where(weight > 0, near, -ops.ones_like(near))

@@ -75,6 +75,10 @@ EVIDENCE: Mapping[str, tuple[str, str]] = {
     "image_neighbors": ("nearest training images disagree", "nearest training images agree"),
     "looks": ("changed copies get other answers", "changed copies get the same answer"),
     "other_eyes": ("a simpler model disagrees", "a simpler model agrees"),
+    "copies": (
+        "looks like a corrupted input with such an error",
+        "looks like a corrupted input without such an error",
+    ),
 }
 """Name of a piece of evidence -> what it says where it raises u, and where it lowers u."""
 

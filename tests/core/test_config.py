@@ -216,6 +216,6 @@ def test_every_default_is_accepted_and_every_setting_has_help():
 
 
 def test_copies_are_of_the_corruptions_that_there_are():
-    assert FIELDS["residual_copies"].metadata["choices"] == tuple(CORRUPTIONS)
+    assert FIELDS["residual_copies"].metadata["choices"] == ("auto", *CORRUPTIONS)
     with_copies = Config("mnist", method=RESIDUAL, residual_copies=["noise"])
     assert with_copies.settings()["residual_copies"] == "noise"

@@ -34,6 +34,7 @@ from btcp_tf.experiment import notes, prepare
 from btcp_tf.experiment.settings import save_flagfile
 from btcp_tf.main import main
 from btcp_tf.methods import residual_choice
+from btcp_tf.methods.stacking import Samples
 from btcp_tf.reporting import drawing, pages
 from btcp_tf.serving import export_check
 from btcp_tf.training import distribution
@@ -559,7 +560,8 @@ def test_a_fallback_on_mcp_is_said_in_a_note_of_its_own():
     columns = {"answer": np.random.default_rng(0).normal(size=(300, 1))}
     z = np.linspace(3, -3, 300)[:, None]
     for is_error in (wrong, wrong & (np.arange(300) < 3)):
-        fit, _, _ = residual_choice.choose(is_error, z, columns, 0, np.zeros(300, np.int64))
+        samples = Samples(is_error, z, columns, np.zeros(300, np.int64), None)
+        fit = residual_choice.choose(samples, 0).fit
         [note] = notes.of_methods({"residual": fit.summary})
         assert not pages.is_technical(note) and "residual" in note and "fell back on" in note
         assert fit.summary in note

@@ -12,8 +12,9 @@ from sklearn.preprocessing import StandardScaler
 
 from btcp_tf import metrics
 from btcp_tf.methods import residual_choice, residual_fit, second_head, stacking
-from btcp_tf.methods.residual_choice import MCP, Fit
+from btcp_tf.methods.residual_choice import MCP, Concluded, Fit
 from btcp_tf.methods.residual_fit import EVIDENCE, HeldOut, Seen
+from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import evidence_layers
 from btcp_tf.networks.evidence_layers import (
     AnswerEvidence,
@@ -478,21 +479,18 @@ def test_residual_adds_its_evidence():
     assert u == pytest.approx(1 / (1 + np.exp(-(2 - 1 + 5 + 1.5))))
 
 
-def test_copies_are_learned_from_and_not_judged_by():
+def test_the_estimator_is_chosen_fitted_and_judged_by_hand():
     random = np.random.default_rng(0)
     n = 600
     clear, z = random.normal(size=(n, 1)), random.normal(size=(n, 1)) - 2
     is_error = random.random(n) < 1 / (1 + np.exp(-(z + 2 * clear)[:, 0]))
-    # The copies are wrong twice as often, and their evidence says nothing.
-    copy_is_error = is_error | (random.random(n) < is_error.mean())
-    every = np.r_[is_error, copy_is_error]
-    x = np.hstack([np.r_[z, z + 1], np.r_[clear, random.normal(size=(n, 1))]])
+    x = np.hstack([z, clear])
 
     def fitted(train, test, strength, solver="newton-cholesky"):
         scaler = StandardScaler().fit(x[train])
         exact = 1e-9 if solver == "newton-cholesky" else 1e-4
         regression = LogisticRegression(C=strength, max_iter=1000, solver=solver, tol=exact)
-        regression.fit(scaler.transform(x[train]), every[train])
+        regression.fit(scaler.transform(x[train]), is_error[train])
         return regression.decision_function(scaler.transform(x[test]))
 
     def chosen(rows, solver="newton-cholesky"):
@@ -501,42 +499,26 @@ def test_copies_are_learned_from_and_not_judged_by():
             logits = np.empty(len(rows))
             folds = StratifiedKFold(5, shuffle=True, random_state=7)
             for train, test in folds.split(rows, is_error[rows]):
-                both = np.r_[rows[train], n + rows[train]]
-                logits[test] = fitted(both, rows[test], strength, solver)
+                logits[test] = fitted(rows[train], rows[test], strength, solver)
             tried[strength] = metrics.aurc(is_error[rows], logits)
         return min(tried, key=tried.get)
 
-    fit, (a, b, h), held_out_u = residual_choice.choose(
-        every, x[:, :1], {"answer": x[:, 1:]}, 7, np.zeros(n, np.int64)
-    )
-    assert fit.evidence == ("answer",)
+    samples = Samples(is_error, z, {"answer": clear}, np.zeros(n, np.int64), None)
+    fit, (a, b, h), correction, held_out_u = residual_choice.choose(samples, 7)
+    assert fit.evidence == ("answer",) and correction is None and not fit.corrected
     assert (fit.samples, fit.errors) == (n, is_error.sum())
-    assert f"{n} held-out samples, and 1 copy of each" in fit.words
-    rows = np.arange(2 * n)
-    assert fit.strength == chosen(rows[:n], "lbfgs")
+    rows = np.arange(n)
+    assert fit.strength == chosen(rows, "lbfgs")
     scale, u = fitted(rows, rows, fit.strength), np.empty(n)
     for train, test in StratifiedKFold(5, shuffle=True, random_state=7).split(z, is_error):
-        strength, both = chosen(train), np.r_[train, n + train]
-        new, own = (fitted(both, of, strength) for of in (test, both))
+        strength = chosen(train)
+        new, own = (fitted(train, of, strength) for of in (test, train))
         u[test] = special.expit(stacking.on_scale(new, own, scale))
     np.testing.assert_allclose(held_out_u, u, rtol=1e-6)
     found = metrics.aurc(is_error, u) - metrics.aurc(is_error, z[:, 0])
     assert fit.difference["aurc"][0] == pytest.approx(found)
     wanted = special.expit(fitted(rows, rows, fit.strength, "lbfgs"))
-    u = 1 / (1 + np.exp(-(np.hstack([np.full((2 * n, 1), b), x]) @ np.r_[1, a, h])))
-    np.testing.assert_allclose(u, wanted, rtol=1e-6)
-
-    # Where MCP is all there is, it is calibrated for the samples as they are.
-    noise = random.normal(size=(2 * n, 1))
-    fit, weights, held_out_u = residual_choice.choose(
-        every, x[:, :1], {"answer": noise}, 7, np.zeros(n, np.int64)
-    )
-    np.testing.assert_allclose(held_out_u, 1 / (1 + np.exp(-z[:, 0])))
-    alone, of_samples, _ = residual_choice.choose(
-        is_error, z, {"answer": noise[:n]}, 7, np.zeros(n, np.int64)
-    )
-    assert fit.evidence == alone.evidence == () and "not better" in fit.words
-    assert weights[:2] == of_samples[:2] and not len(weights[2])
+    np.testing.assert_allclose(special.expit(b + x @ np.r_[a, h]), wanted, rtol=1e-6)
 
 
 def test_targets_are_probabilities_and_errors_judge():
@@ -546,7 +528,8 @@ def test_targets_are_probabilities_and_errors_judge():
     chance = 1 / (1 + np.exp(-(z + 2 * seen)[:, 0]))
     is_error = random.random(n) < chance
     every = np.zeros(n, np.int64)
-    fit, (a, b, h), _ = residual_choice.choose(is_error, z, {"answer": seen}, 7, every, chance)
+    samples = Samples(is_error, z, {"answer": seen}, every, chance)
+    fit, (a, b, h), *_ = residual_choice.choose(samples, 7)
     assert fit.evidence == ("answer",) and fit.errors == is_error.sum()
     assert "an ensemble's true class probabilities as targets" in fit.words
     # Cross entropy to the probabilities and an L2 penalty, minimized without scikit-learn.
@@ -562,8 +545,9 @@ def test_targets_are_probabilities_and_errors_judge():
     u = 1 / (1 + np.exp(-(np.hstack([z, seen]) @ np.r_[a, h] + b)))
     np.testing.assert_allclose(u, 1 / (1 + np.exp(-(x @ best[:2] + best[2]))), atol=1e-3)
     # Wrong targets do not beat MCP on right and wrong; it is calibrated by these.
-    wrong, weights, _ = residual_choice.choose(is_error, z, {"answer": seen}, 7, every, 1 - chance)
-    plain = residual_choice.choose(is_error, z, {"answer": random.normal(size=(n, 1))}, 7, every)
+    wrong, weights, *_ = residual_choice.choose(dataclasses.replace(samples, target=1 - chance), 7)
+    noise = Samples(is_error, z, {"answer": random.normal(size=(n, 1))}, every, None)
+    plain = residual_choice.choose(noise, 7)
     assert wrong.evidence == plain[0].evidence == ()
     assert weights[:2] == plain[1][:2]
 
@@ -577,9 +561,9 @@ def test_an_ensemble_says_how_probable_the_true_class_is(monkeypatch):
     held_out = HeldOut(seen, labels, copies=(seen,), ensemble=(first, second))
     targets = []
 
-    def choose(is_error, z, evidence, seed, classifier, target, *_):
-        targets.append(target)
-        return Fit(40, 9, (), 0.0, {}, "", ""), MCP, np.zeros(80)
+    def choose(samples, *_):
+        targets.append(samples.target)
+        return Concluded(Fit(40, 9, (), 0.0, {}, "", ""), MCP, None, np.zeros(80))
 
     monkeypatch.setattr(residual_choice, "choose", choose)
     residual_fit.fit_residual(held_out)
@@ -601,9 +585,8 @@ def test_errors_of_one_classifier_alone_are_learned_from():
         rest = np.setdiff1d(np.arange(400), first)
         order = np.r_[first, rest]
         classifier = np.repeat([0, 1], [100, 300])
-        fit, *_ = residual_choice.choose(
-            is_error[order], z[order], {"answer": seen[order]}, 0, classifier
-        )
+        samples = Samples(is_error[order], z[order], {"answer": seen[order]}, classifier, None)
+        fit = residual_choice.choose(samples, 0).fit
         assert fit.errors == is_error.sum()
         assert np.isfinite(fit.difference["aurc"]).all()
 
@@ -625,9 +608,9 @@ def test_no_more_neighbors_than_the_smallest_reference_has():
     read = []
     choose = residual_choice.choose
 
-    def watched(is_error, z, evidence, *others):
-        read.append(evidence["neighbors"])
-        return choose(is_error, z, evidence, *others)
+    def watched(samples, *others):
+        read.append(samples.evidence["neighbors"])
+        return choose(samples, *others)
 
     for sizes in ((90, 7), (90, 30, 80)):
         own, *folds = map(held_out, sizes)

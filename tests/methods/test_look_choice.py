@@ -75,7 +75,7 @@ def test_the_graph_has_the_same_bounds():
     z = random.normal(scale=8.0, size=(50, 1)).astype(np.float32)
     for looks in (1, 2, 3):
         slopes = random.normal(size=2 * looks + 1)
-        layer = Undecided(slopes.tolist(), 0.0)
+        layer = Undecided([slopes.tolist()], 0.0)
         for got, want in zip(layer.bounds(z), look_choice.look_bounds(z, slopes), strict=True):
             assert np.asarray(got) == pytest.approx(want, abs=1e-5)
 
@@ -85,8 +85,8 @@ def test_looks_that_say_nothing_are_rejected():
     noise = {f"noise{number}": 0.0 for number in range(2)}
     for seed in range(10):
         samples = held_out(seed, 400, noise)
-        fit, *_ = look_choice.fit(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
-        alone += fit.looks != ()
+        found, _ = look_choice.fit(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
+        alone += found.fit.looks != ()
         samples = held_out(seed, 400, {"sees": 1.0, **noise})
         design = look_choice._search(samples, dict.fromkeys(samples.looks, 0.1), 2.0, seed)
         beside += len(design.paid) > 1
@@ -95,7 +95,8 @@ def test_looks_that_say_nothing_are_rejected():
 
 def test_a_look_that_knows_something_is_chosen_and_gains_on_samples_without_part_in_the_choice():
     samples = held_out(0, looks={"noise": 0.0, "sees": 1.0})
-    fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0, "sees": 1.0}, 2.0, seed=0)
+    found, design = look_choice.fit(samples, {"noise": 1.0, "sees": 1.0}, 2.0, seed=0)
+    fit, weights, _, u = found
     assert design.paid == fit.looks == ("sees",) and fit.cost == pytest.approx(2.0)
     # The ramp, and of the look its odds, its disagreement and the odds of the mean.
     assert weights.h.shape == (1 + 3,)
@@ -162,11 +163,11 @@ def test_a_budget_between_two_shares_is_spent():
 
 def test_without_errors_or_looks_worth_it_u_is_mcp():
     samples = held_out(3, looks={"noise": 0.0})
-    fit, weights, design, u = look_choice.fit(samples, {"noise": 1.0}, 2.0, seed=0)
+    (fit, weights, _, u), design = look_choice.fit(samples, {"noise": 1.0}, 2.0, seed=0)
     assert design == Design() and fit.looks == fit.evidence == () and fit.cost == 1.0
     assert len(weights.h) == 0 and u.tolist() == samples.mcp.tolist()
     none = Samples(np.zeros(50, bool), samples.z[:50], {}, np.zeros(50, int), None)
-    fit, weights, *_ = look_choice.fit(none, {}, 2.0, seed=0)
+    (fit, weights, *_), _ = look_choice.fit(none, {}, 2.0, seed=0)
     assert weights is residual_choice.MCP and "too few" in fit.words
 
 
@@ -176,7 +177,7 @@ def test_few_errors_are_no_fault(errors, recwarn):
     is_error = np.zeros(200, bool)
     is_error[np.argsort(samples.looks["sees"])[-errors:] if errors else []] = True
     samples = Samples(is_error, samples.z, {}, samples.classifier, None, samples.looks)
-    fit, _, _, u = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
+    (fit, _, _, u), _ = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
     assert ("too few" in fit.words) == (errors < 10) and np.isfinite(u).all()
     assert not recwarn.list
 
@@ -211,7 +212,7 @@ def test_a_classifier_of_hardly_any_errors_is_no_fold_of_its_own(second):
     is_error[:20] = True
     is_error[200 : 200 + second] = True
     samples = Samples(is_error, samples.z, {}, classifier, None, samples.looks)
-    fit, _, _, u = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
+    (fit, _, _, u), _ = look_choice.fit(samples, {"sees": 0.1}, 2.0, seed=0)
     assert np.isfinite(u).all() and fit.errors == 20 + second
 
 

@@ -1,5 +1,7 @@
 """What the choice of evidence without looks says of itself, where there is nothing to choose."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import special
@@ -28,7 +30,7 @@ def test_evidence_that_says_nothing_does_not_look_better_than_mcp(monkeypatch):
     better, aurc = 0, []
     for seed in range(40):
         one = noise(seed)
-        fit, *_ = residual_choice.choose(one.all_errors, one.z, one.evidence, seed, one.classifier)
+        fit = residual_choice.choose(one, seed).fit
         better += fit.evidence != ()
         aurc.append(fit.difference["aurc"])
     value, _, high = np.array(aurc).T
@@ -43,7 +45,7 @@ def test_the_table_says_what_each_source_adds_by_itself():
     hidden, z = random.normal(size=(n, 1)), random.normal(size=(n, 1)) - 2.0
     is_error = random.random(n) < special.expit(z + 2 * hidden)[:, 0]
     evidence = {"answer": random.normal(size=(n, 2)), "sees": hidden}
-    fit, *_ = residual_choice.choose(is_error, z, evidence, 0, np.zeros(n, np.int64))
+    fit = residual_choice.choose(Samples(is_error, z, evidence, np.zeros(n, int), None), 0).fit
     answer, sees = fit.tried
     assert [answer.name, sees.name] == ["answer", "sees"] and answer.cost is None
     assert sees.used and (answer.used == ("answer" in fit.evidence))
@@ -70,7 +72,8 @@ def test_the_table_says_what_each_source_adds_by_itself():
 def test_few_errors_are_no_fault(errors, recwarn):
     one = noise(1, 200, 3)
     is_error = np.arange(200) < errors
-    fit, _, u = residual_choice.choose(is_error, one.z, one.evidence, 0, one.classifier)
+    found = residual_choice.choose(dataclasses.replace(one, all_errors=is_error), 0)
+    fit, u = found.fit, found.u
     assert ("too few" in fit.words) == (errors < 5) and np.isfinite(u).all()
     assert not recwarn.list
 
@@ -198,18 +201,15 @@ def test_weights_of_classes_are_those_of_their_columns():
     samples = Samples(
         wrong, columns.x, evidence, np.zeros(3000, int), None, {}, columns.predicted, 30
     )
-    weights = residual_choice._final_weights(samples, evidence, 1.0)
     model = stacking.fitted(samples.read(evidence), wrong, 1.0, stacking.regression)
+    weights = residual_choice._weights_of(model, evidence)
     read = np.hstack([answer, columns.predicted[:, None] == np.arange(30), further])
     found = weights.a * columns.x[:, 0] + weights.b + read @ weights.h
     np.testing.assert_allclose(found, model.of(samples.read(evidence)), atol=1e-9)
     baseline = residual_choice._baseline(samples, weights, evidence)
     assert sum(baseline.values()) + weights.b == pytest.approx(found.mean())
-    predicted = {"predicted": columns.predicted, "classes": 30}
-    fit, chosen, _ = residual_choice.choose(
-        wrong, columns.x, evidence, 0, samples.classifier, **predicted
-    )
-    assert "answer" in fit.evidence and len(chosen.h) in (32, 33)
+    found = residual_choice.choose(samples, 0)
+    assert "answer" in found.fit.evidence and len(found.weights.h) in (32, 33)
 
 
 @pytest.mark.parametrize(
