@@ -213,7 +213,7 @@ def test_half_precision_with_a_dead_unit_is_fitted(policy):
 
 def test_learns_from_copies_what_another_sensor_does(classifier):
     def moved(x):
-        return x + np.float32([4, 0])
+        return x + np.float32([15, 0])
 
     x, y = samples(1500, 1)
     test, labels = samples(3000, 2)

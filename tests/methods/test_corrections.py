@@ -163,6 +163,7 @@ def test_copies_that_cost_most_of_the_gain_are_not_used():
         assert found.fit.corrected == (found.correction is not None) == used
         assert found.u.tolist() == (corrected if used else better).tolist()
         assert "and 1 copy of each" in found.fit.words
+        assert ("less than 75% of the gain was left" in found.fit.words) != used
 
 
 def test_a_kind_without_errors_adds_nothing():
