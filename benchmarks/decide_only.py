@@ -22,7 +22,7 @@ from btcp_tf import thresholds
 
 if TYPE_CHECKING:
     from btcp_tf.methods.looks import Offer
-    from btcp_tf.methods.seen import Seen
+    from btcp_tf.methods.residual_fit import HeldOut
 
 
 class Counted(NamedTuple):
@@ -49,17 +49,17 @@ def main() -> None:
     common.start_tensorflow(arguments.threads)
     common.print_environment("tensorflow", "keras", "scikit-learn")
     try:
-        offered, seen, labels = looks_test.answers(arguments)
+        offered, held = looks_test.answers(arguments)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     costs = [float(cost) for cost in arguments.costs.split(",")]
     parts = np.cumsum([arguments.fit, arguments.calibrate, arguments.test])
     counted: list[Counted] = []
     for seed in range(arguments.splits):
-        order = np.random.default_rng(seed).permutation(len(labels))
+        order = np.random.default_rng(seed).permutation(len(held.labels))
         for cost in costs:
             within = dataclasses.replace(offered, budget=cost)
-            counted += _count(within, seen, labels, np.split(order, parts)[:3], seed)
+            counted += _count(within, held, np.split(order, parts)[:3], seed)
     print("\nMeans over the splits in which the looks were chosen and the promise can be made")
     header = ("cost", "looks", "risk", "splits", "accepted", "looked at", "then", "passes", "then")
     common.print_table(header, list(_rows(counted)))
@@ -76,25 +76,32 @@ def _rows(counted: Sequence[Counted]) -> Iterator[tuple[str, ...]]:
 
 
 def _count(
-    offered: "Offer", seen: "Seen", labels: np.ndarray, rows: Sequence[np.ndarray], seed: int
+    offered: "Offer", held: "HeldOut", rows: Sequence[np.ndarray], seed: int
 ) -> Iterator[Counted]:
     """For each promise, of one split: (to fit, to calibrate, to test) of the rows."""
     from btcp_tf.methods import look_choice, residual_fit
+    from btcp_tf.networks import deciding
 
     fit, calibrate, test = rows
-    names = range(len(offered.looks))
-    held = residual_fit.HeldOut(looks_test.some(seen, fit, names), labels[fit])
-    how, layers, weights, _ = residual_fit.fit_residual(held, offer=offered, seed=seed)
+    seen, labels = held.seen._replace(view=None), held.labels
+    own = looks_test.part(held, fit, range(len(offered.looks)))
+    how, layers, weights, _ = residual_fit.fit_residual(own, offer=offered, seed=seed)
     print(f"split {seed}, cost {offered.budget:g}: {how.words}", flush=True)
     if not how.looks:
         return
-    (a, b, h), width = weights, 2 * len(how.looks) + 1
+    width = 2 * len(how.looks) + 1
+    slopes, added, offsets = deciding.forms(*weights, layers.get("copies"))
     z, evidence = residual_fit._compute(layers, seen, 256)
-    columns = np.hstack([a * z + b, *evidence.values()])
-    logit = columns @ [1.0, *h]
-    without = columns[:, :-width] @ [1.0, *h[:-width]]
-    weight = look_choice.ramp(z, layers["looks"].design.gate)[:, 0]
-    low, high = (without + weight * bound[:, 0] for bound in look_choice.look_bounds(z, h[-width:]))
+    logit = np.hstack([weights.a * z + weights.b, *evidence.values()]) @ [1.0, *weights.h]
+    known = np.hstack([z, *(part for name, part in evidence.items() if name != "copies")])
+    without = known[:, :-width] @ slopes[:-width] + added
+    if len(offsets):
+        without += offsets[seen.logits.argmax(axis=1)]
+    weight = look_choice.ramp(z, layers["looks"].design.gate)
+    ends = [look_choice.look_bounds(z, own[-width:]) for own in slopes.T]
+    low = np.min(without + weight * np.hstack([low for low, _ in ends]), axis=1)
+    high = np.max(without + weight * np.hstack([high for _, high in ends]), axis=1)
+    weight = weight[:, 0]
     u, is_error = special.expit(logit), seen.logits.argmax(axis=1) != labels
     for risk in RISKS:
         chosen = thresholds.target_risk(

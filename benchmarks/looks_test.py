@@ -25,6 +25,7 @@ from btcp_tf.networks.mcp import mcp_of
 
 if TYPE_CHECKING:
     from btcp_tf.methods.looks import Offer
+    from btcp_tf.methods.residual_fit import HeldOut
     from btcp_tf.methods.seen import Seen
 
 
@@ -38,7 +39,7 @@ def main() -> None:
     common.start_tensorflow(arguments.threads)
     common.print_environment("tensorflow", "keras", "scikit-learn")
     try:
-        offered, seen, labels = answers(arguments)
+        offered, held = answers(arguments)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     names = list(offered.looks)
@@ -51,12 +52,13 @@ def main() -> None:
     unfitted = [text.split(",") for text in arguments.rivals.split(";") if text]
     parts = np.cumsum([arguments.fit, arguments.calibrate, arguments.test])
     tested = []
+    count = len(held.labels)
     for seed in range(arguments.splits):
-        order = np.random.default_rng(seed).permutation(len(labels))
+        order = np.random.default_rng(seed).permutation(count)
         rows = np.split(order, parts)[:3]
-        tested.append(_test_split(offered, seen, labels, rows, plans, unfitted, seed))
+        tested.append(_test_split(offered, held, rows, plans, unfitted, seed))
     print()
-    common.print_table(common.DIFFERENCES, list(differences(tested, len(labels), arguments.draws)))
+    common.print_table(common.DIFFERENCES, list(differences(tested, count, arguments.draws)))
     print("\nShare accepted under a guaranteed risk, delta 0.05; mean over the splits")
     covered = [
         (method, *(f"{np.mean([s.coverage[method, risk] for s in tested]):.1%}" for risk in RISKS))
@@ -74,6 +76,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--looks", default="auto", help="names with commas between, or auto")
     parser.add_argument("--costs", default="1.3,2", help="passes per image, with --looks")
     parser.add_argument("--second", default="", help="another classifier, as a further look")
+    parser.add_argument("--copies", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--skip", type=int, default=0, help="first samples that are left out")
     parser.add_argument("--fit", type=int, default=3000)
     parser.add_argument("--calibrate", type=int, default=1500)
@@ -83,12 +86,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, help="an npz file that keeps the answers")
 
 
-def answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
-    """The offer of all looks, and the classifier's and their answers to all images."""
+def answers(arguments: argparse.Namespace) -> "tuple[Offer, HeldOut]":
+    """The offer of all looks, and the classifier's and their answers to all images, and to a random
+    copy of each."""
     from btcp_tf.attached import held_out, offer
     from btcp_tf.attached.classifier import AttachedClassifier
     from btcp_tf.data import datasets
-    from btcp_tf.methods.seen import Seen
 
     data = datasets.load(arguments.dataset, arguments.data_dir)
     held = [data.test]
@@ -110,38 +113,62 @@ def answers(arguments: argparse.Namespace) -> "tuple[Offer, Seen, np.ndarray]":
     for name, look in offered.looks.items():
         print(f"{name}: {look.cost:.2f} passes", flush=True)
     if arguments.cache and arguments.cache.exists():
-        with np.load(arguments.cache) as kept:
-            if list(kept["names"]) != list(offered.looks):
-                raise ValueError(f"{arguments.cache}: expected {list(offered.looks)}")
-            return offered, Seen(kept["features"], kept["logits"], None, kept["odds"]), y
-    own = held_out.collect(classifier, (x, y), None, (), looks=[*offered.looks.values()]).held_out
-    seen = own.seen._replace(view=None)
+        return offered, _read(arguments.cache, list(offered.looks), y)
+    copies = held_out.AUTO if arguments.copies else ()
+    own = held_out.collect(classifier, (x, y), None, copies, looks=[*offered.looks.values()])
     if arguments.cache:
-        names = list(offered.looks)
-        np.savez(
-            arguments.cache,
-            features=seen.features,
-            logits=seen.logits,
-            odds=seen.odds,
-            names=names,
+        _write(arguments.cache, list(offered.looks), own.held_out)
+    return offered, own.held_out
+
+
+def _write(path: Path, names: list[str], held: "HeldOut") -> None:
+    arrays = {
+        f"{field}{version}": getattr(seen, field)
+        for version, seen in enumerate((held.seen, *held.copies))
+        for field in ("features", "logits", "odds")
+    }
+    np.savez(path, names=names, kinds=np.array(held.kinds), **arrays)
+
+
+def _read(path: Path, names: list[str], labels: np.ndarray) -> "HeldOut":
+    from btcp_tf.methods.residual_fit import HeldOut
+    from btcp_tf.methods.seen import Seen
+
+    with np.load(path) as kept:
+        if list(kept["names"]) != names:
+            raise ValueError(f"{path}: expected {names}")
+        seen, *copies = (
+            Seen(kept[f"features{at}"], kept[f"logits{at}"], None, kept[f"odds{at}"])
+            for at in range(1 + len(kept["kinds"]))
         )
-    return offered, seen, y
+        return HeldOut(seen, labels, copies=tuple(copies), kinds=tuple(kept["kinds"]))
 
 
 def some(seen: "Seen", rows: np.ndarray, columns: Sequence[int]) -> "Seen":
     """The answers to some of the images, with the odds of some of the looks."""
     assert seen.odds is not None
     return seen._replace(
+        view=None,
         features=seen.features[rows],
         logits=seen.logits[rows],
         odds=seen.odds[rows][:, list(columns)],
     )
 
 
+def part(held: "HeldOut", rows: np.ndarray, columns: Sequence[int]) -> "HeldOut":
+    """Some of the images, with their copies, and some of the looks."""
+    return dataclasses.replace(
+        held,
+        seen=some(held.seen, rows, columns),
+        labels=held.labels[rows],
+        copies=tuple(some(copy, rows, columns) for copy in held.copies),
+        kinds=tuple(kinds[rows] for kinds in held.kinds),
+    )
+
+
 def _test_split(
     offered: "Offer",
-    seen: "Seen",
-    labels: np.ndarray,
+    held: "HeldOut",
     rows: Sequence[np.ndarray],
     plans: Mapping[str, tuple[list[str], float]],
     unfitted: Sequence[list[str]],
@@ -149,10 +176,9 @@ def _test_split(
 ) -> Tested:
     """Fits, calibrates and tests on one split: (to fit, to calibrate, to test) of the rows."""
     from btcp_tf.methods import residual_fit
-    from btcp_tf.methods.residual_fit import HeldOut
 
     fit, calibrate, test = rows
-    names = list(offered.looks)
+    seen, labels, names = held.seen, held.labels, list(offered.looks)
     is_error = seen.logits.argmax(axis=1) != labels
     of_method = {"mcp": mcp_of(seen.logits)}
     for looks in unfitted:
@@ -166,8 +192,8 @@ def _test_split(
         within = dataclasses.replace(
             offered, looks={name: offered.looks[name] for name in looks}, budget=budget
         )
-        held = HeldOut(some(seen, fit, columns), labels[fit])
-        fitted = residual_fit.fit_residual(held, offer=within, seed=seed)
+        own = part(held, fit, columns)
+        fitted = residual_fit.fit_residual(own, offer=within, seed=seed)
         print(f"split {seed}, {title}: {fitted.fit.words}", flush=True)
         everyone = some(seen, np.arange(len(labels)), columns)
         of_method[title] = residual_fit.score_residual(fitted.layers, fitted.weights, everyone)

@@ -48,7 +48,7 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     weight = weighted[:, :1]
 
     copies = model.get_layer("copies") if corrects else None
-    slopes, bias, offsets = _kinds(residual, copies)
+    slopes, bias, offsets = forms(*residual.get_weights(), copies)
     known_columns = ops.concatenate([z, *free, weighted], axis=1)
     logit = _sum(known_columns, slopes[:-width], bias, "without_looks")
     if copies is not None:
@@ -83,29 +83,32 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     return keras.Model(model.input, outputs, name=model.name)
 
 
-def _kinds(
-    residual: ResidualLogit, copies: CopyCorrection | None
+def forms(
+    a: float, b: float, h: np.ndarray, copies: CopyCorrection | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What logit(u) is for inputs as they are, and for each of v kinds of corrupted ones; with a
     correction it is between these.
+
+    Args:
+      a: Weight of MCP's logit.
+      b: What is added.
+      h: Weights of the evidence, `[e]`; with a correction its weight, 1, is the last.
+      copies: The correction; None: there is none.
 
     Returns:
       Weights of MCP's logit and of the evidence, `[1 + e, 1 + v]`; what is added, `[1 + v]`; and
       what is added for each predicted class, `[k, 1 + v]`.
     """
-    a, b, h = residual.get_weights()
+    own = np.append(a, h)[:, None]
     if copies is None:
-        return np.append(a, h)[:, None], np.array([b]), np.zeros((0, 1))
-    # The last weight is the correction's.
-    own = np.append(a, h[:-1])[:, None]
+        return own, np.array([b]), np.zeros((0, 1))
     more, intercepts, offsets = map(
         ops.convert_to_numpy, (copies.slopes, copies.intercepts, copies.offsets)
     )
-    zero = np.zeros((len(own), 1)), np.zeros(1), np.zeros((len(offsets), 1))
     return (
-        own + np.hstack([zero[0], more]),
-        b + np.append(zero[1], intercepts),
-        np.hstack([zero[2], offsets]),
+        own[:-1] + np.pad(more, ((0, 0), (1, 0))),
+        b + np.append(0.0, intercepts),
+        np.pad(offsets, ((0, 0), (1, 0))),
     )
 
 
