@@ -17,6 +17,7 @@ from btcp_tf.judge import Judge
 from btcp_tf.methods.look_choice import Design
 from btcp_tf.methods.residual_choice import Weights
 from btcp_tf.networks import models
+from btcp_tf.networks.correction_layers import CopyCorrection
 from btcp_tf.networks.deciding import decide_only
 from btcp_tf.networks.evidence_layers import AnswerEvidence
 from btcp_tf.serving import signatures
@@ -41,8 +42,8 @@ def inputs(n: int) -> np.ndarray:
     return np.random.default_rng(9).normal(size=(n, SIDE, SIDE, 1)).astype(np.float32)
 
 
-def judge_with(looks, free=(), paid=(), gate=None, seed=0) -> Judge:
-    """One with looks and perhaps other evidence, and random weights."""
+def judge_with(looks, free=(), paid=(), gate=None, seed=0, corrected=False) -> Judge:
+    """One with looks, perhaps other evidence and a correction, and random weights."""
     parts = AttachedClassifier.take_apart(net(0))
     offered = offer.make(parts, looks, 5.0, (inputs(60), None), None, seed=0)
     evidence = {"answer": AnswerEvidence(name="answer")}
@@ -50,7 +51,15 @@ def judge_with(looks, free=(), paid=(), gate=None, seed=0) -> Judge:
     used = {name: evidence[name] for name in free} | {"looks": behind}
     width = 1 + (3 + 2 + CLASSES) * bool(free or paid) + 2 * len(offered.looks) + 1
     random = np.random.default_rng(seed)
-    weights = Weights(1.0, 0.3, 0.1 * random.normal(size=width))
+    h = 0.1 * random.normal(size=width)
+    if corrected:
+        features = offered.encoder.output.shape[1]
+        used["copies"] = CopyCorrection(CLASSES, 1 + width, features, 3, name="copies")
+        used["copies"].set_weights(
+            [0.2 * random.normal(size=one.shape) ** 2 for one in used["copies"].get_weights()]
+        )
+        h = np.append(h, 1.0)
+    weights = Weights(1.0, 0.3, h)
     about = judge_model.about(btcp_tf.attach(net(0)).model) | {"fit": {}}
     formula = judge_model.residual_formula(used, weights)
     return Judge(judge_model.join(offered.encoder, offered.ends, formula, about))
@@ -74,13 +83,14 @@ def answers(model: keras.Model, x: np.ndarray) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("gate", [None, -2.0])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("free, paid", [((), ()), (("answer",), ()), ((), ("answer",))])
-def test_no_decision_hangs_on_a_look_that_is_left_out(gate, count, free, paid):
+@pytest.mark.parametrize("corrected", [False, True])
+def test_no_decision_hangs_on_a_look_that_is_left_out(gate, count, free, paid, corrected):
     """Row by row at several thresholds; rows that are looked at have u and second opinion as
     before."""
     x, left_out, looked_at = inputs(400), 0, 0
     looks = ["mirror", net(1)][:count]
     for seed in range(2):
-        model = judge_with(looks, free, paid, gate, seed).model
+        model = judge_with(looks, free, paid, gate, seed, corrected).model
         whole = answers(with_inner(model), x)
         asked = np.ones(len(x), bool) if gate is None else whole["z"] > gate
         decides = with_inner(decide_only(model, 0.0))

@@ -8,6 +8,7 @@ experts with a fitted gate (Jacobs, Jordan, Nowlan and Hinton, 1991). An input t
 copy keeps the u that the samples themselves gave it.
 """
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -121,6 +122,7 @@ def _squared(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def _fit_gate(x: np.ndarray, kind: np.ndarray, are_random: bool, seed: int) -> Gate:
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     if len(x) > _MOST:
@@ -131,7 +133,11 @@ def _fit_gate(x: np.ndarray, kind: np.ndarray, are_random: bool, seed: int) -> G
     mean, scale = own.mean(axis=0), own.std(axis=0)
     scale[scale < 1e-6 * np.maximum(1.0, np.abs(mean))] = 1.0
     x = _squared(x, mean, scale)
-    model = LogisticRegression(C=_GATE_STRENGTH, max_iter=300).fit(x, kind)
+    model = LogisticRegression(C=_GATE_STRENGTH, max_iter=300)
+    with warnings.catch_warnings():
+        # Near the end it tells inputs apart as well as at it.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, kind)
     kernel, bias = model.coef_.T, model.intercept_.copy()
     if kernel.shape[1] == 1:
         # Of two classes scikit-learn has the difference alone.

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops, tree
 
 from btcp_tf.networks.correction_layers import CopyCorrection
-from btcp_tf.networks.evidence_layers import ResidualLogit
 from btcp_tf.networks.gate_layers import BehindGate, LookEvidence, Ramp, Scatter, Undecided
 
 
@@ -48,7 +47,8 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     weight = weighted[:, :1]
 
     copies = model.get_layer("copies") if corrects else None
-    slopes, bias, offsets = forms(*residual.get_weights(), copies)
+    a, b, h = residual.get_weights()
+    slopes, bias, offsets = forms(a, b, h, copies)
     known_columns = ops.concatenate([z, *free, weighted], axis=1)
     logit = _sum(known_columns, slopes[:-width], bias, "without_looks")
     if copies is not None:
