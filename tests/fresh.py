@@ -72,6 +72,8 @@ def run(*words):
 
 def _carry_out(words, files, environment, folder):
     """In the new process."""
+    # Whatever started the tests may ignore Ctrl-C, as a shell does for what is in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, path in enumerate(files[1:], 1):
         os.dup2(os.open(path, os.O_WRONLY), number)
     sys.stdin = open(files[0])

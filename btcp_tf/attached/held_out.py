@@ -78,12 +78,14 @@ def collect(
     own = classifier.samples(x, y, title, like, looks)
     like = like or own.input_range
     kinds: tuple[np.ndarray, ...] = ()
+    names = [f"copies[{number}]" for number in range(len(copies))]
     is_given = not isinstance(copies, str)
     if isinstance(copies, str):
         copies, kinds = _random_copies(classifier, x, own.input_range, seed)
+        names = ["a corrupted copy of each"] * len(copies)
     copied = [
-        _copy(classifier, copy, own.labels, f"copies[{number}]", like, looks)
-        for number, copy in enumerate(copies)
+        _copy(classifier, copy, own.labels, name, like, looks)
+        for name, copy in zip(names, copies, strict=True)
     ]
     hashes = {"fit": own.hashes}
     if copied and is_given:

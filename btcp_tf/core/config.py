@@ -278,11 +278,11 @@ class Config:
         high=100,
     )
     residual_copies: tuple[str, ...] = setting(
-        ("auto",),
+        (),
         "Corrupted copies of its images, from which residual learns what to add to u where an "
-        "image looks like them. auto: one of each image, weakly corrupted in one of five ways; "
-        "noise,blur,rotation: one of each image and name, at strength 1; empty: none.",
-        choices=("auto", "noise", "blur", "rotation"),
+        "image looks like them: noise,blur,rotation, one of each image and name, at strength 1; or "
+        "none. Default: one of each image, weakly corrupted in one of five ways.",
+        choices=("none", "noise", "blur", "rotation"),
     )
     residual_distilled: bool = setting(
         False,
@@ -528,9 +528,9 @@ def _method_faults(config: Config) -> Iterator[str]:
 def _residual_faults(config: Config) -> Iterator[str]:
     learned = ("residual_folds", "residual_copies", "residual_distilled")
     used = [name for name in learned if getattr(config, name) != getattr(Config, name)]
-    if "auto" in config.residual_copies and len(config.residual_copies) > 1:
+    if "none" in config.residual_copies and len(config.residual_copies) > 1:
         yield (
-            "residual_copies: expected auto alone, or names of corruptions, received "
+            "residual_copies: expected none alone, or names of corruptions, received "
             f"{','.join(config.residual_copies)}"
         )
     if used and not any(name.startswith("residual") for name in config.method):

@@ -352,7 +352,7 @@ def fit_reference(
         return dataclasses.replace(outputs, sampled={"ensemble": mean})
 
     learns = any(name.startswith("residual") for name in settings.method)
-    names = settings.residual_copies if learns else ()
+    names = settings.residual_copies if learns else ("none",)
 
     def copies(
         network: TrainedNetwork, images: np.ndarray, labels: np.ndarray, number: int
@@ -392,7 +392,7 @@ def fit_reference(
 def copies_of(
     images: np.ndarray, names: Sequence[str], seed: int, number: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Copies of images, and for a random one what was done to each, see `random_copy`.
+    """Copies of images: of some kinds; without names a random one, and what was done to each image.
 
     Args:
       images: `[n, ...]` uint8.
@@ -400,7 +400,9 @@ def copies_of(
       seed: Seed of the run.
       number: Number of the classifier: for each another copy is drawn.
     """
-    if tuple(names) == ("auto",):
+    if tuple(names) == ("none",):
+        return (), ()
+    if not names:
         copy, kinds = random_copy(images, seed + _COPIES_SEED * (1 + number))
         return (copy,), (kinds,)
     return tuple(CORRUPTIONS[name](images, 1, seed + _COPIES_SEED) for name in names), ()

@@ -144,6 +144,7 @@ LOOKS = ("mcp", "btcp", "residual_looks")
         ("residual_looks", dict(method=LOOKS, residual_looks=("a.keras",), residual_folds=2)),
         ("residual_copies", dict(residual_copies=("noise", "fog"))),
         ("residual_copies", dict(residual_copies=("blur", "blur"))),
+        ("residual_copies", dict(method=RESIDUAL, residual_copies=("none", "blur"))),
         ("logical_devices", dict(logical_devices=2)),
         ("logical_devices", dict(strategy="mirrored", logical_devices=1)),
     ],
@@ -216,6 +217,6 @@ def test_every_default_is_accepted_and_every_setting_has_help():
 
 
 def test_copies_are_of_the_corruptions_that_there_are():
-    assert FIELDS["residual_copies"].metadata["choices"] == ("auto", *CORRUPTIONS)
+    assert FIELDS["residual_copies"].metadata["choices"] == ("none", *CORRUPTIONS)
     with_copies = Config("mnist", method=RESIDUAL, residual_copies=["noise"])
     assert with_copies.settings()["residual_copies"] == "noise"
