@@ -789,7 +789,7 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: choose(grid=[0.1, math.inf]), "grid: expected finite thresholds, ascending"),
         (lambda: by_group([1]), r"groups: expected shape \[2\], received \[1\]"),
         (lambda: by_group([0.5, 1.0]), "groups: expected whole numbers or strings, .* float64"),
-        (lambda: by_group([None, "a"]), "groups: expected whole numbers or strings, .* object"),
+        (lambda: by_group([None, "a"]), "groups: expected whole numbers or strings, .* NoneType"),
         (lambda: thresholds.quantile_grid([]), r"uncertainty: expected shape|is_error: expected"),
         (lambda: thresholds.quantile_grid([[0.1]]), r"uncertainty: expected shape \[n\]"),
         (lambda: thresholds.quantile_grid([0.1], size=0), "size: expected a whole number >= 1"),
