@@ -17,8 +17,11 @@ from scipy import special
 from btcp_tf.methods import stacking
 from btcp_tf.methods.stacking import FOLDS, Columns, Logistic, Samples
 
-_MOST = 20_000
-"""Rows from which it is learned what looks like a copy."""
+_MOST, _MOST_NUMBERS = 20_000, 2**23
+"""Rows from which it is learned what looks like a copy; and their columns together."""
+
+_NEVER = -1e3
+"""Log odds of a kind of which there was no copy."""
 
 _FARTHEST = 6.0
 """Standard deviations by which a column counts at most in that."""
@@ -90,7 +93,7 @@ def learn(samples: Samples, x: np.ndarray, before: np.ndarray, seed: int) -> Cor
       seed: Seed of the draw of the rows that the gate learns from, where there are too many.
     """
     kind, columns = samples.kind, _columns(x, samples)
-    gate = _fit_gate(_seen(x, samples), kind, samples.kinds is not None, seed)
+    gate = _fit_gate(x, samples, seed)
     kinds = []
     for number in range(1, int(kind.max()) + 1):
         rows = np.flatnonzero(kind == number)
@@ -121,27 +124,31 @@ def _squared(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.hstack([x, np.square(x)])
 
 
-def _fit_gate(x: np.ndarray, kind: np.ndarray, are_random: bool, seed: int) -> Gate:
+def _fit_gate(x: np.ndarray, samples: Samples, seed: int) -> Gate:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    if len(x) > _MOST:
-        rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:_MOST])
-        x, kind = x[rows], kind[rows]
-    x = x.astype(np.float64)
-    own = x[kind == 0]
+    kind, features = samples.kind, samples.features
+    width = x.shape[1] + (0 if features is None else features.shape[1])
+    most = min(_MOST, _MOST_NUMBERS // width)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:most])
+    known = x[rows] if features is None else np.hstack([x[rows], features[rows]])
+    known, kinds = known.astype(np.float64), kind[rows]
+    own = known[kinds == 0]
     mean, scale = own.mean(axis=0), own.std(axis=0)
     scale[scale < 1e-6 * np.maximum(1.0, np.abs(mean))] = 1.0
-    x = _squared(x, mean, scale)
     model = LogisticRegression(C=_GATE_STRENGTH, max_iter=300)
     with warnings.catch_warnings():
         # Near the end it tells inputs apart as well as at it.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x, kind)
-    kernel, bias = model.coef_.T, model.intercept_.copy()
-    if kernel.shape[1] == 1:
+        model.fit(_squared(known, mean, scale), kinds)
+    weights = np.column_stack([model.intercept_, model.coef_])
+    if len(weights) == 1:
         # Of two classes scikit-learn has the difference alone.
-        kernel, bias = np.hstack([0.0 * kernel, kernel]), np.array([0.0, bias[0]])
-    if are_random:
+        weights = np.concatenate([0.0 * weights, weights])
+    kernel = np.zeros((2 * width, 1 + int(kind.max())))
+    bias = np.full(kernel.shape[1], _NEVER)
+    bias[model.classes_], kernel[:, model.classes_] = weights[:, 0], weights[:, 1:].T
+    if samples.kinds is not None:
         bias[0] += np.log(_AS_THEY_ARE * (kind > 0).sum() / (kind == 0).sum())
     return Gate(mean, scale, kernel, bias)

@@ -79,7 +79,7 @@ _NARROWEST, _WIDEST = 0.05, 0.3
 to be so."""
 
 
-_WIDEST_FEATURES = 4096
+_WIDEST_FEATURES = 2048
 """Features beyond which they do not say what looks like a copy."""
 
 

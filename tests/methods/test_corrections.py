@@ -195,3 +195,18 @@ def test_each_version_is_a_kind_unless_they_are_told(versions):
     samples = residual_fit._samples([own], [{"answer": _answer()}], None, True, 256)
     assert samples.kind.tolist() == np.repeat(np.arange(versions + 1), 80).tolist()
     assert len(samples.features) == (versions + 1) * 80
+
+
+def test_a_kind_that_is_missing_among_the_copies_is_never_seen(monkeypatch):
+    random = np.random.default_rng(0)
+    kinds = np.r_[np.zeros(100, int), np.repeat([1, 3], 50)]
+    z = random.normal(size=(200, 1)) + 5 * (kinds == 3)[:, None]
+    wrong = random.random(200) < 0.3
+    samples = Samples(wrong, z, {}, np.zeros(100, int), None, kinds=kinds)
+    for most in (20_000, 60):
+        monkeypatch.setattr(corrections, "_MOST", most)
+        correction = corrections.learn(samples, z, z[:, 0], 0)
+        shares = correction.gate.of(z)
+        assert shares[:, 2].tolist() == [0.0] * 200
+        assert shares[kinds == 3, 3].mean() > 0.5 > shares[kinds == 0, 3].mean()
+        assert np.isfinite(correction.of(z, samples)).all()
