@@ -60,6 +60,10 @@ def fit_residual(
     if not named and offer.check(looks):
         # Only now: whatever is wrong with an argument is known before minutes of training.
         offered = offer.make_auto(classifier, *wanted)
+    if len({len(one.held_out.copies) for one in (own, *others)}) > 1 and copies == held_out.AUTO:
+        # A dataset among them has none.
+        own, *others = map(held_out.without_copies, (own, *others))
+        learned = dataclasses.replace(learned, copies=(), kinds=())
     every = [learned, *(fold.held_out for fold in others)]
     if offered is not None:
         offered, every = look_again.at_held_out([own, *others], every, offered, seed)

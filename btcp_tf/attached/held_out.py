@@ -26,6 +26,9 @@ from btcp_tf.training import adopted
 AUTO = "auto"
 """The argument `copies` of `Judge.fit` that stands for a random copy of each image."""
 
+_LEAST = 1e-30
+"""Width of a range of pixels of which a copy can be computed."""
+
 _LOOKED_AT = 2000
 """Samples by which it is judged whether a classifier can be right."""
 
@@ -110,6 +113,12 @@ def collect(
     return LearnedFrom(classifier, (x, *copies), held_out, kept, hashes, joined)
 
 
+def without_copies(learned: LearnedFrom) -> LearnedFrom:
+    """The same without the copies."""
+    held = dataclasses.replace(learned.held_out, copies=(), kinds=())
+    return dataclasses.replace(learned, held_out=held, versions=learned.versions[:1])
+
+
 def _random_copies(
     classifier: AttachedClassifier, x: Any, known: Ranges, seed: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
@@ -117,7 +126,9 @@ def _random_copies(
     if not classifier.sees_images or is_dataset(x) or not isinstance(known, InputRange):
         return (), ()
     images = np.asarray(classifier.rows_of(x))
-    if known.low == known.high or images.dtype.kind not in "buif":
+    width = known.high - known.low
+    # Pixels are computed in single precision.
+    if not _LEAST < width < 1 / _LEAST or images.dtype.kind not in "buif":
         return (), ()
     with_channels = images if images.ndim == 4 else images[..., None]
     copied, kinds = corruptions.random_copy(with_channels, seed, known.low, known.high)
@@ -324,7 +335,11 @@ def check_copies(copies: Any) -> None:
                 f"copies: expected {AUTO}, or a list of arrays (empty: none), received {copies!r}"
             )
         return
-    check_list("copies", copies, "arrays")
+    if not isinstance(copies, tuple | list):
+        raise ValueError(
+            f"copies: expected {AUTO}, or a list of arrays (empty: none), received "
+            f"{type(copies).__name__}"
+        )
 
 
 def check_folds(folds: Any, reference: Any, copies: Any) -> None:

@@ -39,7 +39,27 @@ def group_names(name: str, groups: ArrayLike, rows: int) -> np.ndarray:
         raise ValueError(f"{name}: expected whole numbers or strings, received {types_text(names)}")
     if names.shape != (rows,):
         raise ValueError(f"{name}: expected shape [{rows}], received {list(names.shape)}")
+    if names.dtype.kind == "u" and rows and names.max() >= 2**63:
+        raise ValueError(
+            f"{name}: expected whole numbers below 2^63, received {names.max()}; give "
+            "them as strings"
+        )
+    if names.dtype.kind == "U":
+        for row, one in enumerate(names.tolist()):
+            if not one or "\0" in one or not _can_be_written(one):
+                raise ValueError(
+                    f"{name}: expected a name in every row, received {one!r:.60} in row {row}; "
+                    "give rows without a group one of their own"
+                )
     return names
+
+
+def _can_be_written(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def names_array(name: str, values: ArrayLike) -> np.ndarray:

@@ -19,6 +19,9 @@ from typing import Any
 GRACE = 10.0
 """Seconds that a step has for its end after SIGTERM. Kubernetes and Slurm kill after 30."""
 
+_SOON = 0.1
+"""Seconds after which a signal comes again that was ignored."""
+
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 _stderr = 2
@@ -43,9 +46,33 @@ def watch() -> None:
         signal.signal(signal.SIGTERM, _end)
 
 
-def raised() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
     """Inside, both raise KeyboardInterrupt, where they would end a command at once."""
-    return _replaced(_end, _raise)
+    with _replaced(_end, _raise), _not_ignored():
+        yield
+
+
+@contextlib.contextmanager
+def _not_ignored() -> Iterator[None]:
+    """Inside, a signal that comes where Python ignores errors, as while it frees an object, comes
+    once more."""
+    before, main = sys.unraisablehook, threading.main_thread().ident
+
+    def again(ignored: Any) -> None:
+        number = behind(ignored.exc_value) if ignored.exc_value is not None else None
+        if number is None or main is None:
+            return before(ignored)
+        timer = threading.Timer(_SOON, signal.pthread_kill, (main, number))
+        timer.daemon = True
+        timer.start()
+        return None
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

@@ -290,7 +290,9 @@ def conclude(
     if correction is not None:
         baseline["copies"] = float(added[samples.classifier == 0].mean())
     verdict = used if is_better else "not better: u is MCP, calibrated"
-    if is_better and samples.copies and not is_corrected:
+    if is_corrected:
+        verdict += ", and u is corrected where an input looks like one of the copies"
+    elif is_better and samples.copies:
         verdict += f"; the copies are not: with them less than {_KEPT:.0%} of the gain was left"
     fit = Fit(
         samples=samples.n,

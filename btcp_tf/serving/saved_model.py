@@ -318,11 +318,12 @@ def _checked_name(group_input: Any, model: keras.Model, held_out: Mapping[str, P
     if (
         not isinstance(group_input, str)
         or group_input in taken
+        or group_input.startswith("_")
         or named_inputs.unservable({group_input: None})
     ):
         raise ValueError(
-            "group_input: expected a name of ASCII letters, digits and _ that neither inputs nor "
-            f"answers have, received {group_input!r}"
+            "group_input: expected a name of ASCII letters, digits and _, which does not begin "
+            f"with _, and that neither inputs nor answers have, received {group_input!r}"
         )
     if any(rows.by is None for rows in held_out.values()):
         raise ValueError(
