@@ -730,6 +730,7 @@ def target_risk_by_group(
     whole = metrics.tie_groups(is_error, uncertainty)
     taus = _candidates(grid, uncertainty)
     names = checks.group_names("groups", groups, int(whole.rows[-1]))
+    checks.refuse_unnamed("groups", names)
     distinct = np.unique(names)
     rule = (
         f"error rate <= {risk:g} in each of {len(distinct)} groups with probability {1 - delta:g} "

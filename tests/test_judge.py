@@ -235,7 +235,9 @@ def test_learns_from_copies_what_another_sensor_does(classifier):
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
     with pytest.raises(ValueError, match=r"copies: expected auto, or a list .* received 'all'"):
         judge.fit(x, y, copies="all", looks=(), verbose=0)
-    with pytest.raises(ValueError, match="copies: expected a list of arrays, received ndarray"):
+    with pytest.raises(ValueError, match=r"copies: .* \(empty: none\), received NoneType"):
+        judge.fit(x, y, copies=None, looks=(), verbose=0)
+    with pytest.raises(ValueError, match="copies: expected auto, or a list .* received ndarray"):
         judge.fit(x, y, copies=x, looks=(), verbose=0)
     with pytest.raises(ValueError, match="copies: expected none beside a dataset"):
         judge.fit(dataset, copies=[x], looks=(), verbose=0)
@@ -442,6 +444,18 @@ def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, ev
     batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
     judge.fit(batches, reference=images(600, 0), evidence=evidence, **alone)
     np.testing.assert_allclose(judge.predict(x)["uncertainty"], found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_where_some_held_out_images_come_as_a_dataset_there_are_no_copies(short_sighted, own):
+    x, y = images(300, 1)
+    arrays, dataset = (x, y), tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    judge = btcp_tf.attach(short_sighted)
+    first, second = (dataset, arrays) if own else (arrays, dataset)
+    given = (first,) if own else first
+    judge.fit(*given, folds=[(short_sighted, second, None)], looks=(), verbose=0)
+    assert "600 held-out samples of 2 classifiers" in judge.fitted["words"]
+    assert "copy" not in judge.fitted["words"]
 
 
 def test_classifier_and_answers_are_bit_identical(classifier, fitted):

@@ -789,6 +789,13 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: choose(grid=[0.1, math.inf]), "grid: expected finite thresholds, ascending"),
         (lambda: by_group([1]), r"groups: expected shape \[2\], received \[1\]"),
         (lambda: by_group([0.5, 1.0]), "groups: expected whole numbers or strings, .* float64"),
+        (lambda: by_group(["", "a"]), "groups: expected a name in every row, received '' in row 0"),
+        (
+            lambda: by_group(["a", "a\0b"]),
+            r"groups: expected a name .* received 'a\\x00b' in row 1",
+        ),
+        (lambda: by_group(["a", "\ud800"]), "groups: expected a name .* in row 1"),
+        (lambda: by_group(np.uint64([1, 2**63])), "groups: expected whole numbers below 2.63"),
         (lambda: by_group([None, "a"]), "groups: expected whole numbers or strings, .* NoneType"),
         (lambda: thresholds.quantile_grid([]), r"uncertainty: expected shape|is_error: expected"),
         (lambda: thresholds.quantile_grid([[0.1]]), r"uncertainty: expected shape \[n\]"),

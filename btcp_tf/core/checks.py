@@ -39,7 +39,12 @@ def group_names(name: str, groups: ArrayLike, rows: int) -> np.ndarray:
         raise ValueError(f"{name}: expected whole numbers or strings, received {types_text(names)}")
     if names.shape != (rows,):
         raise ValueError(f"{name}: expected shape [{rows}], received {list(names.shape)}")
-    if names.dtype.kind == "u" and rows and names.max() >= 2**63:
+    return names
+
+
+def refuse_unnamed(name: str, names: np.ndarray) -> None:
+    """ValueError unless a model can be told each of the groups, from `group_names`."""
+    if names.dtype.kind == "u" and names.size and names.max() >= 2**63:
         raise ValueError(
             f"{name}: expected whole numbers below 2^63, received {names.max()}; give "
             "them as strings"
@@ -51,7 +56,6 @@ def group_names(name: str, groups: ArrayLike, rows: int) -> np.ndarray:
                     f"{name}: expected a name in every row, received {one!r:.60} in row {row}; "
                     "give rows without a group one of their own"
                 )
-    return names
 
 
 def _can_be_written(text: str) -> bool:

@@ -57,12 +57,7 @@ def dropout_models(model: keras.Model, seed: int) -> tuple[keras.Model, keras.Mo
     fixed = _fixed(whole)
     after = keras.Model(fixed, whole.output)
     after.supports_masking = True  # What it is given may have a mask, which its layers read.
-    try:
-        return keras.Model(inputs, fixed), after
-    except ValueError:
-        # Keras finds no way to some of them, as where a model is called on its own output.
-        whole.supports_masking = True
-        return keras.Model(inputs, keras.tree.flatten(inputs)), whole
+    return keras.Model(inputs, fixed), after
 
 
 def _fixed(model: keras.Model) -> list[Any]:

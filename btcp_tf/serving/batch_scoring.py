@@ -20,13 +20,13 @@ from btcp_tf.core.wording import NO_ROOM, shape_text
 from btcp_tf.decisions import drift, exported
 from btcp_tf.decisions.exported import ABOUT_FILE
 from btcp_tf.evaluation import predictions
-from btcp_tf.serving import records, row_log
+from btcp_tf.serving import answers, records, row_log
 from btcp_tf.serving.expectation import Expectation, Expecting
 from btcp_tf.serving.inputs import Batch, Inputs, as_text, check_place, open_inputs
 from btcp_tf.serving.records import Record
 from btcp_tf.serving.row_log import RowLog
 from btcp_tf.serving.scorer import MAX_BATCH, Scorer
-from btcp_tf.thresholds import Threshold
+from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 
 SOME_PROBLEMS = 3
 """Exit status where every input was read, but some have no answer."""
@@ -56,14 +56,22 @@ class Summary:
     """Accepted answers among `labeled`."""
     accepted_errors: int = 0
     """Wrong answers among `accepted_labeled`."""
+    shut: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Where thresholds are by group, answers in groups of which nothing is accepted, of the first
+    hundred of these."""
     expectation: Expectation | None = None
     """How many answers are wrong by u alone; None: an earlier version wrote the file."""
 
-    def add(self, rows: Sequence[Record]) -> None:
-        """Counts further rows."""
+    def add(self, rows: Sequence[Record], threshold: Threshold) -> None:
+        """Counts further rows, decided by a threshold."""
         bad = [row for row in rows if row["problem"]]
         answered = [row for row in rows if not row["problem"]]
         self.inputs += len(rows)
+        if isinstance(threshold, GroupThreshold) and threshold.by == GROUP:
+            taus = {name: part.tau for name, part in threshold.parts.items()}
+            for name in (row[answers.GROUP] for row in answered):
+                if taus.get(name) is None and (name in self.shut or len(self.shut) < 100):
+                    self.shut[name] = self.shut.get(name, 0) + 1
         self.accepted += sum(row["accept"] for row in answered)
         self.problems += len(bad)
         room = 5 - len(self.first_problems)
@@ -282,7 +290,7 @@ def _publish(
 
     def counted() -> Iterator[list[Record]]:
         for rows in log.batches():
-            summary.add(rows)
+            summary.add(rows, job.threshold)
             expecting.add(rows)
             yield rows
 
@@ -408,6 +416,9 @@ def _report(job: _Job, summary: Summary) -> None:
         f"{job.output}: {scored:,} scored, {summary.accepted:,} accepted{share}, {rule}; "
         f"{summary.problems:,} without an answer"
     )
+    if summary.shut:
+        named = ", ".join(f"{wording.one_line(name)} ({n:,})" for name, n in summary.shut.items())
+        job.say(f"nothing is accepted of groups without a threshold: {named}")
     if summary.expectation is not None:
         for line in summary.expectation.lines():
             job.say(line)

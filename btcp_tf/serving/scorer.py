@@ -425,8 +425,10 @@ def _group_names(given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     names, problem = np.full(len(given), "", object), np.full(len(given), "", object)
     for row, one in enumerate(given.tolist()):
         name = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
-        if isinstance(name, str | int):
+        if isinstance(name, str | int) and name != "":
             names[row] = str(name)
+        elif name == "":
+            problem[row] = "expected a group, received none"
         else:
             problem[row] = f"expected text or a whole number, received {one!r:.40}"
     return names, problem

@@ -136,6 +136,22 @@ def test_sigterm_waits_for_no_step_outside_of_steps(working):
         pytest.fail("it went on")
 
 
+def test_a_signal_while_an_object_is_freed_is_not_lost(working):
+    """Python ignores errors there, and says so through `sys.unraisablehook`."""
+
+    class Freed:
+        def __del__(self):
+            receive()
+
+    before = sys.unraisablehook
+    with pytest.raises(interrupt.Terminated):
+        Freed()
+        time.sleep(5)
+    with interrupt.raised():
+        assert sys.unraisablehook is not before
+    assert sys.unraisablehook is before
+
+
 def test_sigterm_in_the_last_step_ends_with_the_block(working):
     with pytest.raises(interrupt.Terminated), interrupt.by_step():
         receive()

@@ -193,7 +193,7 @@ def test_a_model_of_several_inputs_takes_the_groups_beside_them(tmp_path):
     assert found["accept"].any()
 
 
-@pytest.mark.parametrize("name", ["images", "accept", "a b", "class", "", 3])
+@pytest.mark.parametrize("name", ["images", "accept", "a b", "class", "_site", "", 3])
 def test_the_input_has_a_name_of_its_own(judge, tmp_path, name):
     with (
         pytest.raises(ValueError, match="group_input: expected a name of ASCII"),
@@ -250,6 +250,17 @@ def test_the_command_predict_reads_the_groups(judge, path, tmp_path, capsys, kin
             group_input="site", verbose=0,
         )  # fmt: skip
         table = {"left": x[:, 0], "right": x[:, 1], "site": site, "labels": y}
+        pandas.DataFrame(table).to_csv(tmp_path / "x.csv", index=False)
+    if kind == "csv":
+        # One site that nobody has seen, and one row without any.
+        table["site"] = site = np.array(["oslo", "", *site[2:]], object)
+        pandas.DataFrame(table).to_csv(tmp_path / "x.csv", index=False)
+        odd = [f"--model={model}", f"--input={tmp_path}/x.csv", f"--output={tmp_path}/odd.csv"]
+        assert predict.main(odd) == 3
+        told = capsys.readouterr()
+        assert "site: expected a group, received none" in told.err
+        assert "nothing is accepted of groups without a threshold: oslo (1)" in told.out
+        table["site"] = site = np.array(["oslo", "oslo", *site[2:]], object)
         pandas.DataFrame(table).to_csv(tmp_path / "x.csv", index=False)
     command = [f"--model={model}", f"--input={tmp_path}/x.{kind}", "--labels"]
     assert predict.main([*command, f"--output={tmp_path}/scores.csv"]) == 0
