@@ -324,3 +324,21 @@ def differences(
             )
             cells.append(f"{value:+.2f} [{low:+.2f}, {high:+.2f}]")
         yield (row["method"], *cells, f"{row['aurc_minus_mcp'] / mcp['aurc']:+.1%}")
+
+
+def training_parts(
+    dataset: str, data_dir: str, counts: Sequence[int]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """All images but the test images, shuffled, and their labels: so many in each part, and the
+    rest."""
+    from btcp_tf.data import datasets
+
+    try:
+        data = datasets.load(dataset, data_dir)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    whole = (data.train, data.validation, data.calibration)
+    images = np.concatenate([part.images for part in whole])
+    labels = np.concatenate([part.labels for part in whole])
+    order = np.random.default_rng(0).permutation(len(labels))
+    return [(images[rows], labels[rows]) for rows in np.split(order, np.cumsum(counts))]

@@ -9,7 +9,6 @@ search does beside its products (`NeighborEvidence.overhead`) counts not at all,
 or in full.
 """
 
-import sys
 from unittest import mock
 
 import numpy as np
@@ -27,17 +26,9 @@ def main() -> None:
     arguments = parser.parse_args()
     common.start_tensorflow(common.cores())
     common.print_environment("tensorflow", "keras", "scikit-learn")
-    from btcp_tf.data import datasets
     from btcp_tf.methods import looks
 
-    try:
-        data = datasets.load(arguments.dataset, arguments.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    images = np.concatenate([data.train.images, data.validation.images, data.calibration.images])
-    labels = np.concatenate([data.train.labels, data.validation.labels, data.calibration.labels])
-    order = np.random.default_rng(0).permutation(len(labels))
-    parts = [(images[rows], labels[rows]) for rows in np.split(order, np.cumsum(KEPT))]
+    parts = common.training_parts(arguments.dataset, arguments.data_dir, KEPT)
     network = _trained(*parts[0], arguments.epochs)
     lines = []
     for how, least in (("not at all", np.inf), ("as fit does", looks._SLOW_PASS), ("in full", 1)):

@@ -27,17 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     common.start_tensorflow(common.cores())
     common.print_environment("tensorflow", "keras", "scikit-learn")
-    from btcp_tf.data import datasets
-
-    try:
-        data = datasets.load(arguments.dataset, arguments.data_dir)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    images = np.concatenate([data.train.images, data.validation.images, data.calibration.images])
-    labels = np.concatenate([data.train.labels, data.validation.labels, data.calibration.labels])
-    order = np.random.default_rng(0).permutation(len(labels))
-    reference, fit, rest = np.split(order, np.cumsum([max(SIZES), arguments.fit]))
-    parts = [(images[rows], labels[rows]) for rows in (reference, fit, rest)]
+    counts = max(SIZES), arguments.fit
+    parts = common.training_parts(arguments.dataset, arguments.data_dir, counts)
     network = _trained(*parts[0], arguments.epochs)
     lines = []
     for size in SIZES:

@@ -329,16 +329,11 @@ def check_list(name: str, value: Any, of: str) -> None:
 
 def check_copies(copies: Any) -> None:
     """ValueError unless the argument `copies` of `Judge.fit` is well formed."""
-    if isinstance(copies, str):
-        if copies != AUTO:
-            raise ValueError(
-                f"copies: expected {AUTO}, or a list of arrays (empty: none), received {copies!r}"
-            )
-        return
-    if not isinstance(copies, tuple | list):
+    is_word = isinstance(copies, str)
+    if copies != AUTO if is_word else not isinstance(copies, tuple | list):
+        received = repr(copies) if is_word else type(copies).__name__
         raise ValueError(
-            f"copies: expected {AUTO}, or a list of arrays (empty: none), received "
-            f"{type(copies).__name__}"
+            f"copies: expected {AUTO}, or a list of arrays (empty: none), received {received}"
         )
 
 
@@ -359,10 +354,10 @@ def check_folds(folds: Any, reference: Any, copies: Any) -> None:
             )
         own = fold[3] if len(fold) == 4 else ()
         check_list(f"folds[{number}]: copies", own, "arrays")
-        if len(own) != (0 if copies == AUTO else len(copies)):
+        count = 0 if isinstance(copies, str) else len(copies)
+        if len(own) != count:
             raise ValueError(
-                f"folds[{number}]: expected {0 if copies == AUTO else len(copies)} copies, as of "
-                f"x, received {len(own)}"
+                f"folds[{number}]: expected {count} copies, as of x, received {len(own)}"
             )
 
 
