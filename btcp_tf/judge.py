@@ -507,7 +507,7 @@ class Judge:
         *,
         pixels: str = "auto",
         decide_only: bool = False,
-        group_input: str = "group",
+        group_input: str = "",
         verbose: int = 1,
     ) -> Path:
         """Writes a SavedModel `<root>/<name>/<n>/`, see `btcp_tf.serving.saved_model.export`.
@@ -528,13 +528,14 @@ class Judge:
             concludes from the range of the inputs of `fit` (else of `sample`) and a Rescaling layer
             at the start; where this is not clear, the SavedModel takes arrays alone.
           decide_only: True leaves out the looks that cannot change `accept`, which stays the same
-            for every input: whatever they answered, u would be on the same side of tau. For such an
+            for every input: whatever they answered, u would be on the same side of tau, that of its
+            predicted class or group where each has one. For such an
             input `uncertainty` is on that side and no more (what it would be if each look were as
             sure as MCP), and `second_opinion` is `predicted`. So the SavedModel is for its own
             threshold alone: for another one, choose it here and export again.
           group_input: Where the threshold is by group, all signatures take one more input of this
-            name, such as "site": the group of each row as text. Of a group that `select_threshold`
-            has not seen nothing is accepted.
+            name, such as "site": the group of each row as text; "": it is called group. Of a group
+            that `select_threshold` has not seen nothing is accepted.
           verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
         Returns:
@@ -543,8 +544,9 @@ class Judge:
 
         Raises:
           ValueError: As `serving.saved_model.export`; if `sample` is not finite or on another scale
-            than the inputs of `fit`, or `pixels` is; if a function on arrays looks; and for
-            `decide_only` without looks or without a threshold.
+            than the inputs of `fit`, or `pixels` is; if a function on arrays looks; for
+            `decide_only` without looks or without a threshold; and for `group_input` without a
+            threshold by group.
         """
         self._warn_if_unfitted()
         return publish.export(

@@ -31,6 +31,7 @@ from btcp_tf.decisions.scores import (
     join_labels,
     load_baseline,
     load_scores,
+    nameless_note,
 )
 from btcp_tf.evaluation import tabular
 from btcp_tf.evaluation.predictions import ENDINGS
@@ -234,6 +235,8 @@ def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> S
             f"column: expected an uncertainty of {baseline.name} or {scores.name}, "
             f"received {column}"
         )
+    if note := nameless_note(scores):
+        print(f"note: {note}")
     return scores
 
 

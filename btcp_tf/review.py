@@ -36,6 +36,7 @@ from btcp_tf.decisions.scores import (
     group_column,
     load_baseline,
     load_scores,
+    nameless_note,
 )
 from btcp_tf.evaluation import keys, predictions, tabular
 from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE
@@ -189,13 +190,16 @@ def _baseline(paths: Mapping[str, Path], column: str) -> Baseline | None:
 
 def _scores(values: Mapping[str, Any], path: Path, baseline: Baseline | None) -> Scores:
     names = [values["column"], "uncertainty", baseline.column if baseline else ""]
-    return load_scores(
+    scores = load_scores(
         path,
         list(dict.fromkeys(filter(None, names))),
         class_names=baseline.class_names if baseline else None,
         with_mcp=baseline is not None and baseline.gate is not None,
         by=group_column(baseline, ""),
     )
+    if note := nameless_note(scores):
+        print(f"note: {note}")
+    return scores
 
 
 def _write_queue(values: Mapping[str, Any], paths: Mapping[str, Path]) -> int:

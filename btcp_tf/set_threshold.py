@@ -32,8 +32,8 @@ from btcp_tf.core.wording import from_one
 from btcp_tf.decisions import exported, recalibrated
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.decisions.looked_at import Gate
-from btcp_tf.decisions.scores import load_scores
-from btcp_tf.evaluation.predictions import ENDINGS, REFERENCE, Predictions
+from btcp_tf.decisions.scores import load_scores, nameless_note
+from btcp_tf.evaluation.predictions import ENDINGS, NO_GROUP, REFERENCE, Predictions
 from btcp_tf.experiment import settings
 from btcp_tf.methods.recalibration import Recalibration
 from btcp_tf.serving import publishing
@@ -42,6 +42,13 @@ from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 USAGE = "python -m btcp_tf.set_threshold MODEL --threshold=RULE_OR_TAU [--SETTING=VALUE ...]"
 
 _SETTINGS = ("threshold", *settings.DECISION_SETTINGS, "verbose")
+
+_BY_HELP = (
+    "predicted: target_risk chooses a threshold for each predicted class, and makes its promise in "
+    "each. group: for each group, of a model whose thresholds are by group, such as sites; with "
+    "--scores their column is called group, as btcp_tf.predict writes it, whatever the model calls "
+    "its input. Empty: one for all answers, whatever the version before had."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     flag_values = flags.FlagValues()
     command.define_settings(_SETTINGS, flag_values)
+    flag_values["by"].help = _BY_HELP
     flags.DEFINE_string(
         "scores",
         "",
@@ -112,12 +120,10 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
         import tensorflow as tf
 
         from btcp_tf.serving.saved_model import check_holds, check_recalibrates, with_threshold
-        from btcp_tf.serving.stored_variables import check_about
 
         # TensorFlow reports on stderr when it looks for GPUs, too.
         tf.config.list_logical_devices()
 
-    check_about(source, about)
     check_holds(source, values["by"])
     if recalibrate:
         check_recalibrates(source)
@@ -138,6 +144,13 @@ def _set(path: str, values: dict, scores: str, root: str, recalibrate: bool) -> 
     chosen = _choose(rows, validation, values, about["class_names"])
     before = thresholds.from_json(about["threshold"])
     say(f"before  {_text(before)}\nnow     {_text(chosen)}", verbose)
+    if isinstance(before, GroupThreshold) and not isinstance(chosen, GroupThreshold):
+        each = "predicted class" if before.by == PREDICTED else "group"
+        say(
+            f"note: {source} has a threshold for each {each}, and the new version one for all "
+            f"answers; to keep one for each, name --threshold=target_risk --by={before.by}",
+            verbose,
+        )
     say("writing and checking the new version", verbose)
     target = with_threshold(source, chosen, {"calibration": rows}, folder, learned)
     say(str(target), verbose)
@@ -276,7 +289,11 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool, by: str = ""
     columns = {COLUMN: rows.uncertainty}
     if rows.mcp_logit is not None:
         columns[REFERENCE] = special.expit(rows.mcp_logit)
-    return Predictions(rows.labels, None, rows.predicted, columns, rows.groups, rows.by)
+    found = Predictions(rows.labels, None, rows.predicted, columns, rows.groups, rows.by)
+    if not (note := nameless_note(rows)):
+        return found
+    warn(f"{note}; left out here")
+    return found.taken(rows.by != NO_GROUP)
 
 
 def _choose(

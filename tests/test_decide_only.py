@@ -93,10 +93,10 @@ def test_no_decision_hangs_on_a_look_that_is_left_out(gate, count, free, paid, c
         model = judge_with(looks, free, paid, gate, seed, corrected).model
         whole = answers(with_inner(model), x)
         asked = np.ones(len(x), bool) if gate is None else whole["z"] > gate
-        decides = with_inner(decide_only(model, 0.0))
+        decides = with_inner(decide_only(model, CLASSES * [0.0]))
         accepted = np.quantile(whole["logit"], [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
         for limit in (*accepted + 1e-4, -np.inf, np.inf):
-            decides.get_layer("undecided").limit = float(limit)
+            decides.get_layer("limit").limits = CLASSES * [float(limit)]
             few = answers(decides, x)
             at = few["looked_at"]
             assert len(few["computed"]) == at.sum() and not (at & ~asked).any()
@@ -115,7 +115,7 @@ def test_no_decision_hangs_on_a_look_that_is_left_out(gate, count, free, paid, c
 def test_a_row_that_is_not_looked_at_is_scored_as_if_looks_were_as_sure_as_mcp(gate):
     judge = judge_with(["mirror"], gate=gate)
     x = inputs(200)
-    few = answers(with_inner(decide_only(judge.model, -1.0)), x)
+    few = answers(with_inner(decide_only(judge.model, CLASSES * [-1.0])), x)
     z = few["z"]
     a, b, h = judge.model.get_layer("residual").get_weights()
     weight = np.ones_like(z) if gate is None else np.clip(z - gate, 0, 1)
@@ -131,7 +131,7 @@ def test_batches_of_one_row_and_of_decided_rows_alone(gate):
     model = judge_with(["mirror", net(1)], gate=gate).model
     x = inputs(120)
     limit = float(np.quantile(answers(with_inner(model), x)["logit"], 0.85)) + 1e-4
-    few = with_inner(decide_only(model, limit))
+    few = with_inner(decide_only(model, CLASSES * [limit]))
     together = answers(few, x)
     at = together["looked_at"]
     assert at.any() and not at.all()
@@ -223,3 +223,92 @@ def test_what_has_no_looks_or_no_threshold_is_refused(tmp_path):
     with pytest.raises(ValueError, match="expected an estimator that uses looks, received one"):
         plain.export(tmp_path, "net", x[:8], decide_only=True, verbose=0)
     assert not (tmp_path / "net").exists()
+
+
+# A threshold for each predicted class, or for each group.
+
+SITES = ("north", "süd")
+
+
+@pytest.mark.parametrize("gate", [None, -2.0])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_each_predicted_class_has_its_own_limit(gate, corrected):
+    """Row by row; the answers are those of the models of one limit each."""
+    x, left_out = inputs(400), 0
+    for seed in range(3):
+        model = judge_with(["mirror", net(1)], (), ("answer",), gate, seed, corrected).model
+        whole = answers(with_inner(model), x)
+        predicted = whole["probs"].argmax(axis=1)
+        limits = np.quantile(whole["logit"], [0.05, 0.5, 0.9]) + 1e-4
+        limits[seed] = -np.inf  # Nothing of it is accepted.
+        few = answers(with_inner(decide_only(model, limits.tolist())), x)
+        np.testing.assert_array_equal(few["logit"] < limits[predicted], accepts(whole, limits))
+        for number, limit in enumerate(limits):
+            one = answers(with_inner(decide_only(model, CLASSES * [float(limit)])), x)
+            own = predicted == number
+            np.testing.assert_array_equal(few["looked_at"][own], one["looked_at"][own])
+        assert not few["looked_at"][predicted == seed].any()
+        left_out += (~few["looked_at"]).sum()
+    assert 100 < left_out < 1170
+
+
+def accepts(whole, limits):
+    """Slowly: of each row, by the limit of its predicted class."""
+    rows = zip(whole["logit"], whole["probs"], strict=True)
+    return np.array([logit < limits[int(np.argmax(p))] for logit, p in rows])
+
+
+def sites(n: int) -> np.ndarray:
+    """Random sites, of which one has no threshold."""
+    return np.random.default_rng(3).choice([*SITES, "new"], n)
+
+
+@pytest.fixture(scope="module", params=["predicted", "group"])
+def several(request, tmp_path_factory):
+    """(judge, SavedModel, groups of `inputs(300)` or None), with a threshold of each."""
+    request.getfixturevalue("quick_checks")
+    judge, x, by = judge_with(["mirror"], free=("answer",), gate=-2.0), inputs(300), "predicted"
+    whole = answers(with_inner(judge.model), x)
+    names = whole["probs"].argmax(axis=1)
+    if request.param == "group":
+        names = by = np.random.default_rng(4).choice(SITES, 300)
+    wrong = np.random.default_rng(1).random(300) < np.where(names == names[0], 0.02, 0.3)
+    y = np.where(wrong, (whole["probs"].argmax(axis=1) + 1) % 3, whole["probs"].argmax(axis=1))
+    judge.select_threshold(x, y, rule="target_risk", risk=0.3, delta=0.4, by=by, min_coverage=0)
+    root = tmp_path_factory.mktemp("models")
+    path = judge.export(root, "net", inputs(8), decide_only=True, group_input="site", verbose=0)
+    return judge, path, sites(300) if request.param == "group" else None
+
+
+@pytest.mark.filterwarnings("ignore:by. nothing is accepted of new")
+def test_an_export_decides_by_the_tau_of_each_row(several):
+    judge, path, by = several
+    x = np.concatenate([inputs(300)[:150], np.random.default_rng(5).normal(size=(150, 8, 8, 1))])
+    x = x.astype(np.float32)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    accepted = judge.predict(x, by=by)["accept"]
+    assert 20 < accepted.sum() < 280
+    taus = {part.tau for part in judge.threshold.parts.values()}
+    assert len(taus) > 1
+    for rows in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
+        more = {} if by is None else {"site": tf.constant(by[rows].astype(object))}
+        found = serve(images=tf.constant(x[rows]), **more)
+        np.testing.assert_array_equal(found["accept"].numpy(), accepted[rows])
+    if by is not None:
+        assert not accepted[by == "new"].any()
+
+
+def test_the_calibration_rows_beside_it_are_its_own(several):
+    judge, path, _ = several
+    rows = exported.read_held_out(path)["calibration"]
+    names = thresholds.names_of_rows(judge.threshold, rows.predicted, rows.by)
+    assert (rows.uncertainty[exported.COLUMN] < judge.threshold.limits(names)).sum() == (
+        judge.threshold.accepted
+    )
+    x = inputs(300)
+    assert (
+        np.abs(
+            rows.uncertainty[exported.COLUMN] - judge.predict(x, by=rows.by)["uncertainty"]
+        ).max()
+        > 1e-3
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import warnings
 
 import keras
@@ -13,7 +14,7 @@ from keras import layers
 from scipy import stats
 
 import btcp_tf
-from btcp_tf import predict, report, set_threshold, thresholds
+from btcp_tf import monitor, predict, report, review, set_threshold, thresholds
 from btcp_tf.core import json_files
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
@@ -368,12 +369,6 @@ def test_the_command_predict_decides_alike(judge, tmp_path, capsys):
     assert "follows no threshold" not in page
 
 
-def test_decide_only_needs_one_threshold(judge, tmp_path):
-    owls_are_closed(judge)
-    with pytest.raises(ValueError, match="decide_only: expected one threshold for all answers"):
-        judge.export(tmp_path, "points", samples(5, 3)[0], decide_only=True, verbose=0)
-
-
 # The command set_threshold.
 
 PREDICTED_ROWS, U, WRONG = rows(3000)
@@ -462,12 +457,43 @@ def test_a_file_that_was_changed_beside_the_model_is_not_believed(
     file.write_text(json.dumps(content))
     np.savez(tmp_path / "x.npz", images=np.ones((3, 4), np.float32))
     command = [f"--model={version}", f"--input={tmp_path}/x.npz", f"--output={tmp_path}/s.csv"]
-    for call in (lambda: predict.main(command), lambda: set_threshold.main([str(version), *BY])):
+    (tmp_path / "rows.csv").write_text("predicted,uncertainty,labels\n0,0.2,0\n1,0.1,1\n")
+    watched = [f"--baseline={version}", f"--scores={tmp_path}/rows.csv"]
+    for call in (
+        lambda: predict.main(command),
+        lambda: set_threshold.main([str(version), *BY]),
+        lambda: monitor.main(watched),
+        lambda: review.main(watched),
+    ):
         assert call() == 1
         assert f"expected {changed} as the model itself has it" in capsys.readouterr().err
     assert exported.versions(source.parent) == [1, 2] and not (tmp_path / "s.csv").exists()
     file.write_text(before)
     assert predict.main(command) == 0
+    assert review.main(watched) == 0
+
+
+@pytest.mark.parametrize("field", ["labels", "predicted", "uncertainty"])
+def test_other_answers_beside_the_model_are_not_believed(source, capsys, tmp_path, field):
+    """Those that the threshold was chosen on, edited or of another model."""
+    file = source / "assets.extra" / "calibration.npz"
+    rows = exported.read_held_out(source)["calibration"]
+    arrays = {"labels": rows.labels, "predicted": rows.predicted, **rows.uncertainty}
+    last = arrays[field][-1]
+    arrays[field] = np.append(arrays[field][:-1], last / 2 if last % 1 else (last + 1) % 3)
+    np.savez(file, **arrays)
+    (tmp_path / "rows.csv").write_text("predicted,uncertainty\n0,0.2\n1,0.1\n")
+    watched = [f"--baseline={source}", f"--scores={tmp_path}/rows.csv"]
+    for call in (lambda: monitor.main(watched), lambda: set_threshold.main([str(source), *BY])):
+        assert call() == 1
+        told = capsys.readouterr().err
+        assert "expected calibration.npz beside it as it was exported, received other" in told
+    # What an earlier version wrote has no digest.
+    about = exported.read_about(source)
+    del about[exported.HELD_OUT]
+    (source / exported.ABOUT_FILE).write_text(json.dumps(about))
+    shutil.rmtree(source / "variables")
+    assert len(exported.read_held_out(source)["calibration"].predicted) == len(rows.predicted)
 
 
 def test_the_command_refuses_by_with_another_rule_or_column(source, capsys):

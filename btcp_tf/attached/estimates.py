@@ -13,7 +13,9 @@ from btcp_tf.attached import held_out, look_again, offer
 from btcp_tf.attached.classifier import AttachedClassifier
 from btcp_tf.attached.inference import is_dataset
 from btcp_tf.attached.model import Estimate, residual_formula
+from btcp_tf.core.progress import say
 from btcp_tf.core.warning import warn
+from btcp_tf.data import named_inputs
 from btcp_tf.methods import residual_choice, residual_fit
 from btcp_tf.training import phases
 from btcp_tf.training.settings import TrainingSettings
@@ -40,6 +42,7 @@ def fit_residual(
     wanted = budget, held_out.pair(samples), known, seed, bool(folds)
     if named := offer.check(looks) and not isinstance(looks, str):
         offered = offer.make(classifier, looks, *wanted)
+    _say_passes(classifier, samples, copies, bool(offer.check(looks)))
     # A dataset may give other samples when it is read again.
     at_once = [*offered.looks.values()] if offered and is_dataset(samples[0]) else []
     own = held_out.collect(classifier, samples, reference, copies, looks=at_once, seed=seed)
@@ -90,6 +93,35 @@ def fit_residual(
         )
     formula = residual_formula(layers, weights)
     return Estimate("residual", formula, dataclasses.asdict(fit), hashes, own.input_range)
+
+
+def _say_passes(
+    classifier: AttachedClassifier, samples: Any, copies: Sequence[Any] | str, looks: bool
+) -> None:
+    """Says before long work how often the classifier will answer, and what makes it shorter.
+
+    Args:
+      classifier: Says it where it is verbose.
+      samples: Held-out (inputs, labels), or a dataset.
+      copies: See `Judge.fit`.
+      looks: Whether any are on offer.
+    """
+    x, _ = held_out.pair(samples)
+    each = 1 + (held_out.makes_copies(classifier, x) if copies == held_out.AUTO else len(copies))
+    if each == 1 and not looks:
+        return
+    try:
+        number = "" if is_dataset(x) else f"{named_inputs.count(classifier.rows_of(x)):,} "
+    except TypeError:
+        return  # They are no arrays, which is about to be told.
+    times = "once" if each == 1 else f"{each} times, as it is and as a copy"
+    then = "; then it looks again at those that MCP is unsure of" if looks else ""
+    shorter = ", ".join(["looks=()"] * looks + ["copies=()"] * (each > 1))
+    say(
+        f"the classifier answers each of {number}held-out samples {times}{then}; "
+        f"fit(..., {shorter}) is faster, and learns less",
+        classifier.verbose,
+    )
 
 
 def fit_btcp(

@@ -119,11 +119,16 @@ def without_copies(learned: LearnedFrom) -> LearnedFrom:
     return dataclasses.replace(learned, held_out=held, versions=learned.versions[:1])
 
 
+def makes_copies(classifier: AttachedClassifier, x: Any) -> bool:
+    """Whether inputs are of a kind that random copies are made of: images in an array."""
+    return classifier.sees_images and not is_dataset(x)
+
+
 def _random_copies(
     classifier: AttachedClassifier, x: Any, known: Ranges, seed: int
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """A random copy of images, and what was done to each; of other inputs none."""
-    if not classifier.sees_images or is_dataset(x) or not isinstance(known, InputRange):
+    if not makes_copies(classifier, x) or not isinstance(known, InputRange):
         return (), ()
     images = np.asarray(classifier.rows_of(x))
     width = known.high - known.low

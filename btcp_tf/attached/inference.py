@@ -261,7 +261,10 @@ def rows_of(x: Any, like: Any, argument: str = "x") -> Inputs:
         where = named_inputs.place(argument, name)
         arrays[name] = metrics.array(where, one)
         if not arrays[name].ndim:
-            raise ValueError(f"{where}: expected inputs [n, ...], received {one!r:.40}")
+            raise ValueError(
+                f"{where}: expected inputs [n, ...], received {one!r:.40}; give an array, of a "
+                "file what it holds: pandas.read_csv(path).to_numpy()"
+            )
     if None in arrays:
         return arrays[None]
     named_inputs.check_count(arrays, argument)

@@ -42,7 +42,12 @@ def at_held_out(
     unsure = _unsure(held_out, offer, seed)
     verbose, names = learned[0].classifier.verbose, [*offer.looks]
     count = int(sum(rows.any(axis=1).sum() for rows in unsure))
-    title = f"looking again at {count:,} inputs that MCP is unsure of: {', '.join(names)}"
+    costs = np.array([look.cost for look in offer.looks.values()])
+    passes = float(sum((rows.sum(axis=0) * costs).sum() for rows in unsure))
+    title = (
+        f"looking again at {count:,} inputs that MCP is unsure of, which costs {passes:,.0f} "
+        f"passes of the classifier: {', '.join(names)}"
+    )
     bar = progress.Bar(title, count, shown=bool(verbose))
     done, places = [], iter(unsure)
     for one, answers in zip(learned, held_out, strict=True):

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,41 @@ def _can_be_written(text: str) -> bool:
 
 def names_array(name: str, values: ArrayLike) -> np.ndarray:
     """As `array`, of names: of text alone the array is of text, and of text beside anything else it
-    is one of objects."""
+    is one of objects. ValueError where a name is longer than `LONGEST_NAME`: each entry of an array
+    of text takes the room of the longest."""
+    if isinstance(values, list | tuple):
+        _refuse_long(name, values)
     names = array(name, values)
+    if names.dtype.kind == "U" and names.dtype.itemsize > 4 * LONGEST_NAME:
+        _refuse_long(name, names.flat)
+        names = names.astype(f"U{LONGEST_NAME}")
     if names.dtype.kind == "U" and isinstance(values, list | tuple):
         # NumPy makes text of what stands beside text: of nan a group called "nan".
         names = np.array(values, object)
     if names.dtype == object and all(isinstance(one, str) for one in names.flat):
+        _refuse_long(name, names.flat)
         names = names.astype(str)
     return names
+
+
+LONGEST_NAME = 1000
+"""Characters that the name of a group may have."""
+
+
+def long_name(length: int) -> str:
+    """What is wrong with a name of so many characters; "": nothing."""
+    if length <= LONGEST_NAME:
+        return ""
+    return (
+        f"expected a name of at most {LONGEST_NAME:,} characters, received one of {length:,}; "
+        "give a shorter one"
+    )
+
+
+def _refuse_long(name: str, values: Iterable[Any]) -> None:
+    for row, one in enumerate(values):
+        if isinstance(one, str | bytes) and (wrong := long_name(len(one))):
+            raise ValueError(f"{name}: row {row}: {wrong}")
 
 
 def types_text(values: np.ndarray) -> str:

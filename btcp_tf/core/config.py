@@ -478,7 +478,10 @@ def check_by(by: str, known: Sequence[str] = (PREDICTED,)) -> None:
     if by not in ("", *known):
         raise ValueError(
             f"by: expected {' or '.join(known)}, or nothing for one threshold, received "
-            f"{wording.quoted(by)}" + wording.suggestion(by, known)
+            f"{wording.quoted(by)}"
+            + wording.suggestion(by, known)
+            + "; --by=group takes the groups of the column group, in which btcp_tf.predict writes "
+            "those of a model's input, whatever that is called" * ("group" in known)
         )
 
 

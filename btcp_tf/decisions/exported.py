@@ -3,11 +3,16 @@
 `btcp_tf.serving.saved_model` writes it.
 """
 
+import hashlib
+import json
+import mmap
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from btcp_tf import thresholds
 from btcp_tf.core import json_files
@@ -29,6 +34,10 @@ DECIDE_ONLY = "decide_only"
 """Key of `ABOUT_FILE`: true where u is computed only as far as `accept` hangs on it."""
 
 
+HELD_OUT = "held_out"
+"""Key of `ABOUT_FILE`: the `digest` of each predictions file beside it, by name."""
+
+
 GROUP_INPUT = "group_input"
 """Key of `ABOUT_FILE`: name of the input with the group of each row, where thresholds are by
 group."""
@@ -46,7 +55,8 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: If there is none.
-      ValueError: If it cannot be read.
+      ValueError: If it cannot be read, or says something else of the model's decisions than the
+        model itself: it was edited, or is that of another version.
     """
     path = as_path("model", directory) / ABOUT_FILE
     if not path.is_file():
@@ -64,7 +74,57 @@ def read_about(directory: str | os.PathLike) -> dict[str, Any]:
             f"{path}: expected what btcp_tf writes about a model, received what cannot be read "
             f"({error})"
         ) from error
+    own = _own_about(path.parents[1])
+    if own and (changed := [name for name in _DECIDING if own.get(name) != content.get(name)]):
+        raise ValueError(
+            f"{path}: expected {', '.join(changed)} as the model itself has it, received a file "
+            "that was changed after the export, or that of another model; put it back as it was, "
+            "or export the model again"
+        )
     return content
+
+
+_DECIDING = ("threshold", "recalibrations", "class_names", GROUP_INPUT, DECIDE_ONLY, HELD_OUT)
+"""What a version directory says of its decisions, in the file and in the graph."""
+
+
+def _own_about(directory: Path) -> dict[str, Any] | None:
+    """What the graph of a version directory answers about itself; None where it does not say.
+
+    It is a variable with the text of `ABOUT_FILE`, which stands among the others as it is. Models
+    of version 0.1.0 hold it elsewhere.
+    """
+    for path in sorted((directory / "variables").glob("variables.data-*")):
+        for text in _texts_of_json(path):
+            try:
+                content = json.loads(text)
+            except ValueError:  # Weights that look like the beginning of one.
+                continue
+            if isinstance(content, dict) and {"threshold", "class_names"} <= content.keys():
+                return content
+    return None
+
+
+def _texts_of_json(path: Path) -> Iterator[bytes]:
+    """What may be a JSON object as `saved_model` writes it, with an indent of 2."""
+    if not path.stat().st_size:  # It cannot be mapped.
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(b'{\n  "')
+        while start >= 0 and (end := data.find(b"\n}", start)) >= 0:
+            yield data[start : end + 2]
+            start = data.find(b'{\n  "', start + 1)
+
+
+def digest(rows: Predictions) -> str:
+    """What tells answers beside a model from others: SHA-256 of labels, predicted classes, u and
+    groups."""
+    columns = [rows.labels, rows.predicted, rows.uncertainty[COLUMN].astype(np.float64)]
+    columns += [None if one is None else one.astype(str) for one in (rows.groups, rows.by)]
+    found = hashlib.sha256()
+    for one in columns:
+        found.update(b"-" if one is None else repr(one.tolist()).encode("utf-8", "replace"))
+    return found.hexdigest()
 
 
 def check_answers_u(directory: str | os.PathLike, about: Mapping[str, Any]) -> None:
@@ -107,9 +167,23 @@ def check_same_u(
 
 
 def read_held_out(directory: str | os.PathLike) -> dict[str, Predictions]:
-    """The predictions files of a version directory, by name: "calibration", "validation"."""
+    """The predictions files of a version directory, by name: "calibration", "validation".
+
+    Raises:
+      ValueError: If one cannot be read, or is not the one that was written with the model. What is
+        beside models of earlier versions is taken as it is.
+    """
     files = (as_path("model", directory) / ABOUT_FILE).parent.glob("*.npz")
-    return {path.stem: predictions.load_predictions(path) for path in sorted(files)}
+    found = {path.stem: predictions.load_predictions(path) for path in sorted(files)}
+    known = read_about(directory).get(HELD_OUT) or {}
+    for name, rows in found.items():
+        if name in known and digest(rows) != known[name]:
+            raise ValueError(
+                f"{Path(directory) / ABOUT_FILE}: expected {name}.npz beside it as it was "
+                "exported, received other answers: it was changed, or is that of another model; "
+                "put it back as it was, or export the model again"
+            )
+    return found
 
 
 def newest(path: str | os.PathLike) -> Path:

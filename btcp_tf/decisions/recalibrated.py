@@ -43,19 +43,7 @@ def halves(rows: Predictions, seed: int = 0) -> tuple[Predictions, Predictions]:
     count = int(number.max()) + 1
     drawn = np.random.default_rng(seed).permutation(count)[: count // 2]
     first = np.isin(number, drawn)
-    return _taken(rows, first), _taken(rows, ~first)
-
-
-def _taken(rows: Predictions, kept: np.ndarray) -> Predictions:
-    return dataclasses.replace(
-        rows,
-        labels=None if rows.labels is None else rows.labels[kept],
-        probs=None if rows.probs is None else rows.probs[kept],
-        predicted=rows.predicted[kept],
-        uncertainty={name: u[kept] for name, u in rows.uncertainty.items()},
-        groups=None if rows.groups is None else rows.groups[kept],
-        by=None if rows.by is None else rows.by[kept],
-    )
+    return rows.taken(first), rows.taken(~first)
 
 
 def learn(rows: Predictions) -> Recalibration:

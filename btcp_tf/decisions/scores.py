@@ -228,6 +228,17 @@ def group_column(baseline: Baseline | None, by: str) -> str:
     return by or GROUP * by_group
 
 
+def nameless_note(scores: Scores) -> str:
+    """Says that rows have no group, where they should have one; "": all have."""
+    if not (count := predictions.nameless(scores.by)):
+        return ""
+    rows = "1 row has" if count == 1 else f"{count:,} rows have"
+    return (
+        f"{scores.name}: {rows} no group, counted as the group {predictions.NO_GROUP}; a threshold "
+        "by group accepts none of these"
+    )
+
+
 def _choose_column(path: Path | str, answers: Predictions, column: str) -> str:
     names = list(answers.uncertainty)
     if column in names or (not column and len(names) == 1):
@@ -256,7 +267,8 @@ def load_scores(
       class_names: Names of the classes, which `labels` may have in the place of numbers; None: they
         are not known.
       with_mcp: Whether to read `mcp_logit`, from a column mcp or the class probabilities.
-      by: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none.
+      by: Column of the group, such as a site, that a row belongs to, or "predicted"; "": none. A
+        row without a group is of `predictions.NO_GROUP`.
 
     Raises:
       ValueError: If the file is not as described or has no row with an answer; the message names

@@ -137,13 +137,17 @@ class Predictions:
         if self.groups is None:
             return self
         rows = one_of_each(numbers(self.groups, len(self.predicted)))
-        return Predictions(
-            None if self.labels is None else self.labels[rows],
-            None if self.probs is None else self.probs[rows],
-            self.predicted[rows],
-            {name: u[rows] for name, u in self.uncertainty.items()},
-            by=None if self.by is None else self.by[rows],
+        return dataclasses.replace(self, groups=None).taken(rows)
+
+    def taken(self, rows: np.ndarray) -> "Predictions":
+        """Some of the samples: numbers of rows, or a mask."""
+        fields = (self.labels, self.probs, self.predicted, self.groups, self.by)
+        labels, probs, predicted, groups, by = (
+            None if one is None else one[rows] for one in fields
         )
+        assert predicted is not None
+        columns = {name: u[rows] for name, u in self.uncertainty.items()}
+        return Predictions(labels, probs, predicted, columns, groups, by)
 
 
 def mcp_column(predictions: Predictions) -> np.ndarray | None:
@@ -410,10 +414,25 @@ def _unlabeled_u(table: Columns, names: Collection[str]) -> dict[str, np.ndarray
     return found
 
 
+NO_GROUP = "(no group)"
+"""What rows without a group are called: they are a group of their own, which no threshold knows."""
+
+
+def nameless(groups: np.ndarray | None) -> int:
+    """How many rows have no group, of `groups_of`.
+
+    >>> nameless(np.array(["north", NO_GROUP]))
+    1
+    """
+    return 0 if groups is None else int((groups.astype(str) == NO_GROUP).sum())
+
+
 def groups_of(
     group: str, predicted: np.ndarray, source: Columns | Mapping[str, np.ndarray], file: str
 ) -> np.ndarray | None:
     """The group of each answer, `[n]` text or whole numbers; None where `group` is "".
+
+    A row without one is of the group `NO_GROUP`.
 
     Args:
       group: Name of a column or array, or "predicted": the predicted class is the group.
@@ -422,7 +441,7 @@ def groups_of(
       file: How errors begin.
 
     Raises:
-      ValueError: If there is no such column, or an entry is missing.
+      ValueError: If there is no such column, or no row has a group.
     """
     if not group:
         return None
@@ -434,13 +453,20 @@ def groups_of(
     if not _column_of(group):
         groups = predicted
     elif isinstance(source, Columns):
-        groups = source.groups(group)
+        groups = source.groups(group, missing=NO_GROUP)
     else:
         groups = source.get(group, np.array([]))
+        if groups.dtype.kind == "U":
+            groups = np.where(groups == "", NO_GROUP, groups)
     if groups.shape != predicted.shape or groups.dtype.kind not in "iuU":
         raise ValueError(
             f"{file}: {group}: expected the group of each row, text or whole numbers "
             f"[{len(predicted)}], received {groups.dtype} {list(groups.shape)}"
+        )
+    if len(groups) and nameless(groups) == len(groups):
+        raise ValueError(
+            f"{file}: {group}: expected the group of each row, received none in any; name another "
+            "column"
         )
     if (distinct := len(np.unique(groups))) > _MOST_GROUPS:
         raise ValueError(
@@ -567,8 +593,11 @@ def _of_arrays(
     """The arrays of a file, checked; `place` says where a row is in it."""
     file = _file(path)
     if not {"probs", "predicted"} & set(arrays):
-        received = ", ".join(arrays) or "no column of numbers between commas"
-        raise ValueError(f"{file}: expected probs or predicted, received {received}")
+        received = wording.some([*arrays]) or "no column of numbers between commas"
+        raise ValueError(
+            f"{file}: expected probs or predicted, received {received}; this reads the answers of "
+            "a classifier, which python -m btcp_tf.predict makes of its inputs"
+        )
     names = _candidates(arrays, reverse, columns, path)
     unread = _unread(arrays, [n for n in names if n not in (*_METHODS, *reverse, *columns)], place)
     if len(unread) == len(names):

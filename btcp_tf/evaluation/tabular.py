@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import csv_cells, json_files, wording
+from btcp_tf.core import checks, csv_cells, json_files, wording
 from btcp_tf.core.checks import LEAVE_OUT
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -159,13 +159,19 @@ class Columns:
             for value in self.values[name]
         ]
 
-    def groups(self, name: str) -> np.ndarray:
-        """A column of groups, such as sites, `[n]` text; ValueError where one is missing."""
+    def groups(self, name: str, missing: str = "") -> np.ndarray:
+        """A column of groups, such as sites, `[n]` text; `missing` where one is missing, ValueError
+        without."""
         self.require(name)
-        missing = list(map(is_missing, self.values[name]))
-        if any(missing):
-            raise self._error(name, "a group", missing.index(True))
-        return np.array(self.texts(name))
+        without = list(map(is_missing, self.values[name]))
+        if any(without) and not missing:
+            raise self._error(name, "a group", without.index(True))
+        texts = self.texts(name)
+        for row, text in enumerate(texts):
+            if wrong := checks.long_name(len(text)):
+                raise ValueError(f"{self.file}: {name}: {wrong} {self.place(row)}")
+        pairs = zip(without, texts, strict=True)
+        return np.array([missing if none else text for none, text in pairs])
 
     def class_numbers(self, name: str) -> np.ndarray:
         """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""

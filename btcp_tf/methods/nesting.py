@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from scipy import special
 
+from btcp_tf import metrics
 from btcp_tf.core.progress import Bar
 from btcp_tf.methods import corrections, stacking
 from btcp_tf.methods.stacking import FOLDS, Columns, Samples
@@ -29,6 +30,9 @@ class Nested(NamedTuple):
     """`[n]`: each sample had no part in the choice, the penalty or the weights behind its own."""
     corrected: np.ndarray | None
     """The same with what copies teach; None: there are none."""
+    on_copies: np.ndarray | None = None
+    """AURC on copies of samples that it has not seen, of MCP, without and with what copies teach,
+    means over the folds: `[3]`; None: there are none."""
 
 
 def nested(
@@ -61,9 +65,10 @@ def nested(
     scale = stacking.fitted(x, originals.learned, chosen.strength).of(x)
     bar.add(1)
     plain, corrected = np.empty(samples.n), np.empty(samples.n)
+    on_copies = []
     for train, test in outer:
-        part, held_out = samples.take(train), samples.take(test).originals()
-        own = part.originals()
+        part, with_copies = samples.take(train), samples.take(test)
+        own, held_out = part.originals(), with_copies.originals()
         without = search(own)
         x, new = columns(own, without), columns(held_out, without)
         model = stacking.fitted(x, own.learned, without.strength)
@@ -74,6 +79,13 @@ def nested(
             added = corrections.learn(part, every.x, model.of(every), seed)
             logits, known = logits + added.of(new.x, held_out), known + added.of(x.x, own)
             corrected[test] = stacking.on_scale(logits, known, scale)
+            new = columns(with_copies, without)
+            before = model.of(new)
+            every_u = (new.x[:, 0], before, before + added.of(new.x, with_copies))
+            copies = slice(held_out.n, None)
+            wrong = with_copies.all_errors[copies]
+            on_copies.append([metrics.aurc(wrong, u[copies]) for u in every_u])
         bar.add(1)
     done = special.expit(corrected) if samples.copies else None
-    return chosen, Nested(special.expit(plain), done)
+    means = np.mean(on_copies, axis=0) if samples.copies else None
+    return chosen, Nested(special.expit(plain), done, means)

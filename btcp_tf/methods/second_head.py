@@ -101,11 +101,13 @@ def _train(
 
         tf.while_loop(lambda number: number < tf.shape(y)[0], body, [tf.constant(0)])
 
+    # TensorFlow warns where calls of one function make many graphs; here each model has one.
+    graph = steps.get_concrete_function()
     # In parts: the interpreter hears Ctrl-C between them.
     for start in range(0, len(order), _STEPS_PER_CALL):
         rows = order[start : start + _STEPS_PER_CALL]
         x = points(rows.ravel()).reshape(*rows.shape, width)
-        steps(tf.constant(x, tf.float32), tf.constant(labels[rows], tf.int64))
+        graph(tf.constant(x, tf.float32), tf.constant(labels[rows], tf.int64))
 
 
 def _scale(of: reference_index.Moments) -> np.ndarray:

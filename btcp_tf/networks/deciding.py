@@ -1,27 +1,45 @@
 """A model with looks that computes only those which can change a decision."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops, tree
 
+from btcp_tf.networks.classifiers import named_tensors
 from btcp_tf.networks.correction_layers import CopyCorrection
-from btcp_tf.networks.gate_layers import BehindGate, LookEvidence, Ramp, Scatter, Undecided
+from btcp_tf.networks.gate_layers import (
+    BehindGate,
+    LookEvidence,
+    Ramp,
+    RowLimit,
+    Scatter,
+    Undecided,
+)
 
 
-def decide_only(model: keras.Model, limit: float) -> keras.Model:
-    """The same model for decisions by one threshold; weights are shared.
+def decide_only(
+    model: keras.Model,
+    limits: Sequence[float],
+    groups: Sequence[str] = (),
+    group_input: str = "",
+) -> keras.Model:
+    """The same model for decisions by given thresholds; weights are shared.
 
     What a look may answer is bounded, and so is logit(u) once all but the looks is known. Where
-    that whole interval is on one side of the limit, no look is computed: u is what it would be if
-    each look were as sure as MCP, which is on the right side, and the second opinion is the
+    that whole interval is on one side of the row's limit, no look is computed: u is what it would
+    be if each look were as sure as MCP, which is on the right side, and the second opinion is the
     classifier's answer. With a correction for corrupted inputs the interval is that of all kinds
     of corruptions together.
 
     Args:
       model: With the residual estimator and looks, from `residual_model` or `attached.model.join`.
-      limit: `logit(u) < limit` is accepted.
+      limits: `logit(u) < limit` is accepted, with the limit of the predicted class, `[k]`; or with
+        that of the row's group, `[g + 1]`, of which the last is for all other groups.
+      groups: Names of g groups; none: the limits are of classes.
+      group_input: Name of the model's further input with the group of each row as text, where there
+        are groups. It takes all its inputs by name then, see `asked`.
 
     Raises:
       ValueError: If it has no looks.
@@ -54,7 +72,11 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
     if copies is not None:
         predicted = ops.one_hot(ops.argmax(logits, axis=1), copies.classes, dtype="float32")
         logit = logit + _sum(predicted, offsets, None, "without_looks_classes")
-    undecided = Undecided(slopes[-width:].T.tolist(), limit, name="undecided")([z, logit, weight])
+    group = keras.Input((), dtype="string", name=group_input) if groups else None
+    limit = RowLimit(limits, groups, name="limit")(
+        model.output["probs"] if group is None else group
+    )
+    undecided = Undecided(slopes[-width:].T.tolist(), name="undecided")([z, logit, weight, limit])
 
     # What was computed behind the gate, now of fewer rows.
     known: dict[int, Any] = {}
@@ -80,7 +102,40 @@ def decide_only(model: keras.Model, limit: float) -> keras.Model:
         "uncertainty": residual(read),
         "second_opinion": ops.softmax(logits, axis=1) + Scatter(0.0)([undecided, change]),
     }
-    return keras.Model(model.input, outputs, name=model.name)
+    taken = model.input
+    if group is not None:
+        own = named_tensors(model)
+        taken = {**(own if isinstance(own, dict) else {own.name: own}), group_input: group}
+    return keras.Model(taken, outputs, name=model.name)
+
+
+def _group_input(model: keras.Model) -> str:
+    """Name of the input with the group of each row; "": the model takes none."""
+    by_group = [one for one in model.layers if isinstance(one, RowLimit) and one.groups]
+    return by_group[0].input.name if by_group else ""
+
+
+def own_inputs(model: keras.Model) -> Any:
+    """`named_tensors` of a model, without the group that one of `decide_only` may take."""
+    taken, group_input = named_tensors(model), _group_input(model)
+    if not group_input:
+        return taken
+    own = {name: one for name, one in taken.items() if name != group_input}
+    return own if len(own) > 1 else next(iter(own.values()))
+
+
+def asked(model: keras.Model, inputs: Any, group: Any) -> Any:
+    """What a model is called with.
+
+    Args:
+      model: Any; one of `decide_only` by group takes the group, too.
+      inputs: As `own_inputs` has them: one, or several by name.
+      group: The group of each row as text, `[n]`; None where there are no groups.
+    """
+    if not (group_input := _group_input(model)):
+        return inputs
+    own = own_inputs(model)
+    return {**(inputs if isinstance(own, dict) else {own.name: inputs}), group_input: group}
 
 
 def forms(

@@ -180,28 +180,68 @@ class LookEvidence(Float32Layer):
         )
 
 
+@keras.saving.register_keras_serializable(_PACKAGE)
+class RowLimit(Float32Layer):
+    """Class probabilities `[n, k]`, or the names of groups as text `[n]` → the limit of logit(u) of
+    each row, `[n, 1]`.
+
+    Args:
+      limits: Of each predicted class `[k]`; or of each of g groups, and then of all others
+        `[g + 1]`.
+      groups: Names of the groups; none: the limits are of classes.
+    """
+
+    _arguments = ("limits", "groups")
+
+    def __init__(
+        self, limits: Sequence[float], groups: Sequence[str] = (), **settings: Any
+    ) -> None:
+        super().__init__(autocast=False, **settings)
+        self.limits = list(limits)
+        self.groups = list(groups)
+
+    def call(self, inputs: Any) -> Any:
+        if self.groups:
+            row = place_among(inputs, tf.constant(self.groups))
+        else:
+            # In float32, as an exported model tells its answer.
+            row = tf.argmax(tf.cast(inputs, tf.float32), axis=1)
+        return tf.gather(tf.constant(self.limits, tf.float32), row)[:, None]
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        return keras.KerasTensor((inputs.shape[0], 1), dtype="float32")
+
+
+def place_among(names: tf.Tensor, known: tf.Tensor) -> tf.Tensor:
+    """Where each of n names is among g known ones, text; g for all others: int64 `[n]`.
+
+    >>> place_among(tf.constant(["b", "c"]), tf.constant(["a", "b"])).numpy().tolist()
+    [1, 2]
+    """
+    is_its = tf.cast(tf.equal(names[:, None], known[None]), tf.int32)
+    return tf.argmax(tf.pad(is_its, [[0, 0], [0, 1]], constant_values=1), axis=1)
+
+
 _MARGIN = 1e-3
 """Of logit(u): more than rounding, which differs between batches, can carry it."""
 
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class Undecided(Float32Layer):
-    """(z `[n, 1]`, logit(u) without looks `[n, v]`, the looks' weight `[n, 1]`) → `[n, 1]`, above 0
-    where the looks may decide on which side of the limit logit(u) is.
+    """(z `[n, 1]`, logit(u) without looks `[n, v]`, the looks' weight `[n, 1]`, limits of logit(u)
+    `[n, 1]`) → `[n, 1]`, above 0 where the looks may decide on which side of its limit logit(u) is.
 
     logit(u) is between v linear forms of the evidence.
 
     Args:
       slopes: Weights of the columns of `LookEvidence` in each of the forms, `[v, 2 m + 1]`.
-      limit: Of logit(u).
     """
 
-    _arguments = ("slopes", "limit")
+    _arguments = ("slopes",)
 
-    def __init__(self, slopes: Sequence[Sequence[float]], limit: float, **settings: Any) -> None:
+    def __init__(self, slopes: Sequence[Sequence[float]], **settings: Any) -> None:
         super().__init__(**settings)
         self.slopes = [list(own) for own in slopes]
-        self.limit = limit
 
     def bounds(self, z: Any) -> tuple[Any, Any]:
         """`look_choice.look_bounds` of each form in a graph, `[n, v]` each."""
@@ -217,9 +257,9 @@ class Undecided(Float32Layer):
         return ops.concatenate(lows, axis=1), ops.concatenate(highs, axis=1)
 
     def call(self, inputs: Sequence[Any]) -> Any:
-        z, logit, weight = inputs
+        z, logit, weight, limit = inputs
         low, high = (logit + weight * bound for bound in self.bounds(z))
         low = ops.min(low, axis=1, keepdims=True)
         high = ops.max(high, axis=1, keepdims=True)
-        near = ops.minimum(self.limit - low, high - self.limit) + _MARGIN
+        near = ops.minimum(limit - low, high - limit) + _MARGIN
         return ops.where(weight > 0, near, -ops.ones_like(near))

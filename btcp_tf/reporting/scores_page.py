@@ -15,7 +15,13 @@ from btcp_tf.core.files import check_folder
 from btcp_tf.decisions import messages
 from btcp_tf.decisions.expected_errors import ExpectedErrors, expected_errors
 from btcp_tf.evaluation import results, tabular
-from btcp_tf.evaluation.predictions import Answers, Predictions, load_answers
+from btcp_tf.evaluation.predictions import (
+    NO_GROUP,
+    Answers,
+    Predictions,
+    load_answers,
+    nameless,
+)
 from btcp_tf.methods.residual_choice import Fit
 from btcp_tf.reporting import cells, figures, gallery, glance, group_tables, pages, tables
 from btcp_tf.reporting.cells import GIVEN
@@ -146,7 +152,7 @@ def write_scores_page(
     taus = {row["method"]: row["tau"] for row in rows}
     method = _FITTED if fit else next(iter(own_taus), main_method(predictions))
     threshold = _threshold_of(predictions.uncertainty[method], taus[method], chosen=tau)
-    notes = [*_left_out_notes(answers), *_unread_notes(answers)]
+    notes = [*_left_out_notes(answers), *_nameless_notes(answers), *_unread_notes(answers)]
     notes += [*_contradiction_notes(answers, own_taus), *error_count_notes(rows)]
     decision, own = _judge(answers, own_taus, usual)
     expected = _expected(answers, method)
@@ -355,12 +361,10 @@ def _gap(accept: np.ndarray, u: np.ndarray) -> tuple[float, float]:
     return float(u[accept].max(initial=-math.inf)), float(u[~accept].min(initial=math.inf))
 
 
-def _decides_by_class(answers: Answers, u: np.ndarray) -> bool:
-    """Whether the file accepts, in each predicted class, what is below some u."""
-    accept, predicted = answers.accept, answers.predictions.predicted
-    assert accept is not None
-    classes = [predicted == number for number in np.unique(predicted)]
-    return all(low < high for low, high in (_gap(accept[own], u[own]) for own in classes))
+def _decides_by(names: np.ndarray, accept: np.ndarray, u: np.ndarray) -> bool:
+    """Whether among the answers of each name those are accepted that are below some u."""
+    parts = [names == name for name in np.unique(names)]
+    return all(low < high for low, high in (_gap(accept[own], u[own]) for own in parts))
 
 
 def _judge(
@@ -395,6 +399,12 @@ def _left_out_notes(answers: Answers) -> list[str]:
     return [f"{total:,} row{'s' * (total > 1)} left out: {', '.join(parts)}."] if parts else []
 
 
+def _nameless_notes(answers: Answers) -> list[str]:
+    if not (count := nameless(answers.by)):
+        return []
+    return [f"{count:,} row{'s' * (count > 1)} without a group, shown as {NO_GROUP}."]
+
+
 def _unread_notes(answers: Answers) -> list[str]:
     """Says which columns of numbers are no uncertainty."""
     reasons = " ".join(f"{tabular.shown(why)}." for why in answers.unread.values())
@@ -406,11 +416,16 @@ def _contradiction_notes(answers: Answers, own_taus: Mapping[str, float]) -> lis
     if answers.accept is None or own_taus:
         return []
     columns = answers.predictions.uncertainty
-    if any(_decides_by_class(answers, u) for u in columns.values()):
-        return [
-            "The file's column accept follows a threshold of its own for each predicted class. Its "
-            "decisions are reported as they are; metrics at one threshold are of another decision."
-        ]
+    kinds = {"predicted class": answers.predictions.predicted, "group": answers.by}
+    for each, names in kinds.items():
+        if names is not None and any(
+            _decides_by(names, answers.accept, u) for u in columns.values()
+        ):
+            return [
+                f"The file's column accept follows a threshold of its own for each {each}. Its "
+                "decisions are reported as they are; metrics at one threshold are of another "
+                "decision."
+            ]
     gaps = {name: _gap(answers.accept, u) for name, u in columns.items()}
     parts = [
         f"{cells.label(name)} {low:.6g} is accepted and {high:.6g} is not"

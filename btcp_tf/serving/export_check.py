@@ -22,7 +22,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import ABOUT_FILE, COLUMN, SIGNATURE
 from btcp_tf.evaluation.predictions import Predictions
 from btcp_tf.methods.recalibration import SAME, Map, logit_of
-from btcp_tf.networks import classifiers, models
+from btcp_tf.networks import classifiers, deciding, models
 from btcp_tf.networks.mcp import mcp_logit_of_probs
 from btcp_tf.serving import fresh_answers, signatures
 from btcp_tf.serving.signatures import BATCH, IMAGES, Blueprint
@@ -123,9 +123,8 @@ def check(
     inputs, rows = calibration or (None, None)
     scale = getattr(blueprint.intake, "scale", (1.0, 0.0))
     asked = with_groups(blueprint, sample_images)
-    groups = (
-        np.char.decode(asked[blueprint.group_input], "utf-8") if blueprint.group_input else None
-    )
+    by_group, like = bool(blueprint.group_input), deciding.own_inputs(blueprint.model)
+    groups = np.char.decode(asked[blueprint.group_input], "utf-8") if by_group else None
     by = None if rows is None else rows.by
     answers = _fresh_answers(
         directory,
@@ -134,9 +133,12 @@ def check(
         scale,
         None if inputs is None else with_groups(blueprint, inputs, by),
     )
-    known = list(signatures.signatures(blueprint.model, blueprint.intake))
+    known = list(signatures.signatures(like, blueprint.intake))
     wanted = {"2/about/json": np.array(2 * [blueprint.about.encode()])}
-    for size, answer in _keras_answers(blueprint, sample_images, sizes).items():
+    own = deciding.asked(
+        blueprint.model, sample_images, asked[blueprint.group_input] if by_group else None
+    )
+    for size, answer in _keras_answers(blueprint, own, sizes).items():
         for signature in known:
             # Whether it decides by its own u, whose last digits may differ.
             by = None if groups is None else groups[:size]
@@ -155,7 +157,6 @@ def check(
             "accept": u < blueprint.threshold.limits(names),
         }
         # Files hold whole pixels alone, which float inputs need not be.
-        like = classifiers.named_tensors(blueprint.model)
         exact = known if getattr(like, "dtype", "") == "uint8" else [SIGNATURE]
         for signature in exact:
             wanted |= {f"calibration/{signature}/{name}": x for name, x in answer.items()}

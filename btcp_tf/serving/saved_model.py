@@ -53,7 +53,7 @@ from btcp_tf.serving.signatures import (
     Blueprint,
     Intake,
 )
-from btcp_tf.serving.stored_variables import StoredVariables, check_about, stored_text
+from btcp_tf.serving.stored_variables import StoredVariables, stored_text
 from btcp_tf.thresholds import GROUP, PREDICTED, GroupThreshold, Threshold
 
 # Not a number, hence no version to TF Serving; hidden, hence no clutter to people.
@@ -74,7 +74,7 @@ def export(
     input_range: Ranges = None,
     pixels: str | None = None,
     decide_only: bool = False,
-    group_input: str = "group",
+    group_input: str = "",
     verbose: int = 0,
 ) -> Path:
     """Writes `<root>/<name>/<n>/`, a SavedModel that TF Serving and plain TensorFlow load.
@@ -143,7 +143,7 @@ def export(
         `held_out` it keeps "calibration" alone, with u as it answers it, and that only where
         `calibration_inputs` are known.
       group_input: Name of the input with the group of each row, where the threshold is by group,
-        such as "site".
+        such as "site"; "": group.
       verbose: 1 says what is done, which takes some seconds, 0 is silent.
 
     Returns:
@@ -162,10 +162,17 @@ def export(
         calibration_inputs = signatures.in_own_type(model, calibration_inputs)
     _validate(model, name, class_names, sample_images)
     groups = signatures.groups_of(threshold)
-    group_input = "" if groups is None else _checked_name(group_input, model, held_out)
-    calibration = _calibration(held_out, calibration_inputs)
+    if groups is None and group_input:
+        raise ValueError(
+            "group_input: expected only with a threshold by group, received "
+            f"{group_input!r} with another one; leave it out, or choose the threshold with "
+            "select_threshold(..., by=groups) first"
+        )
+    if groups is not None:
+        group_input = _checked_name(group_input or GROUP, model, held_out)
+    calibration, served = _calibration(held_out, calibration_inputs), model
     if decide_only:
-        model, calibration = _deciding(model, threshold, calibration)
+        served, calibration = _deciding(model, threshold, calibration, groups or (), group_input)
         if held_out and calibration is None:
             warn(
                 "decide_only: without the inputs of the calibration rows the SavedModel keeps none "
@@ -192,7 +199,7 @@ def export(
         **({exported.GROUP_INPUT: group_input} if group_input else {}),
     }
     text = _json_text({**(about or {}), **facts})
-    blueprint = Blueprint(model, class_names, threshold, text, intake, group_input)
+    blueprint = Blueprint(served, class_names, threshold, text, intake, group_input)
     folder = files.as_path("root", files.as_path("root", root) / name)
     rows = (
         f", which answers {len(calibration[1].predicted):,} calibration rows" if calibration else ""
@@ -240,7 +247,6 @@ def with_threshold(
     source = Path(source)
     content = exported.read_about(source)
     exported.check_answers_u(source, content)
-    check_about(source, content)
     check_holds(source, getattr(threshold, "by", ""))
     kept, change = exported.read_held_out(source), SAME
     if learned is not None:
@@ -434,22 +440,25 @@ def _calibration(
 
 
 def _deciding(
-    model: keras.Model, threshold: Threshold, calibration: tuple[Inputs, Predictions] | None
+    model: keras.Model,
+    threshold: Threshold,
+    calibration: tuple[Inputs, Predictions] | None,
+    groups: Sequence[str],
+    group_input: str,
 ) -> tuple[keras.Model, tuple[Inputs, Predictions] | None]:
     """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
-    if isinstance(threshold, GroupThreshold):
-        each = "predicted class" if threshold.by == PREDICTED else "group"
-        raise ValueError(
-            f"decide_only: expected one threshold for all answers, received one for each {each}; "
-            "export without decide_only"
-        )
-    limit = thresholds.logit_limit(threshold.tau)
-    model = deciding.decide_only(model, limit)
+    classes = model.output["probs"].shape[1]
+    limits = signatures.limits_of(threshold, classes, True, groups or None)[:, 0]
+    model = deciding.decide_only(model, limits.tolist(), groups, group_input)
     if calibration is None:
         return model, None
     inputs, rows = calibration
-    _, u = signatures.served(model, inputs)
-    taus = threshold.limits(rows.predicted)
+    asked = inputs
+    if groups:
+        names = np.char.encode(rows.by.astype(str), "utf-8")
+        asked = deciding.asked(model, inputs, names)
+    _, u = signatures.served(model, asked)
+    taus = threshold.limits(thresholds.names_of_rows(threshold, rows.predicted, rows.by))
     if others := int(((u < taus) != (rows.uncertainty[COLUMN] < taus)).sum()):
         raise RuntimeError(
             "export: expected the same decisions with decide_only, received others about "
@@ -459,8 +468,13 @@ def _deciding(
 
 
 def _decision(threshold: Threshold, held_out: Mapping[str, Predictions]) -> dict[str, Any]:
-    """The entries `threshold` and `calibration` of `btcp_tf.json`."""
-    entries = {"threshold": dataclasses.asdict(threshold), "calibration": None}
+    """The entries `threshold`, `calibration` and `held_out` of `btcp_tf.json`."""
+    digests = {name: exported.digest(rows) for name, rows in held_out.items()}
+    entries = {
+        "threshold": dataclasses.asdict(threshold),
+        "calibration": None,
+        exported.HELD_OUT: digests,
+    }
     rows = held_out.get("calibration")
     if rows is not None and rows.labels is not None:
         is_error = rows.is_error

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import command, wording
+from btcp_tf.core import checks, command, wording
 from btcp_tf.core.config import MAX_PIXELS
 from btcp_tf.core.wording import shape_text
 from btcp_tf.data import folders, input_checks
@@ -71,7 +71,6 @@ class Scorer:
         ranges, self._pixels = _intake(self.directory, about)
         # The signature does not keep the model alive.
         self._loaded = _load(self.directory)
-        _check_about(self.directory, about)
         names = [*(about.get("inputs") or {})]
         self.group_input: str = about.get(exported.GROUP_INPUT) or ""
         """Name of the input with the group of each row; "": there is none."""
@@ -317,13 +316,6 @@ def _load(directory: Path) -> Any:
     ) from failure
 
 
-def _check_about(directory: Path, about: Mapping[str, Any]) -> None:
-    # With TensorFlow, which is loaded by now.
-    from btcp_tf.serving.stored_variables import check_about
-
-    check_about(directory, about)
-
-
 def _signature(
     directory: Path, loaded: Any, classes: int, names: Sequence[str]
 ) -> tuple[Callable, Mapping[str, Any]]:
@@ -425,7 +417,9 @@ def _group_names(given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     names, problem = np.full(len(given), "", object), np.full(len(given), "", object)
     for row, one in enumerate(given.tolist()):
         name = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
-        if isinstance(name, str | int) and name != "":
+        if isinstance(name, str) and (wrong := checks.long_name(len(name))):
+            problem[row] = wrong
+        elif isinstance(name, str | int) and name != "":
             names[row] = str(name)
         elif name == "":
             problem[row] = "expected a group, received none"

@@ -19,8 +19,9 @@ from btcp_tf.data.input_checks import FLAT, InputRange, Ranges
 from btcp_tf.data.named_inputs import Inputs
 from btcp_tf.decisions.exported import SIGNATURE
 from btcp_tf.methods.recalibration import SAME
-from btcp_tf.networks import models
+from btcp_tf.networks import deciding, models
 from btcp_tf.networks.classifiers import named_tensors
+from btcp_tf.networks.gate_layers import place_among
 from btcp_tf.serving.stored_variables import ABOUT as ABOUT
 from btcp_tf.thresholds import GROUP, GroupThreshold, Threshold
 from btcp_tf.training.inference import Inference
@@ -59,11 +60,12 @@ def in_own_type(model: keras.Model, inputs: Any) -> Inputs:
     return named_inputs.each(own, inputs, named_tensors(model))
 
 
-def specs(model: keras.Model) -> dict[str, tf.TensorSpec]:
-    """What `SIGNATURE` takes, by name: the model's inputs, or `images` where it has one."""
+def specs(like: Any) -> dict[str, tf.TensorSpec]:
+    """What `SIGNATURE` takes, by name: the inputs of `named_tensors`, or `images` where it is
+    one."""
     return {
         name or IMAGES: tf.TensorSpec((None, *one.shape[1:]), one.dtype, name=name or IMAGES)
-        for name, one in named_inputs.items(named_tensors(model))
+        for name, one in named_inputs.items(like)
     }
 
 
@@ -218,14 +220,12 @@ class _Decision(NamedTuple):
         """What each answer is compared with: `[n]`, or `[n, 3]`."""
         if self.groups is None or group is None:
             return tf.gather(self.limit, predicted)
-        is_its = tf.equal(group[:, None], self.groups.read_value()[None])
         # The row behind those of all groups is for others.
-        is_its = tf.pad(tf.cast(is_its, tf.int32), [[0, 0], [0, 1]], constant_values=1)
-        return tf.gather(self.limit, tf.argmax(is_its, axis=1))
+        return tf.gather(self.limit, place_among(group, self.groups.read_value()))
 
 
 def _decide(
-    outputs: Callable[[Any], dict[str, tf.Tensor]],
+    outputs: Callable[[Any, tf.Tensor | None], dict[str, tf.Tensor]],
     class_names: Sequence[str],
     decision: _Decision,
     inputs: Any,
@@ -245,7 +245,10 @@ def _decide(
         same = tf.reduce_all(tf.stack(counts) == count)
         with tf.control_dependencies([tf.debugging.Assert(same, message)]):
             count = tf.identity(count)
-    answers = outputs(named_inputs.each(lambda one: _padded(one, count), inputs))
+    answers = outputs(
+        named_inputs.each(lambda one: _padded(one, count), inputs),
+        None if group is None else _padded(group, count),
+    )
     probs = tf.cast(answers["probs"][:count], tf.float32)
     predicted = tf.argmax(probs, axis=-1, output_type=tf.int64)
     uncertainty = tf.cast(answers["uncertainty"][:count, 0], tf.float32)
@@ -475,11 +478,10 @@ Signatures = dict[str, tuple[list[tf.TensorSpec], Callable]]
 """By name what a signature takes, and how the model's inputs are made of it."""
 
 
-def signatures(model: keras.Model, intake: Any) -> Signatures:
-    """The signatures of a model, for what `Intake.of_all` says of it."""
-    like = named_tensors(model)
+def signatures(like: Any, intake: Any) -> Signatures:
+    """The signatures of a model of these inputs, for what `Intake.of_all` says of them."""
     if isinstance(like, dict):
-        return {SIGNATURE: ([*specs(model).values()], functools.partial(_by_name, intake, like))}
+        return {SIGNATURE: ([*specs(like).values()], functools.partial(_by_name, intake, like))}
     shape, dtype = tuple(like.shape[1:]), like.dtype
 
     def floats(image_bytes: tf.Tensor) -> tf.Tensor:
@@ -489,7 +491,7 @@ def signatures(model: keras.Model, intake: Any) -> Signatures:
     own: Callable = (
         functools.partial(_checked, intake) if "float" in dtype else lambda images: images
     )
-    known: Signatures = {SIGNATURE: ([*specs(model).values()], own)}
+    known: Signatures = {SIGNATURE: ([*specs(like).values()], own)}
     files = tf.TensorSpec((None,), tf.string, name="image_bytes")
     if dtype == "uint8":
         spec = tf.TensorSpec((None, *shape), tf.float32, name=IMAGES)
@@ -558,21 +560,24 @@ def write(blueprint: Blueprint, directory: Path) -> None:
     archive.add_variable_collection("decision", variables)
     outputs = _with_constants(model)
 
+    def answers(inputs: Any, group: tf.Tensor | None) -> dict[str, tf.Tensor]:
+        return outputs(deciding.asked(model, inputs, group))
+
     def add(name: str, taken: list[tf.TensorSpec], answer: Callable) -> None:
         function = tf.function(answer, input_signature=taken, autograph=False)
         function.get_concrete_function()
         archive.add_endpoint(name, function)
 
-    def deciding(prepare: Callable) -> Callable:
+    def decision_on(prepare: Callable) -> Callable:
         def answer(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             *own, group = inputs if group_input else (*inputs, None)
-            return _decide(outputs, class_names, decision, prepare(*own), group)
+            return _decide(answers, class_names, decision, prepare(*own), group)
 
         return answer
 
     of_groups = [tf.TensorSpec((None,), tf.string, name=group_input)] if group_input else []
-    for name, (taken, prepare) in signatures(model, intake).items():
-        add(name, [*taken, *of_groups], deciding(prepare))
+    for name, (taken, prepare) in signatures(deciding.own_inputs(model), intake).items():
+        add(name, [*taken, *of_groups], decision_on(prepare))
     ask = tf.TensorSpec((None,), tf.string, name="ask")
     add("about", [ask], lambda ask: {"json": tf.fill(tf.shape(ask), text.read_value())})
     archive.write_out(str(directory), verbose=False)

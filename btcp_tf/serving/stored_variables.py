@@ -1,6 +1,5 @@
 """The variables of a SavedModel on disk, read and changed without its graph."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from btcp_tf.decisions.exported import ABOUT_FILE
-
 ABOUT = "btcp_tf_about"
 """Name of the variable with what a model says of itself: JSON."""
 
@@ -18,30 +15,6 @@ ABOUT = "btcp_tf_about"
 def stored_text(value: np.ndarray) -> list[str]:
     """Text `[n]` as TensorFlow has it."""
     return [one.decode("utf-8") for one in value.tolist()]
-
-
-_DECIDING = ("threshold", "recalibrations", "class_names", "group_input")
-"""What a version directory says of its decisions, in the file and in the graph."""
-
-
-def check_about(directory: Path, about: Mapping[str, Any]) -> None:
-    """ValueError where the file beside a model says something else of its decisions than the model
-    itself.
-
-    Args:
-      directory: A version directory.
-      about: What `exported.read_about` read there.
-    """
-    stored = StoredVariables(directory)
-    if ABOUT not in stored:
-        return
-    own = json.loads(stored.read(ABOUT).item())
-    if changed := [name for name in _DECIDING if own.get(name) != about.get(name)]:
-        raise ValueError(
-            f"{directory / ABOUT_FILE}: expected {', '.join(changed)} as the model itself has it, "
-            "received a file that was changed after the export; put it back as it was, or export "
-            "the model again"
-        )
 
 
 class StoredVariables:

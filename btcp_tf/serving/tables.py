@@ -77,8 +77,11 @@ def only_column(path: Path, key: str, group: str = "") -> str:
     if len(others) == 1:
         return others[0]
     raise ValueError(
-        f"{path}: expected one column of inputs, received {folders.some(header)}; "
-        "--key=NAME takes one of them"
+        f"{path}: expected one column of inputs, as the model has one input, received "
+        f"{folders.some(header)}; --key=NAME takes one of them; where all of them together are one "
+        "input, give them as an array: "
+        'numpy.save("x.npy", numpy.ascontiguousarray('
+        f'pandas.read_csv("{path.name}"), "float32"))'
     )
 
 

@@ -1,4 +1,5 @@
 import sys
+import time
 
 from terminal import Terminal
 
@@ -25,3 +26,21 @@ def test_a_log_has_a_line_and_no_marks_of_a_terminal(capsys):
         bar.add(1)
     Bar("nothing", 1, shown=False).update(1)
     assert capsys.readouterr().out == "photos: 3 images\n"
+
+
+def test_how_long_it_will_take_is_told_from_the_steps_behind_the_first(monkeypatch, capsys):
+    """The first one takes 30 s, each of the others 2 s."""
+    clock = iter([0.0, 30.0, 32.0, 34.0, 36.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    bar = Bar("photos", 100)
+    for _ in range(4):
+        bar.add(1)
+    assert capsys.readouterr().out == "photos\nphotos: about 196 s\n"
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    clock = iter([0.0, 30.0, 30.0, 30.0, 40.0, 40.0, 40.0])
+    bar = Bar("photos", 100)
+    bar.update(1)
+    bar.update(11, "loss 1.0")
+    assert terminal.rows[0].endswith("11% 40 s, 89 s left  loss 1.0")

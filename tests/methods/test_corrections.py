@@ -109,6 +109,14 @@ def test_a_corrupted_input_gets_what_copies_taught_and_others_keep_their_u():
         of = {name: metrics.aurc(wrong, values) for name, values in u.items()}
         if corrupted:
             assert of["taught"] < 0.8 * of["plain"]
+            # What the fit says of copies holds for others.
+            told, mcp = taught.fit.on_copies, special.softmax(seen.logits, axis=1).max(axis=1)
+            assert told["with"] == pytest.approx(of["taught"], rel=0.2)
+            assert told["without"] == pytest.approx(of["plain"], rel=0.2)
+            assert told["mcp"] == pytest.approx(metrics.aurc(wrong, -mcp), rel=0.2)
+            assert told["with"] < 0.85 * told["without"] and not plain.fit.on_copies
+            said = f"on copies AURC x 1000 is {1000 * told['with']:.1f} with the correction, "
+            assert said in taught.fit.words and "on copies" not in plain.fit.words
         else:
             assert of["taught"] < 1.02 * of["plain"]
             # The mean u stays what it was.

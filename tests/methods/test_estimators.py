@@ -4,6 +4,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy import optimize, special
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -846,3 +847,15 @@ def test_held_out_u_is_that_of_the_classifiers_own_samples():
         for strength in (0.01, 0.1, 1.0, 10.0)
     ]
     assert min(distances) < 1e-3
+
+
+def test_training_many_heads_makes_tensorflow_warn_of_nothing(monkeypatch, caplog):
+    """It warns where calls of one function make graph after graph."""
+    monkeypatch.setattr(second_head, "_STEPS", 3)
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)
+    random = np.random.default_rng(0)
+    for _ in range(7):
+        second_head.train_head(
+            random.normal(size=(64, 4)).astype(np.float32), random.integers(0, 3, 64), 3, seed=0
+        )
+    assert "retracing" not in caplog.text

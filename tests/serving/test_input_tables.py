@@ -1,8 +1,10 @@
 """CSV files as inputs of `btcp_tf.predict`."""
 
 import numpy as np
+import pandas
 import pytest
 
+from btcp_tf.evaluation.predictions import load_answers
 from btcp_tf.serving.inputs import UNLABELED, open_inputs
 
 CLASSES = ["cat", "dog", "owl"]
@@ -43,6 +45,27 @@ def test_a_model_of_one_input_takes_the_only_column_or_the_key(tmp_path):
     with pytest.raises(ValueError, match="expected one column of inputs, .*id.*text; --key=NAME"):
         open_inputs(two)
     assert open_inputs(two, key="text").key == "text"
+
+
+def test_columns_of_numbers_are_not_one_input_and_the_remedy_works(tmp_path, monkeypatch):
+    names = [f"pixel_{number}" for number in range(64)]
+    values = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    pandas.DataFrame(values, columns=names).to_csv(tmp_path / "in.csv", index=False)
+    with pytest.raises(ValueError) as refused:
+        open_inputs(tmp_path / "in.csv")
+    told = str(refused.value)
+    assert "pixel_4 and 59 more; --key=NAME takes one" in told and "pixel_5" not in told
+    remedy = told.partition("give them as an array: ")[2]
+    monkeypatch.chdir(tmp_path)
+    exec(remedy, {"numpy": np, "pandas": pandas})
+    (batch,) = open_inputs(tmp_path / "x.npy").batches(0, 9)
+    np.testing.assert_allclose(batch["images"], values)
+    assert batch["images"].dtype == np.float32
+    with pytest.raises(ValueError) as refused:
+        load_answers(tmp_path / "in.csv")
+    told = str(refused.value)
+    assert "pixel_4 and 59 more" in told and "pixel_5" not in told
+    assert "python -m btcp_tf.predict makes" in told
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,8 @@ def test_what_cannot_be_recalibrated_is_refused_with_the_remedy(
 
     about = source / ABOUT_FILE
     about.write_text(json.dumps(json.loads(about.read_text()) | {"decide_only": True}))
+    # As if the model itself said so.
+    monkeypatch.setattr(exported, "_own_about", lambda directory: None)
     assert "for decisions by its own threshold alone" in refused(capsys, source, f"--scores={path}")
 
 

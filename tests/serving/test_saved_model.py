@@ -371,6 +371,9 @@ def test_what_is_known_of_it_lies_beside_the_model_and_in_it(written):
     content = json.loads((path / "assets.extra" / "btcp_tf.json").read_text())
     assert told(path) == content
     assert exported.read_about(path) == content
+    rows = exported.read_held_out(path)
+    assert content.pop("held_out") == {name: exported.digest(one) for name, one in rows.items()}
+    assert {*rows} == {"calibration", "validation"}
     calibration = content.pop("calibration")
     assert (calibration["n"], calibration["errors"], calibration["auroc"]) == (2, 1, 1.0)
     assert calibration["bacc"] == 0.5

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras import layers
 
 import btcp_tf
-from btcp_tf import monitor, predict, review, set_threshold, thresholds
+from btcp_tf import monitor, predict, report, review, set_threshold, thresholds
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import COLUMN
 from btcp_tf.evaluation.predictions import Predictions
@@ -193,7 +193,7 @@ def test_a_model_of_several_inputs_takes_the_groups_beside_them(tmp_path):
     assert found["accept"].any()
 
 
-@pytest.mark.parametrize("name", ["images", "accept", "a b", "class", "_site", "", 3])
+@pytest.mark.parametrize("name", ["images", "accept", "a b", "class", "_site", 3])
 def test_the_input_has_a_name_of_its_own(judge, tmp_path, name):
     with (
         pytest.raises(ValueError, match="group_input: expected a name of ASCII"),
@@ -211,6 +211,16 @@ def test_a_judge_whose_file_does_not_keep_the_groups_says_so(judge, tmp_path):
         pytest.raises(ValueError, match="expected the group of each calibration row.*choose it ag"),
     ):
         old.export(tmp_path, "m", samples(3, 3)[0], verbose=0)
+
+
+def test_a_name_for_groups_is_refused_where_there_are_none(tmp_path):
+    one = btcp_tf.attach(classifier())
+    x, y, _ = samples(600, 2)
+    for by in (None, "predicted"):
+        one.select_threshold(x, y, by=by, **{**PROMISE, "risk": 0.3})
+        with pytest.raises(ValueError, match="group_input: expected only with a threshold by grou"):
+            one.export(tmp_path, "m", x[:3], group_input="site", verbose=0)
+    assert not list(tmp_path.glob("m/*"))
 
 
 # Batches, and the command predict.
@@ -270,6 +280,15 @@ def test_the_command_predict_reads_the_groups(judge, path, tmp_path, capsys, kin
     wanted = by_hand(decide.threshold, scores["uncertainty"].to_numpy(), site)
     np.testing.assert_array_equal(scores["accept"].astype(str).str.lower() == "true", wanted)
     assert wanted.any()
+    # As a report sees it, which does not know the model.
+    assert report.main([f"{tmp_path}/scores.csv", "--by=group"]) == 0
+    page = " ".join((tmp_path / "scores.csv-report" / "report.md").read_text().split())
+    assert "follows a threshold of its own for each group" in page
+    assert "follows no threshold" not in page
+    scores["accept"] = ~scores["accept"]
+    scores.to_csv(tmp_path / "odd.csv", index=False)
+    assert report.main([f"{tmp_path}/odd.csv", "--by=group"]) == 0
+    assert "follows no threshold" in (tmp_path / "odd.csv-report" / "report.md").read_text()
 
 
 def test_the_command_predict_says_where_groups_belong(path, tmp_path, capsys):
@@ -362,6 +381,25 @@ def test_the_command_set_threshold_chooses_by_group(path, scores, tmp_path):
         np.testing.assert_array_equal(found["accept"], by_hand(chosen, found["uncertainty"], site))
 
 
+def test_the_command_says_that_groups_lose_their_own_thresholds(path, tmp_path, capsys):
+    command = [str(path), f"--export_dir={tmp_path}"]
+    assert set_threshold.main([*command, "--threshold=0.2"]) == 0
+    told = capsys.readouterr().out
+    assert "has a threshold for each group, and the new version one for all answers" in told
+    assert "--threshold=target_risk --by=group" in told
+    version = exported.newest(tmp_path / "points")
+    x, _, site = samples(50, 9)
+    found = served(version, images=x, site=site)
+    np.testing.assert_array_equal(found["accept"], found["uncertainty"] < 0.2)
+    with pytest.raises(SystemExit):
+        set_threshold.main([*command, "--threshold=target_risk", "--by=site"])
+    assert "--by=group takes the groups of the column group, in which" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        set_threshold.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "their column is called group, as btcp_tf.predict writes it" in told
+
+
 def test_the_command_set_threshold_by_group_needs_groups(judge, tmp_path, scores, capsys):
     one = btcp_tf.attach(classifier())
     x, y, _ = samples(600, 2)
@@ -394,6 +432,36 @@ def test_the_command_monitor_tests_the_promise_in_each_group(judge, path, scores
     words = [f"--baseline={path}", f"--output_dir={tmp_path}/none"]
     assert monitor.main([*words, f"--scores={tmp_path}/none.csv"]) == 1
     assert "group" in capsys.readouterr().err
+
+
+def test_a_row_without_a_group_is_taken_and_told(judge, path, scores, tmp_path, capsys):
+    table = pandas.read_csv(scores, dtype={"group": str})
+    accept = by_hand(judge.threshold, table["uncertainty"].to_numpy(), table["group"])
+    gone = np.flatnonzero(accept)[:3]
+    table.loc[gone, "group"] = None
+    table.to_csv(tmp_path / "s.csv", index=False)
+    words = [f"--baseline={path}", f"--scores={tmp_path}/s.csv"]
+    assert monitor.main([*words, f"--output_dir={tmp_path}/out"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "3 rows have no group, counted as the group (no group)" in told
+    found = json.loads((tmp_path / "out" / "monitor.json").read_text())
+    assert found["figures"]["accepted"]["count"] == accept.sum() - 3
+    assert review.main([*words, f"--output_dir={tmp_path}/review", "--budget=5", "--audit=5"]) == 0
+    assert "3 rows have no group" in capsys.readouterr().out
+    assert report.main([f"{tmp_path}/s.csv", "--by=group"]) == 0
+    page = (tmp_path / "s.csv-report" / "report.md").read_text()
+    assert "3 rows without a group, shown as (no group)" in page
+    # No threshold is chosen of them.
+    command = [str(path), "--by=group", "--threshold=target_risk", "--risk=0.1", "--delta=0.1"]
+    command += [f"--scores={tmp_path}/s.csv", f"--export_dir={tmp_path}/models"]
+    with pytest.warns(UserWarning, match="3 rows have no group.*left out here"):
+        assert set_threshold.main(command) == 0
+    chosen = exported.read_about(exported.newest(tmp_path / "models" / "points"))["threshold"]
+    assert {*chosen["parts"]} <= {*SITES} and chosen["n"] == len(table) - 3
+    table["group"] = None
+    table.to_csv(tmp_path / "s.csv", index=False)
+    assert monitor.main([*words, f"--output_dir={tmp_path}/none"]) == 1
+    assert "expected the group of each row, received none in any" in capsys.readouterr().err
 
 
 def test_a_review_knows_what_is_accepted_of_each_group(judge, path, scores, tmp_path):
