@@ -290,10 +290,10 @@ def _labeled(path: str, class_names: Sequence[str], with_mcp: bool, by: str = ""
     if rows.mcp_logit is not None:
         columns[REFERENCE] = special.expit(rows.mcp_logit)
     found = Predictions(rows.labels, None, rows.predicted, columns, rows.groups, rows.by)
-    if not (note := nameless_note(rows)):
+    if rows.by is None or not (note := nameless_note(rows)):
         return found
     warn(f"{note}; left out here")
-    return found.taken(rows.by != NO_GROUP)
+    return found.taken(rows.by.astype(str) != NO_GROUP)
 
 
 def _choose(

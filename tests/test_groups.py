@@ -13,7 +13,7 @@ from PIL import Image
 
 import btcp_tf
 from btcp_tf import main, metrics, monitor, report, set_threshold, thresholds
-from btcp_tf.core import groups
+from btcp_tf.core import checks, groups
 from btcp_tf.data import datasets
 from btcp_tf.data.splits import Split, draw_test, split_train
 from btcp_tf.decisions import exported, scores
@@ -21,6 +21,7 @@ from btcp_tf.evaluation import keys, predictions, results
 from btcp_tf.experiment import settings
 from btcp_tf.methods import residual_choice, stacking
 from btcp_tf.methods.stacking import Samples
+from btcp_tf.serving import scorer
 
 REPEATS = 5
 """Rows of a group, all alike."""
@@ -542,3 +543,45 @@ def test_a_run_keeps_groups_together(tmp_path):
         assert predictions.load_predictions(tmp_path / "run" / file).groups is not None
     decision = json.loads((tmp_path / "run" / "decision.json").read_text())
     assert " groups" in decision["threshold"]["rule"]
+
+
+# Long names.
+
+
+def test_names_of_groups_are_at_most_1000_characters(tmp_path):
+    """Each entry of an array of text takes the room of the longest one: 20,000 rows would take
+    8 GB here."""
+    long, told = (
+        100_000 * "a",
+        "row 1: expected a name of at most 1,000 characters, received one of",
+    )
+    names = ["b", long, *20_000 * ["c"]]
+    for given in (names, np.array(names, object), np.array(names[:4])):
+        for check in (
+            lambda given=given: groups.numbers(given, len(given)),
+            lambda given=given: checks.group_names("by", given, len(given)),
+        ):
+            with pytest.raises(ValueError, match=told):
+                check()
+    # An array that only could hold longer ones.
+    wide = np.array(["b", 1000 * "a"], "U5000")
+    assert groups.numbers(wide, 2).tolist() == [1, 0]
+    assert checks.group_names("by", wide, 2).tolist() == ["b", 1000 * "a"]
+    lines = [
+        "predicted,uncertainty,labels,site,groups",
+        *(f"0,0.{n}1,0,{n % 2},{n}" for n in range(9)),
+    ]
+    for column in ("site", "groups"):
+        row = {"site": "0", "groups": "0", column: long}
+        lines[3] = f"0,0.5,0,{row['site']},{row['groups']}"
+        (tmp_path / "s.csv").write_text("\n".join(lines))
+        with pytest.raises(ValueError, match=f"{column}: expected a name of at most 1,000 char"):
+            predictions.load_answers(tmp_path / "s.csv", by="site")
+
+
+def test_a_model_does_not_answer_a_row_of_a_group_with_a_long_name():
+    names, problem = scorer._group_names(np.array(["a", 1001 * "b", 1000 * "c"], object))
+    assert problem[1].startswith(
+        "expected a name of at most 1,000 characters, received one of 1,001"
+    )
+    assert names.tolist() == ["a", "", 1000 * "c"] and problem[0] == problem[2] == ""

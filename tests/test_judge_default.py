@@ -1,6 +1,7 @@
 """`Judge.fit` as it is by default, with looks: it takes whatever it took without."""
 
 import itertools
+import re
 from collections.abc import Callable
 
 import keras
@@ -246,3 +247,43 @@ def test_large_inputs_are_not_copied_all_to_measure_a_spread():
     some, labels = inference.random_rows(rows, None, 40, size=10 * x[0].nbytes)
     np.testing.assert_array_equal(some, x[:10])
     assert inference.random_rows(x, y, 40, size=1)[0].shape == (1, 5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_fit_says_beforehand_how_often_the_classifier_answers(capsys):
+    """And not what it will not do."""
+
+    def told(shape, **more):
+        judge = btcp_tf.attach(net(shape))
+        judge.fit(numbers(*shape), np.arange(N) % 2, **more)
+        lines = capsys.readouterr().out.splitlines()
+        return [line for line in lines if "is faster, and learns less" in line], lines
+
+    (line,), lines = told((8, 8, 1))
+    assert line == (
+        "the classifier answers each of 60 held-out samples 2 times, as it is and as a copy; then "
+        "it looks again at those that MCP is unsure of; fit(..., looks=(), copies=()) is faster, "
+        "and learns less"
+    )
+    assert lines[0] == line
+    (line,), _ = told((8, 8, 1), looks=())
+    assert "2 times" in line and "looks" not in line and "fit(..., copies=()) is faster" in line
+    (line,), _ = told((5,), looks=["jitter"])
+    assert "samples once; then it looks again" in line and "fit(..., looks=())" in line
+    assert not told((5,), looks=())[0] and not told((8, 8, 1), verbose=0)[0]
+    with pytest.raises(ValueError, match="expected inputs .n, ..., received 5; give an array"):
+        btcp_tf.attach(net((5,))).fit(5, 5)
+
+
+def test_looking_again_says_what_it_costs(capsys):
+    """As many passes as there are odds that are not 0."""
+    judge = btcp_tf.attach(net((8, 8, 1)))
+    random = np.random.default_rng(1)
+    x = random.random((400, 8, 8, 1)).astype(np.float32)
+    judge.fit(x, random.integers(0, 2, 400), looks=["mirror"], copies=(), cost=2.0)
+    told = re.search(
+        r"looking again at ([0-9]+) inputs .* costs ([0-9]+) passes of the classifier: mirror",
+        capsys.readouterr().out,
+    )
+    count, passes = map(int, told.groups())
+    assert 0 < count <= 400 and passes == count

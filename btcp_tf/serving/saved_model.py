@@ -453,11 +453,8 @@ def _deciding(
     if calibration is None:
         return model, None
     inputs, rows = calibration
-    asked = inputs
-    if groups:
-        names = np.char.encode(rows.by.astype(str), "utf-8")
-        asked = deciding.asked(model, inputs, names)
-    _, u = signatures.served(model, asked)
+    names = None if rows.by is None else np.char.encode(rows.by.astype(str), "utf-8")
+    _, u = signatures.served(model, deciding.asked(model, inputs, names))
     taus = threshold.limits(thresholds.names_of_rows(threshold, rows.predicted, rows.by))
     if others := int(((u < taus) != (rows.uncertainty[COLUMN] < taus)).sum()):
         raise RuntimeError(
