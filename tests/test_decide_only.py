@@ -38,14 +38,28 @@ def net(seed: int) -> keras.Model:
     return model
 
 
-def inputs(n: int) -> np.ndarray:
-    return np.random.default_rng(9).normal(size=(n, SIDE, SIDE, 1)).astype(np.float32)
+def of_several() -> keras.Model:
+    """An image and a number as inputs by name."""
+    taken = {"image": keras.Input((SIDE, SIDE, 1), name="image")}
+    taken["number"] = keras.Input((1,), name="number")
+    flat = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, activation="relu")(taken["image"]))
+    last = keras.layers.Dense(CLASSES, "softmax")
+    model = keras.Model(taken, last(keras.layers.Concatenate()([flat, taken["number"]])))
+    random = np.random.default_rng(0)
+    model.set_weights([0.5 * random.normal(size=w.shape) for w in model.get_weights()])
+    return model
 
 
-def judge_with(looks, free=(), paid=(), gate=None, seed=0, corrected=False) -> Judge:
+def inputs(n: int, several: bool = False):
+    images = np.random.default_rng(9).normal(size=(n, SIDE, SIDE, 1)).astype(np.float32)
+    return {"image": images, "number": images[:, 0, 0]} if several else images
+
+
+def judge_with(looks, free=(), paid=(), gate=None, seed=0, corrected=False, several=False) -> Judge:
     """One with looks, perhaps other evidence and a correction, and random weights."""
-    parts = AttachedClassifier.take_apart(net(0))
-    offered = offer.make(parts, looks, 5.0, (inputs(60), None), None, seed=0)
+    classifier = of_several() if several else net(0)
+    parts = AttachedClassifier.take_apart(classifier)
+    offered = offer.make(parts, looks, 5.0, (inputs(60, several), None), None, seed=0)
     evidence = {"answer": AnswerEvidence(name="answer")}
     behind = offered.behind(Design(free, (*paid, *offered.looks), gate, 0.5), evidence)
     used = {name: evidence[name] for name in free} | {"looks": behind}
@@ -60,7 +74,7 @@ def judge_with(looks, free=(), paid=(), gate=None, seed=0, corrected=False) -> J
         )
         h = np.append(h, 1.0)
     weights = Weights(1.0, 0.3, h)
-    about = judge_model.about(btcp_tf.attach(net(0)).model) | {"fit": {}}
+    about = judge_model.about(btcp_tf.attach(classifier).model) | {"fit": {}}
     formula = judge_model.residual_formula(used, weights)
     return Judge(judge_model.join(offered.encoder, offered.ends, formula, about))
 
@@ -276,7 +290,8 @@ def several(request, tmp_path_factory):
     y = np.where(wrong, (whole["probs"].argmax(axis=1) + 1) % 3, whole["probs"].argmax(axis=1))
     judge.select_threshold(x, y, rule="target_risk", risk=0.3, delta=0.4, by=by, min_coverage=0)
     root = tmp_path_factory.mktemp("models")
-    path = judge.export(root, "net", inputs(8), decide_only=True, group_input="site", verbose=0)
+    named = {"group_input": "site"} if request.param == "group" else {}
+    path = judge.export(root, "net", inputs(8), decide_only=True, verbose=0, **named)
     return judge, path, sites(300) if request.param == "group" else None
 
 
@@ -296,6 +311,27 @@ def test_an_export_decides_by_the_tau_of_each_row(several):
         np.testing.assert_array_equal(found["accept"].numpy(), accepted[rows])
     if by is not None:
         assert not accepted[by == "new"].any()
+
+
+def test_a_model_of_several_inputs_reads_the_group_beside_them(tmp_path):
+    judge, x = judge_with(["mirror"], gate=-2.0, several=True), inputs(300, several=True)
+    by = np.random.default_rng(4).choice(SITES, 300)
+    answer = judge.predict(x)["predicted"]
+    wrong = np.random.default_rng(1).random(300) < np.where(by == SITES[0], 0.02, 0.3)
+    y = np.where(wrong, (answer + 1) % 3, answer)
+    judge.select_threshold(x, y, rule="target_risk", risk=0.25, delta=0.4, by=by, min_coverage=0)
+    assert len({part.tau for part in judge.threshold.parts.values()}) == 2
+    few = {name: one[:8] for name, one in x.items()}
+    with pytest.raises(ValueError, match="pixels: expected none with several inputs"):
+        judge.export(tmp_path, "net", few, pixels="0_1", group_input="site", verbose=0)
+    path = judge.export(tmp_path, "net", few, decide_only=True, group_input="site", verbose=0)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    found = serve(**{name: tf.constant(one) for name, one in x.items()}, site=tf.constant(by))
+    accepted = judge.predict(x, by=by)["accept"]
+    np.testing.assert_array_equal(found["accept"].numpy(), accepted)
+    assert 20 < accepted.sum() < 280
+    full = judge.predict(x, by=by)["uncertainty"]
+    assert np.abs(found["uncertainty"].numpy() - full).max() > 1e-3
 
 
 def test_the_calibration_rows_beside_it_are_its_own(several):

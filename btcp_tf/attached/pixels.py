@@ -25,6 +25,8 @@ def scale_of_pixels(encoder: keras.Model, pixels: str, inputs: InputRange | None
         raise ValueError(
             f"pixels: expected auto or one of {', '.join(PIXELS)}, received {pixels!r}"
         )
+    if len(encoder.inputs) > 1:  # None is known by files; `export` refuses a scale.
+        return None if pixels == "auto" else pixels
     is_float = "float" in encoder.inputs[0].dtype
     if pixels == "auto":
         if not is_float or not are_image_sizes(encoder.inputs[0].shape[1:]) or inputs is None:

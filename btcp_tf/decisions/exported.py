@@ -119,7 +119,10 @@ def _texts_of_json(path: Path) -> Iterator[bytes]:
 def digest(rows: Predictions) -> str:
     """What tells answers beside a model from others: SHA-256 of labels, predicted classes, u and
     groups."""
-    columns = [rows.labels, rows.predicted, rows.uncertainty[COLUMN].astype(np.float64)]
+    columns = [rows.labels, rows.predicted]
+    for name in (COLUMN, predictions.REFERENCE):
+        u = rows.uncertainty.get(name)
+        columns.append(None if u is None else u.astype(np.float64))
     columns += [None if one is None else one.astype(str) for one in (rows.groups, rows.by)]
     found = hashlib.sha256()
     for one in columns:
