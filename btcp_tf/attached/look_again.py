@@ -42,11 +42,10 @@ def at_held_out(
     unsure = _unsure(held_out, offer, seed)
     verbose, names = learned[0].classifier.verbose, [*offer.looks]
     count = int(sum(rows.any(axis=1).sum() for rows in unsure))
-    costs = np.array([look.cost for look in offer.looks.values()])
-    passes = float(sum((rows.sum(axis=0) * costs).sum() for rows in unsure))
+    looks = int(sum(rows.sum() for rows in unsure))
     title = (
-        f"looking again at {count:,} inputs that MCP is unsure of, which costs {passes:,.0f} "
-        f"passes of the classifier: {', '.join(names)}"
+        f"looking again at {count:,} inputs that MCP is unsure of, {looks:,} looks in all: "
+        f"{', '.join(names)}"
     )
     bar = progress.Bar(title, count, shown=bool(verbose))
     done, places = [], iter(unsure)
