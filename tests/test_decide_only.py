@@ -110,7 +110,7 @@ def test_no_decision_hangs_on_a_look_that_is_left_out(gate, count, free, paid, c
         decides = with_inner(decide_only(model, CLASSES * [0.0]))
         accepted = np.quantile(whole["logit"], [0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.98])
         for limit in (*accepted + 1e-4, -np.inf, np.inf):
-            decides.get_layer("limit").limits = CLASSES * [float(limit)]
+            decides.get_layer("row_limit").limits = CLASSES * [float(limit)]
             few = answers(decides, x)
             at = few["looked_at"]
             assert len(few["computed"]) == at.sum() and not (at & ~asked).any()
@@ -324,9 +324,9 @@ def test_a_model_of_several_inputs_reads_the_group_beside_them(tmp_path):
     few = {name: one[:8] for name, one in x.items()}
     with pytest.raises(ValueError, match="pixels: expected none with several inputs"):
         judge.export(tmp_path, "net", few, pixels="0_1", group_input="site", verbose=0)
-    path = judge.export(tmp_path, "net", few, decide_only=True, group_input="site", verbose=0)
+    path = judge.export(tmp_path, "net", few, decide_only=True, group_input="ramp", verbose=0)
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
-    found = serve(**{name: tf.constant(one) for name, one in x.items()}, site=tf.constant(by))
+    found = serve(**{name: tf.constant(one) for name, one in x.items()}, ramp=tf.constant(by))
     accepted = judge.predict(x, by=by)["accept"]
     np.testing.assert_array_equal(found["accept"].numpy(), accepted)
     assert 20 < accepted.sum() < 280

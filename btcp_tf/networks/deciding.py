@@ -18,12 +18,12 @@ from btcp_tf.networks.gate_layers import (
     Undecided,
 )
 
+_GROUP = "group_of_row"
+"""Name of the input of a model by group that tells the group."""
+
 
 def decide_only(
-    model: keras.Model,
-    limits: Sequence[float],
-    groups: Sequence[str] = (),
-    group_input: str = "",
+    model: keras.Model, limits: Sequence[float], groups: Sequence[str] = ()
 ) -> keras.Model:
     """The same model for decisions by given thresholds; weights are shared.
 
@@ -37,9 +37,8 @@ def decide_only(
       model: With the residual estimator and looks, from `residual_model` or `attached.model.join`.
       limits: `logit(u) < limit` is accepted, with the limit of the predicted class, `[k]`; or with
         that of the row's group, `[g + 1]`, of which the last is for all other groups.
-      groups: Names of g groups; none: the limits are of classes.
-      group_input: Name of the model's further input with the group of each row as text, where there
-        are groups. It takes all its inputs by name then, see `asked`.
+      groups: Names of g groups; none: the limits are of classes. Where there are some, the model
+        also takes the group of each row as text, see `asked`.
 
     Raises:
       ValueError: If it has no looks.
@@ -72,8 +71,8 @@ def decide_only(
     if copies is not None:
         predicted = ops.one_hot(ops.argmax(logits, axis=1), copies.classes, dtype="float32")
         logit = logit + _sum(predicted, offsets, None, "without_looks_classes")
-    group = keras.Input((), dtype="string", name=group_input) if groups else None
-    limit = RowLimit(limits, groups, name="limit")(
+    group = keras.Input((), dtype="string", name=_GROUP) if groups else None
+    limit = RowLimit(limits, groups, name="row_limit")(
         model.output["probs"] if group is None else group
     )
     undecided = Undecided(slopes[-width:].T.tolist(), name="undecided")([z, logit, weight, limit])
@@ -105,22 +104,20 @@ def decide_only(
     taken = model.input
     if group is not None:
         own = named_tensors(model)
-        taken = {**(own if isinstance(own, dict) else {own.name: own}), group_input: group}
+        taken = {**(own if isinstance(own, dict) else {own.name: own}), _GROUP: group}
     return keras.Model(taken, outputs, name=model.name)
 
 
-def _group_input(model: keras.Model) -> str:
-    """Name of the input with the group of each row; "": the model takes none."""
-    by_group = [one for one in model.layers if isinstance(one, RowLimit) and one.groups]
-    return by_group[0].input.name if by_group else ""
+def _takes_group(model: keras.Model) -> bool:
+    return any(isinstance(one, RowLimit) and one.groups for one in model.layers)
 
 
 def own_inputs(model: keras.Model) -> Any:
     """`named_tensors` of a model, without the group that one of `decide_only` may take."""
-    taken, group_input = named_tensors(model), _group_input(model)
-    if not group_input:
+    taken = named_tensors(model)
+    if not _takes_group(model):
         return taken
-    own = {name: one for name, one in taken.items() if name != group_input}
+    own = {name: one for name, one in taken.items() if name != _GROUP}
     return own if len(own) > 1 else next(iter(own.values()))
 
 
@@ -132,10 +129,10 @@ def asked(model: keras.Model, inputs: Any, group: Any) -> Any:
       inputs: As `own_inputs` has them: one, or several by name.
       group: The group of each row as text, `[n]`; None where there are no groups.
     """
-    if not (group_input := _group_input(model)):
+    if not _takes_group(model):
         return inputs
     own = own_inputs(model)
-    return {**(inputs if isinstance(own, dict) else {own.name: inputs}), group_input: group}
+    return {**(inputs if isinstance(own, dict) else {own.name: inputs}), _GROUP: group}
 
 
 def forms(

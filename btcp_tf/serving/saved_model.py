@@ -172,7 +172,7 @@ def export(
         group_input = _checked_name(group_input or GROUP, model, held_out)
     calibration, served = _calibration(held_out, calibration_inputs), model
     if decide_only:
-        served, calibration = _deciding(model, threshold, calibration, groups or (), group_input)
+        served, calibration = _deciding(model, threshold, calibration, groups or ())
         if held_out and calibration is None:
             warn(
                 "decide_only: without the inputs of the calibration rows the SavedModel keeps none "
@@ -444,12 +444,11 @@ def _deciding(
     threshold: Threshold,
     calibration: tuple[Inputs, Predictions] | None,
     groups: Sequence[str],
-    group_input: str,
 ) -> tuple[keras.Model, tuple[Inputs, Predictions] | None]:
     """The model of `networks.deciding`, and the calibration rows with u as it answers them."""
     classes = model.output["probs"].shape[1]
     limits = signatures.limits_of(threshold, classes, True, groups or None)[:, 0]
-    model = deciding.decide_only(model, limits.tolist(), groups, group_input)
+    model = deciding.decide_only(model, limits.tolist(), groups)
     if calibration is None:
         return model, None
     inputs, rows = calibration
