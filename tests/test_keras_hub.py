@@ -2,20 +2,22 @@
 
 import keras
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
 import btcp_tf
+from btcp_tf import metrics
 
 hub = pytest.importorskip("keras_hub", reason="needs pip install 'btcp_tf[hub]'")
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", *"abcdefgh"]
 
 
-def backbone():
+def backbone(vocabulary=30):
     keras.utils.set_random_seed(0)
     return hub.models.BertBackbone(
-        vocabulary_size=30,
+        vocabulary_size=vocabulary,
         num_layers=1,
         num_heads=2,
         hidden_dim=16,
@@ -94,6 +96,38 @@ def test_a_text_classifier_in_int8_is_exported_and_its_judge_saved_after_fit(tmp
     np.testing.assert_allclose(answers["uncertainty"], wanted["uncertainty"], atol=1e-4)
 
 
+@pytest.mark.usefixtures("quick_checks")
+@pytest.mark.filterwarnings("ignore:the classifier is right")
+def test_a_bag_of_tokens_is_a_look_beside_a_text_classifier(tmp_path):
+    model = hub.models.BertTextClassifier(backbone(900), num_classes=2)
+    random = np.random.default_rng(3)
+
+    def texts(n):
+        """Sentences of 12 words, of which one tells the class, somewhere."""
+        ids, y = random.integers(1, 880, (n, 12)), random.integers(0, 2, n)
+        ids[np.arange(n), random.integers(0, 12, n)] = 890 + y
+        return {"token_ids": ids, "padding_mask": ids * 0 + 1, "segment_ids": ids * 0}, y
+
+    judge = btcp_tf.attach(model, example=texts(4)[0])
+    judge.fit(
+        *texts(600), reference=texts(600), looks=["tokens"], evidence=("answer",), cost=9.0,
+        verbose=0,
+    )  # fmt: skip
+    assert list(judge.fitted["looks"]) == ["tokens"], judge.fitted["words"]
+    x, y = texts(400)
+    wanted = judge.predict(x)
+    # Its weights are by chance, and the word that tells the class finds its errors.
+    wrong = wanted["predicted"] != y
+    assert metrics.auroc(wrong, wanted["uncertainty"]) > 0.9
+    judge.save(tmp_path / "judge.keras")
+    again = btcp_tf.load(tmp_path / "judge.keras").predict(x)
+    np.testing.assert_allclose(again["uncertainty"], wanted["uncertainty"], atol=1e-6)
+    path = judge.export(tmp_path, "m", texts(4)[0], verbose=0)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    answers = served(**{name: tf.constant(one, tf.int32) for name, one in x.items()})
+    np.testing.assert_allclose(answers["uncertainty"], wanted["uncertainty"], atol=1e-4)
+
+
 def test_the_preprocessor_stays_outside():
     tokenizer = hub.tokenizers.BertTokenizer(vocabulary=WORDS)
     preprocessor = hub.models.BertTextClassifierPreprocessor(tokenizer, sequence_length=12)
@@ -105,6 +139,10 @@ def test_the_preprocessor_stays_outside():
     np.testing.assert_allclose(answers["probs"], wanted, atol=1e-5)
     with pytest.raises(ValueError, match="^x: expected the inputs token_ids.*preprocessor.texts."):
         judge.predict(texts)
+    # A column of pandas has keys, which are not what is wrong with it.
+    for column in (pandas.Series(texts), pandas.Series(texts).array):
+        with pytest.raises(ValueError, match="^x: .*received texts; they go through the prepro"):
+            judge.predict(column)
 
 
 def test_an_image_classifier_is_taken(tmp_path):

@@ -53,6 +53,8 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
         raise ValueError(f"{argument}: expected one input, received several by name ({received})")
     remedy = "; give {" + ", ".join(f'"{name}": ...' for name in names) + "}"
     expected = f"{argument}: expected the inputs {_and(names)}, received"
+    if getattr(x, "ndim", 0) == 1 and hasattr(x, "to_numpy"):
+        x = x.to_numpy()  # A column of pandas has keys, too: the numbers of its rows.
     if is_named(x):
         given = [str(name) for name in x]
         missing = [name for name in names if name not in given]

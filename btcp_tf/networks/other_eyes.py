@@ -340,10 +340,13 @@ class SideBySide(evidence_layers.Float32Layer):
     def call(self, inputs: Sequence[Any]) -> Any:
         if inputs[0].dtype in ("string", tf.string):
             return tf.strings.join([tf.reshape(one, (-1,)) for one in inputs], separator=" ")
-        rows = [
-            tf.reshape(tf.cast(one, tf.float32), (-1, math.prod(one.shape[1:]))) for one in inputs
+        rows = [tf.cast(one, tf.float32) for one in inputs]
+        # Tokens may be of any number, and stay as they are.
+        flat = [
+            one if len(one.shape) == 2 else tf.reshape(one, (-1, math.prod(one.shape[1:])))
+            for one in rows
         ]
-        return tf.concat(rows, axis=1)
+        return tf.concat(flat, axis=1)
 
 
 def side_by_side(arrays: Sequence[np.ndarray]) -> np.ndarray:
