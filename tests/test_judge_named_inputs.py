@@ -378,6 +378,18 @@ def test_the_scorer_says_what_is_wrong_with_a_row(version):
     assert np.isfinite(answers["uncertainty"]).tolist() == [True, False, False, False, True, True]
 
 
+def test_the_scorer_reads_numbers_as_other_readers_do(version):
+    x, _ = samples(3, 8)
+    written = {**x, "age": np.array(["0,25", " -1,5e0", "1,234"], object)}
+    plain = {**x, "age": np.array(["0.25", "-1.5", "0"], object)}
+    answers = Scorer(version)(written)
+    # It may as well be a thousand and more.
+    assert answers["problem"].tolist() == ["", "", "age: expected a number, received '1,234'"]
+    np.testing.assert_array_equal(
+        answers["uncertainty"][:2], Scorer(version)(plain)["uncertainty"][:2]
+    )
+
+
 class Server:
     """A model that answers a client what a SavedModel says, as TensorFlow Serving's REST does."""
 

@@ -150,6 +150,18 @@ def is_utf8(text: str) -> bool:
     return text.encode("utf-8", "ignore").decode() == text
 
 
+def strange_byte(text: str) -> str:
+    r"""The first byte that is not UTF-8, of text that was read with it as half a character; "" if
+    there is none.
+
+    Example:
+      >>> strange_byte("caf\udce9"), strange_byte("café")
+      ('0xe9', '')
+    """
+    found = re.search("[\udc80-\udcff]", text)
+    return f"{ord(found[0]) - 0xDC00:#04x}" if found else ""
+
+
 def _control(text: str) -> str:
     """The first character that cannot stand in one line of text, as U+001C; "" if there is none."""
     for character in text:

@@ -14,7 +14,7 @@ import collections
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +325,8 @@ def _scores_of_table(
     predicted = table.class_numbers("predicted")
     labels = None
     if "labels" in table.values:
-        convert, wanted = _reader_of_labels(class_names)
+        numbers = {name: number for number, name in enumerate(class_names)}
+        convert, wanted = tabular.class_reader(numbers or table.numbers_by_class_name())
 
         def or_none(value: Any) -> int:
             try:
@@ -394,27 +395,6 @@ def _scores_of_predictions(
     )
 
 
-def _reader_of_labels(class_names: Sequence[str]) -> tuple[Callable[[Any], int], str]:
-    """What makes a class number of an entry of a file, and what it expects.
-
-    A number is one even if there are classes whose names are numbers.
-    """
-    numbers = {name: number for number, name in enumerate(class_names)}
-    if not numbers:
-        return tabular.class_number, "a class number"
-
-    def convert(value: Any) -> int:
-        name = wording.clean(value) if isinstance(value, str) else value
-        try:
-            return tabular.class_number(value)
-        except ValueError:
-            return numbers[name]
-
-    return convert, f"a class number or one of {', '.join(class_names[:5])}" + (
-        ", ..." if len(class_names) > 5 else ""
-    )
-
-
 def join_labels(
     scores: Scores,
     path: str | os.PathLike,
@@ -460,7 +440,9 @@ def join_labels(
             f"time_column: expected a column {time_column} in {path} or {scores.name}, "
             "received none"
         )
-    values = table.converted("labels", *_reader_of_labels(class_names or ()))
+    numbers = {name: number for number, name in enumerate(class_names or ())}
+    numbers = numbers or {name: number for number, name in scores.class_names.items()}
+    values = table.converted("labels", *tabular.class_reader(numbers))
     rows = np.array(_rows_of_inputs(scores, table), np.int64)
     answered = np.flatnonzero(rows >= 0)
     if not len(answered):

@@ -268,13 +268,13 @@ def load_predictions(
 ) -> Predictions:
     """Reads what `save_predictions` or `btcp_tf.predict` wrote, or anyone's file of that form.
 
-    CSV, if the path ends so: UTF-8, commas, names in the first line. `labels` and `predicted` are
-    whole numbers, `probs_0`, `probs_1`, … class probabilities. Rows with a `problem` have no answer
-    and are left out. Every other column of numbers is an uncertainty, but for `accept` and those
-    that say which row it is: `input`, `id`, `patient_id`, `timestamp`, an index. Of several, those
-    that hold anything else than finite numbers, such as comments, are left out, unless they have
-    the name of a method of this package. `groups`, numbers or text, says which rows belong
-    together.
+    CSV, if the path ends so, see `core.csv_files`. `labels` and `predicted` are whole numbers, or
+    `labels` names that `class_name` beside `predicted` has; `probs_0`, `probs_1`, … class
+    probabilities. Rows with a `problem` have no answer and are left out. Every other column of
+    numbers is an uncertainty, but for `accept` and those that say which row it is: `input`, `id`,
+    `patient_id`, `timestamp`, an index. Of several, those that hold anything else than finite
+    numbers, such as comments, are left out, unless they have the name of a method of this package.
+    `groups`, numbers or text, says which rows belong together.
 
     JSONL (one object a line) and Parquet: the same names, but `probs` may be one list, and null
     stands for an empty entry. npz: the same names, `probs` is one array. See `evaluation.tabular`.
@@ -557,13 +557,20 @@ def _of_table(
 ) -> _Read:
     """The columns of a table as the arrays that an npz file would hold, checked."""
     arrays: dict[str, np.ndarray] = {}
-    unread: dict[str, ValueError] = {}
+    unread = {
+        name: ValueError(f"{table.file}: {name}: expected one column of this name")
+        for name in table.twice
+    }
+    for name in table.twice:
+        if name in (*_METHODS, *reverse, *columns):
+            raise unread[name]
     probs = table.probabilities()
     if probs is not None:
         arrays["probs"] = probs
-    for name in ("labels", "predicted"):
-        if name in table.values:
-            arrays[name] = table.class_numbers(name)
+    if "labels" in table.values:
+        arrays["labels"] = table.class_numbers("labels", table.numbers_by_class_name())
+    if "predicted" in table.values:
+        arrays["predicted"] = table.class_numbers("predicted")
     if _GROUPS in table.values:
         arrays[_GROUPS] = table.groups(_GROUPS)
     others = [n for n in table.names if n != group and not tabular.is_probability(n)]

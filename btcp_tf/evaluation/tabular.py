@@ -9,7 +9,8 @@ one, and what nobody uses may hold anything.
 # line an entry stands that is no number, refuse a column that is a number in one row and text in
 # another, and know neither names of files that are not UTF-8 nor where a quoted entry has lines.
 
-import csv
+import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from btcp_tf.core import checks, csv_cells, json_files, wording
+from btcp_tf.core import checks, csv_cells, csv_files, json_files, wording
 from btcp_tf.core.checks import LEAVE_OUT
 
 ENDINGS = (".csv", ".jsonl", ".parquet")
@@ -63,6 +64,8 @@ class Columns:
     """Whether every entry is text, even one of a number, as in CSV."""
     classes: int | None
     """Number of class probabilities, in `probs_0`, `probs_1`, … or a list `probs`; None: none."""
+    twice: tuple[str, ...] = ()
+    """Names that several columns have, which are left out."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -173,9 +176,23 @@ class Columns:
         pairs = zip(without, texts, strict=True)
         return np.array([missing if none else text for none, text in pairs])
 
-    def class_numbers(self, name: str) -> np.ndarray:
-        """A column of whole numbers from 0 on, `[n]` int64; else ValueError."""
-        return np.array(self.converted(name, class_number, "a class number"), np.int64)
+    def class_numbers(self, name: str, numbers: Mapping[str, int] | None = None) -> np.ndarray:
+        """A column of classes, whole numbers from 0 on or names that `numbers` has, `[n]` int64;
+        else ValueError."""
+        convert, wanted = class_reader(numbers or {})
+        return np.array(self.converted(name, convert, wanted), np.int64)
+
+    def numbers_by_class_name(self) -> dict[str, int]:
+        """The number of a class by its name, where `class_name` beside `predicted` tells it; empty
+        where a name has two numbers."""
+        columns = (self.values.get(name, ()) for name in ("class_name", "predicted"))
+        pairs = set()
+        for name, number in zip(*columns, strict=False):
+            with contextlib.suppress(ValueError):
+                if not is_missing(name):
+                    pairs.add((wording.clean(str(name)), class_number(number)))
+        numbers = dict(sorted(pairs, key=lambda pair: pair[1]))
+        return numbers if len(numbers) == len(pairs) else {}
 
     def probabilities(self) -> np.ndarray | None:
         """Class probabilities, `[n, classes]` float64, not checked to be any; None: there are none.
@@ -280,6 +297,26 @@ def class_number(value: Any) -> int:
     raise ValueError(f"expected a class number, received {value!r}")
 
 
+def class_reader(numbers: Mapping[str, int]) -> tuple[Callable[[Any], int], str]:
+    """What makes a class number of an entry of a file, and what it expects.
+
+    Args:
+      numbers: By name of a class its number; a number is one even if a class is called so.
+    """
+    if not numbers:
+        return class_number, "a class number"
+
+    def convert(value: Any) -> int:
+        try:
+            return class_number(value)
+        except ValueError:
+            return numbers[wording.clean(value) if isinstance(value, str) else value]
+
+    return convert, f"a class number or one of {', '.join([*numbers][:5])}" + (
+        ", ..." if len(numbers) > 5 else ""
+    )
+
+
 def truth(value: Any) -> bool:
     """Whether an answer is accepted, from an entry of a file: true, false, 1 or 0; 1.0 is 1.
 
@@ -297,6 +334,19 @@ def _number(value: Any) -> float:
     if type(value) not in (int, float, decimal.Decimal):
         raise ValueError(f"expected a number, received {value!r}")
     return float(value)
+
+
+def written_number(text: str) -> float:
+    """The number of an entry of a CSV by itself, with a decimal point or comma.
+
+    Raises:
+      ValueError: If it is none, or its commas may as well separate thousands.
+
+    Example:
+      >>> written_number("0,25"), written_number("0.25")
+      (0.25, 0.25)
+    """
+    return wording.number(text) if _THOUSANDS.fullmatch(text) else _number_with_comma(text)
 
 
 def _number_with_comma(text: str) -> float:
@@ -350,9 +400,9 @@ def read(
     """Reads a file row by row, and keeps the columns that are wanted.
 
     Args:
-      path: .csv: UTF-8, but for the bytes in names of files, commas, names in the first line, empty
-        lines and columns without a name left out. .jsonl: one object a line. .parquet: columns of
-        numbers, text, true and false, dates and times, and the lists `probs`.
+      path: .csv: see `core.csv_files`; columns without a name, or that share one, are left out.
+        .jsonl: one object a line. .parquet: columns of numbers, text, true and false, dates and
+        times, and the lists `probs`.
       wanted: Names of the columns to keep, as far as they are there; None: all.
       probabilities: Whether to keep class probabilities, too, where `wanted` does not name them.
       file: How errors begin; empty: with the path.
@@ -381,39 +431,24 @@ def _read_csv(
     path: str | os.PathLike, keep: Callable[[str], bool], file: str, needed: Collection[str]
 ) -> Columns:
     places: list[int] = []
-    # Names of files need not be UTF-8.
-    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as lines:
-        # Strict: an open quote would swallow the rows behind it.
-        reader = csv.reader(lines, strict=True)
-        try:
-            header = [name.strip() for name in next(reader, [])]
-            if len(header) == 1 and ";" in header[0]:
+    with csv_files.rows(path, file) as (header, rows):
+        times = collections.Counter(filter(None, header))
+        twice = tuple(name for name, count in times.items() if count > 1)
+        for name in twice:
+            if name in {*needed, *_ROLES, "input"} or is_probability(name):
                 raise ValueError(
-                    f"{file}: expected commas between entries, received semicolons in the first "
-                    "line; save it anew with commas, and numbers with a decimal point"
+                    f"{file}: expected one column {shown(name)}, received {times[name]}"
                 )
-            names = tuple(filter(None, header))
-            _check_names(names, file, " in the first line")
-            values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
-            place = {name: index for index, name in enumerate(header)}
-            kept = [(place[name], column) for name, column in values.items()]
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise ValueError(
-                        f"{file}: expected {len(header)} entries, received {len(row)} in line "
-                        f"{reader.line_num}"
-                    )
-                for index, column in kept:
-                    column.append(csv_cells.plain(row[index]) or None)
-                places.append(reader.line_num)
-        except csv.Error as error:
-            raise ValueError(
-                f"{file}: expected rows of text, received {error} in line {reader.line_num}"
-            ) from None
+        names = tuple(name for name in times if name not in twice)
+        values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
+        place = {name: index for index, name in enumerate(header)}
+        kept = [(place[name], column) for name, column in values.items()]
+        for line, row in rows:
+            for index, column in kept:
+                column.append(csv_cells.plain(row[index]) or None)
+            places.append(line)
     classes = sum(_PROBABILITY.fullmatch(name) is not None for name in names)
-    return Columns(file, names, values, places, "line", True, classes or None)
+    return Columns(file, names, values, places, "line", True, classes or None, twice)
 
 
 def _read_jsonl(
@@ -465,7 +500,10 @@ def _read_parquet(
         try:
             with parquet.ParquetFile(content) as table:
                 names = tuple(table.schema_arrow.names)
-                _check_names(names, file)
+                if not names or len(set(names)) < len(names):
+                    raise ValueError(
+                        f"{file}: expected names, each once, received {', '.join(names) or 'none'}"
+                    )
                 fields = [table.schema_arrow.field(name) for name in names]
                 useless = {field.name: field.type for field in fields if not _has_a_role(field)}
                 for name, kind in useless.items():
@@ -522,18 +560,3 @@ def _list_length(table: Any) -> int | None:
             if value.as_py() is not None:
                 return len(value.as_py())
     return None
-
-
-def _check_names(names: Sequence[str], file: str, where: str = "") -> None:
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            byte = ord(name[error.start]) - 0xDC00
-            raise ValueError(
-                f"{file}: expected names in UTF-8, received the byte {byte:#04x}"
-            ) from None
-    if not names or len(set(names)) != len(names):
-        raise ValueError(
-            f"{file}: expected names{where}, each once, received {', '.join(names) or 'none'}"
-        )

@@ -20,6 +20,7 @@ from btcp_tf.core.arrays import StoredArray
 from btcp_tf.data import folders
 from btcp_tf.data.arrays import npz_labels, npz_names
 from btcp_tf.data.input_checks import first_number, names_from_one
+from btcp_tf.evaluation import tabular
 from btcp_tf.serving import answers, tables
 
 _KEYS = ("images", "x")
@@ -328,17 +329,27 @@ def _table(
 def _classes(
     path: Path, column: str, entries: np.ndarray, numbers: Mapping[str, int], start: int
 ) -> np.ndarray:
-    """Class numbers of the entries of a column; `UNLABELED` where one is empty."""
+    """Class numbers of the entries of a column; `UNLABELED` where one is empty or NaN."""
     labels = np.full(len(entries), UNLABELED, np.int64)
-    for row, entry in enumerate(entries):
-        entry = wording.clean(entry)
-        if entry and entry not in numbers:
+    for row, entry in enumerate(map(wording.clean, entries)):
+        label = numbers.get(entry)
+        if label is None and (number := _written_class(entry)):
+            label = numbers.get(number)
+        if label is None and entry and not tabular.is_missing(entry):
             raise ValueError(
                 f"{path}: {column}: expected one of the classes {folders.some(list(numbers))}, "
                 f"received {entry!r} in row {start + row}"
             )
-        labels[row] = numbers[entry] if entry else UNLABELED
+        labels[row] = UNLABELED if label is None else label
     return labels
+
+
+def _written_class(entry: str) -> str:
+    """The number of a class as it is usually written: 2 for 2.0; "": it is none."""
+    try:
+        return str(tabular.class_number(entry))
+    except ValueError:
+        return ""
 
 
 def _image_key(path: Path, names: Sequence[str], key: str) -> str:

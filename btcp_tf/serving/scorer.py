@@ -18,6 +18,7 @@ from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import SIGNATURE
+from btcp_tf.evaluation.tabular import written_number
 from btcp_tf.serving import answers
 from btcp_tf.serving.inputs import Batch
 
@@ -447,7 +448,7 @@ def _numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     problem = np.full(len(array), "", object)
     for place, value in np.ndenumerate(array):
         try:
-            rows[place] = wording.number(value) if isinstance(value, str) else float(value)
+            rows[place] = written_number(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
             problem[place[0]] = f"expected a number, received {value!r:.40}"
     return rows, problem

@@ -3,17 +3,14 @@
 Needs no TensorFlow.
 """
 
-import contextlib
-import csv
 import dataclasses
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from btcp_tf.core import wording
+from btcp_tf.core import csv_files, wording
 from btcp_tf.data import folders
 
 LABELS = ("labels", "label", "y")
@@ -22,7 +19,7 @@ LABELS = ("labels", "label", "y")
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Some columns of a CSV file in UTF-8, with the names of the columns in its first line."""
+    """Some columns of a CSV file, see `core.csv_files`."""
 
     path: Path
     columns: tuple[str, ...]
@@ -31,37 +28,48 @@ class Table:
 
     def batches(self, start: int, size: int) -> Iterator[dict[str, np.ndarray]]:
         """Rows from `start` on, at most `size` in each: entries as text, `[m]` by column."""
-        with _rows(self.path) as (header, rows):
-            known = {name: place for place, name in enumerate(header)}
-            places = [known[name] for name in self.columns]
+        with csv_files.rows(self.path) as (header, rows):
+            places = [header.index(name) for name in self.columns]
             rest = itertools.islice(rows, start, None)
             while part := list(itertools.islice(rest, size)):
                 yield {
-                    name: np.array([row[place] for row in part], object)
+                    name: np.array([row[place] for _, row in part], object)
                     for name, place in zip(self.columns, places, strict=True)
                 }
 
 
 def header_of(path: Path) -> list[str]:
-    """Names of the columns of a CSV file; ValueError if it has none."""
-    with _rows(path) as (header, _):
-        return header
+    """Names of the columns of a CSV file that have one; ValueError if none has."""
+    with csv_files.rows(path) as (header, _):
+        return [*filter(None, header)]
 
 
 def open_table(path: Path, columns: Sequence[str]) -> Table:
     """Finds columns, and reads all of the file once.
 
     Raises:
-      ValueError: If a column is missing, a row has another number of entries than the first line,
-        or there is no row.
+      ValueError: If a column is missing or there are two, one of its entries is not UTF-8, a row
+        has another number of entries than the first line, or there is no row.
     """
-    with _rows(path) as (header, rows):
+    with csv_files.rows(path) as (header, rows):
         if missing := [name for name in columns if name not in header]:
             raise ValueError(
                 f"{path}: expected the columns {', '.join(columns)}, received "
                 f"{folders.some(header)}, without {', '.join(missing)}"
             )
-        count = sum(1 for _ in rows)
+        if twice := [name for name in columns if header.count(name) > 1]:
+            raise ValueError(
+                f"{path}: expected one column {twice[0]}, received {header.count(twice[0])}"
+            )
+        places, count = {header.index(name): name for name in columns}, 0
+        for line, row in rows:
+            count += 1
+            for place, name in places.items():
+                if byte := wording.strange_byte(row[place]):
+                    raise ValueError(
+                        f"{path}: {name}: expected text in UTF-8, received the byte {byte} in line "
+                        f"{line}; save the file anew in UTF-8"
+                    )
     if not count:
         raise ValueError(f"{path}: expected at least one row, received none")
     return Table(path, tuple(columns), count)
@@ -95,34 +103,3 @@ def label_column(path: Path) -> str:
         f"labels: expected a column {' or '.join(LABELS)} in {path}, received "
         f"{folders.some(header)}"
     )
-
-
-@contextlib.contextmanager
-def _rows(path: Path) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
-    """The names of the columns, and the rows behind them; ValueError where one is damaged."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        # A text may be longer than the reader's own limit.
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            reader = csv.reader(file, strict=True)
-            header = [wording.clean(name) for name in next(reader, [])]
-            if not header or len({*header}) < len(header):
-                received = ", ".join(header) or "none"
-                raise ValueError(f"expected different names of columns, received {received}")
-            yield header, _complete(reader, len(header))
-        except (csv.Error, UnicodeDecodeError, ValueError) as error:
-            if str(error).startswith(os.fspath(path)):
-                raise
-            raise ValueError(f"{path}: {wording.one_line(error)}") from None
-        finally:
-            csv.field_size_limit(limit)
-
-
-def _complete(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
-    """The rows, without empty lines; ValueError for one of another number of entries."""
-    for row in reader:
-        if row and len(row) != width:
-            line = reader.line_num  # type: ignore[attr-defined]
-            raise ValueError(f"line {line}: expected {width} entries, received {len(row)}")
-        if row:
-            yield row

@@ -1,5 +1,6 @@
 """Baselines and scores are read as they were written, or refused in words."""
 
+import dataclasses
 import datetime
 import json
 
@@ -209,7 +210,7 @@ def csv_of(tmp_path, *lines):
             "received 1 with a problem: broken",
         ),
         (["predicted,uncertainty", '"1,0.5'], "expected rows of text"),
-        (["a,a", "1,2"], "each once, received a, a"),
+        (["uncertainty,uncertainty", "1,2"], "expected one column uncertainty, received 2"),
     ],
 )
 def test_scores_that_are_none_are_refused_in_words(tmp_path, lines, message):
@@ -308,8 +309,11 @@ def test_labels_are_joined_in_the_order_in_which_they_came(tmp_path):
     [
         ([("x_test[1]", 0), ("x_test[1]", 0)], "expected each input once, .*in line 3 again"),
         ([("x_test[99]", 0)], r"expected inputs of .*, received 'x_test\[99\]' in line 2"),
-        ([("x_test[1]", "")], "labels: expected a class number, received none in line 2"),
-        ([("x_test[1]", "cat")], "labels: expected a class number, received 'cat' in line 2"),
+        (
+            [("x_test[1]", "")],
+            "labels: expected a class number or one of .*, received none in line 2",
+        ),
+        ([("x_test[1]", "fox")], "labels: expected a class number or .*, received 'fox' in line 2"),
         ([("x_test[2]", 1)], "expected labels of inputs that have an answer, received 1 of"),
         ([("x_test[5]", 1)], "expected inputs that .* holds once"),
         ([], "expected at least one row"),
@@ -339,8 +343,13 @@ def test_labels_may_be_names_of_classes_that_the_baseline_knows(tmp_path):
     named = [row | {"labels": NAMES[row["labels"]]} for row in rows]
     own = scores.load_scores(write_csv(tmp_path / "own.csv", named), class_names=NAMES)
     assert own.labels.tolist() == numbers
+    # Or that the scores know, beside the numbers of what was predicted.
+    assert {*numbers} <= {*plain.class_names}
+    assert scores.join_labels(plain, path)[1].tolist() == numbers
+    assert scores.load_scores(tmp_path / "own.csv").labels.tolist() == numbers
+    nameless = dataclasses.replace(plain, class_names={})
     with pytest.raises(ValueError, match="a class number, received"):
-        scores.join_labels(plain, path)
+        scores.join_labels(nameless, path)
     with pytest.raises(
         ValueError, match=rf"a class number or one of {NAMES[0]}, .*'bird\?' in line 2"
     ):

@@ -171,16 +171,12 @@ def test_class_probabilities_of_a_csv_may_stand_in_any_order(tmp_path):
 
 
 BAD_CSV = {
-    "nothing": ("", "expected names in the first line, each once, received none"),
+    "nothing": ("", "expected names in the first line, received none"),
     "only names": ("labels,predicted,u\n", "expected at least one row, received none"),
-    "twice": ("labels,u,u\n1,2,3\n", "each once, received labels, u, u"),
+    "twice": ("labels,predicted,u,u\n1,1,2,3\n", "u: expected one column of this name"),
     "short": ("labels,predicted,u\n1,1,.5\n1,1\n", "expected 3 entries, received 2 in line 3"),
     "long": ("labels,predicted,u\n1,1,.5,7\n", "expected 3 entries, received 4 in line 2"),
     "an open quote": ('labels,predicted,u,name\n0,1,.1,"a\n1,1,.2,x\n', "unexpected end of data"),
-    "semicolons": (
-        "labels;predicted;u\n1;1;.5\n",
-        "expected commas between entries, received semicolons",
-    ),
     "word": (
         "labels,predicted,u\n1,1,.5\n\n1,1,high\n",
         "u: expected a finite number, received 'high' in line 4",
@@ -976,7 +972,7 @@ def test_answers_are_read_with_the_decisions_and_what_is_left_out(tmp_path, endi
     assert found.inputs == list(map(str, range(20)))
     assert (found.unanswered, found.unlabeled) == (1, 1)
     # Who does not ask what is left out is told of it.
-    with pytest.raises(ValueError, match="labels: expected a class number, received none in"):
+    with pytest.raises(ValueError, match="labels: expected a class number .*received none in"):
         load_predictions(path)
 
 

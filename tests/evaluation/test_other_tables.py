@@ -424,13 +424,6 @@ def test_python_s_own_way_of_writing_numbers_is_none(tmp_path):
         predictions.load_predictions(path, columns=["u"])
 
 
-def test_semicolons_are_told_from_one_column(tmp_path):
-    path = tmp_path / "excel.csv"
-    path.write_text("labels;predicted;u\n0;0;0,1\n")
-    with pytest.raises(ValueError, match="expected commas between entries, received semicolons"):
-        predictions.load_predictions(path)
-
-
 @pytest.mark.parametrize("text", ["0.1_5", "1_000", "٠.٥", "0.５"])
 def test_what_only_python_takes_for_a_number_is_none(tmp_path, text):
     path = tmp_path / "a.csv"

@@ -71,13 +71,13 @@ def test_columns_of_numbers_are_not_one_input_and_the_remedy_works(tmp_path, mon
 @pytest.mark.parametrize(
     ("text", "more", "message"),
     [
-        ("a,b\n1\n", {"key": "a"}, "line 2: expected 2 entries, received 1"),
-        ("a,a\n1,2\n", {"key": "a"}, "different names of columns, received a, a"),
-        ("", {"key": "a"}, "different names of columns, received none"),
+        ("a,b\n1\n", {"key": "a"}, "expected 2 entries, received 1 in line 2"),
+        ("a,a\n1,2\n", {"key": "a"}, "expected one column a, received 2"),
+        ("", {"key": "a"}, "expected names in the first line, received none"),
         ("a,b\n", {"key": "a"}, "at least one row, received none"),
         ("a,b\n1,2\n", {"key": "c"}, "expected the columns c, received a, b, without c"),
         ("a,b\n1,2\n", {"names": ["b", "c"]}, "the columns b, c, received a, b, without c"),
-        ('a,b\n1,"2\n', {"key": "a"}, "in.csv: unexpected end of data"),
+        ('a,b\n1,"2\n', {"key": "a"}, "in.csv: .*unexpected end of data in line 2"),
         ("a,y\n1,2\n1,fox\n", {"class_names": CLASSES}, "y: expected one of .* 'fox' in row 1"),
         ("a\n1\n", {"class_names": CLASSES}, "labels: expected a column labels or label or y"),
         ("a\n1\n", {"names": ["a"], "key": "a"}, "the inputs a, and no key"),
@@ -89,16 +89,27 @@ def test_what_is_wrong_with_a_file_is_said(text, more, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_utf_8_is_refused(tmp_path):
+def test_bytes_that_are_no_utf_8_are_refused_where_they_are_needed(tmp_path):
     path = tmp_path / "in.csv"
-    path.write_bytes(b"a\ncaf\xe9\n")
-    with pytest.raises(ValueError, match="in.csv: 'utf-8' codec can't decode"):
-        open_inputs(path)
+    path.write_bytes(b"a,b\nfine,1\ncaf\xe9,2\n")
+    with pytest.raises(ValueError, match="a: expected text in UTF-8, .* the byte 0xe9 in line 3"):
+        open_inputs(path, key="a")
+    (batch,) = open_inputs(path, key="b").batches(0, 9)
+    assert batch["images"].tolist() == ["1", "2"]
+
+
+def test_labels_are_written_as_elsewhere(tmp_path):
+    path = table(tmp_path, "text,label\na,2.0\nb,nan\nc,1\nd,cat\ne,\n")
+    (batch,) = open_inputs(path, class_names=CLASSES).batches(0, 9)
+    assert batch["labels"].tolist() == [2, UNLABELED, 1, 0, UNLABELED]
 
 
 def test_classes_that_are_called_1_to_k_are_labels_by_these_names(tmp_path):
     path, names = tmp_path / "x.csv", ["1", "2", "3"]
     path.write_text("text,label\na,3\nb,1\nc,\n", encoding="utf-8")
+    (batch,) = open_inputs(path, class_names=names).batches(0, 9)
+    assert batch["labels"].tolist() == [2, 0, UNLABELED]
+    path.write_text("text,label\na,3.0\nb,1.0\nc,\n", encoding="utf-8")
     (batch,) = open_inputs(path, class_names=names).batches(0, 9)
     assert batch["labels"].tolist() == [2, 0, UNLABELED]
     path.write_text("text,label\na,0\nb,1\n", encoding="utf-8")
