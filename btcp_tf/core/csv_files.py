@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import csv
+import dataclasses
 import itertools
 import os
 from collections.abc import Iterator
@@ -13,6 +14,25 @@ from btcp_tf.core import wording
 Row = tuple[int, list[str]]
 """The last line of a row, from 1, and its entries, as many as there are columns."""
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CsvFile:
+    """A CSV file that is open."""
+
+    names: list[str]
+    """Of the columns, cleaned, "" where one has none, perhaps some twice."""
+    rows: Iterator[Row]
+    """Those behind the names, once."""
+    separator: str
+    """What stands between entries."""
+
+    @property
+    def comma_is_decimal(self) -> bool:
+        """Whether a comma in a number can be no other one: programs put something else between
+        entries where it stands for the decimal point."""
+        return self.separator != ","
+
+
 _SEPARATORS = ",;\t"
 """The first of them that divides the first line divides all lines."""
 
@@ -20,8 +40,8 @@ _LONGEST_ENTRY = 2**31 - 1  # The reader's own limit is shorter than some texts.
 
 
 @contextlib.contextmanager
-def rows(path: str | os.PathLike, file: str = "") -> Iterator[tuple[list[str], Iterator[Row]]]:
-    """Opens a CSV file.
+def opened(path: str | os.PathLike, file: str = "") -> Iterator[CsvFile]:
+    """A CSV file as a context, in which it can be read.
 
     Commas stand between entries; where the first line has none, semicolons or tabs may. Text is in
     UTF-8, or in UTF-16 with its mark at the start, as spreadsheets save it; bytes that are neither
@@ -32,10 +52,6 @@ def rows(path: str | os.PathLike, file: str = "") -> Iterator[tuple[list[str], I
       path: The file.
       file: How errors begin; empty: with the path.
 
-    Returns:
-      A context: names of the columns in the first line, cleaned, "" where one has none, perhaps
-      some twice; and the rows behind it.
-
     Raises:
       ValueError: If there is no name, one is not UTF-8, or a row is damaged; the message names the
         line.
@@ -45,8 +61,8 @@ def rows(path: str | os.PathLike, file: str = "") -> Iterator[tuple[list[str], I
       >>> import pathlib, tempfile
       >>> path = pathlib.Path(tempfile.mkdtemp(), "a.csv")
       >>> _ = path.write_text('text;age\nsmall, red;"3,5"\n;\n', encoding="utf-16")
-      >>> with rows(path) as (names, entries):
-      ...     names, list(entries)
+      >>> with opened(path) as table:
+      ...     table.names, list(table.rows)
       (['text', 'age'], [(2, ['small, red', '3,5'])])
     """
     file = file or os.fspath(path)
@@ -61,7 +77,7 @@ def rows(path: str | os.PathLike, file: str = "") -> Iterator[tuple[list[str], I
             with _errors_name(file, reader):
                 names = list(map(wording.clean, next(reader, [])))
             _check_names(names, file)
-            yield names, _complete(reader, len(names), file)
+            yield CsvFile(names, _complete(reader, len(names), file), separator)
         finally:
             csv.field_size_limit(limit)
 

@@ -66,6 +66,8 @@ class Columns:
     """Number of class probabilities, in `probs_0`, `probs_1`, … or a list `probs`; None: none."""
     twice: tuple[str, ...] = ()
     """Names that several columns have, which are left out."""
+    comma_is_decimal: bool = False
+    """Whether no comma separates thousands, as in a CSV with semicolons between entries."""
 
     def __len__(self) -> int:
         return len(self.places)
@@ -122,7 +124,8 @@ class Columns:
     def numbers(self, name: str) -> np.ndarray:
         """A column of finite numbers, `[n]` float64; else ValueError.
 
-        In a CSV, a comma is a decimal one unless all commas of the column may separate thousands.
+        In a CSV, a comma is a decimal one unless all commas of the column may separate thousands
+        and commas stand between entries, too.
         """
         wanted, convert = "a finite number", self._number_of(name)
         values = np.array(self.converted(name, convert, wanted, LEAVE_OUT), np.float64)
@@ -146,6 +149,8 @@ class Columns:
         """What makes a number of an entry of a column."""
         if not self.text_only:
             return _number
+        if self.comma_is_decimal:
+            return _number_with_comma
         with_comma = [value for value in self.values[name] if value and "," in value]
         return wording.number if all(map(_THOUSANDS.fullmatch, with_comma)) else _number_with_comma
 
@@ -431,7 +436,8 @@ def _read_csv(
     path: str | os.PathLike, keep: Callable[[str], bool], file: str, needed: Collection[str]
 ) -> Columns:
     places: list[int] = []
-    with csv_files.rows(path, file) as (header, rows):
+    with csv_files.opened(path, file) as table:
+        header, comma = table.names, table.comma_is_decimal
         times = collections.Counter(filter(None, header))
         twice = tuple(name for name, count in times.items() if count > 1)
         for name in twice:
@@ -443,12 +449,12 @@ def _read_csv(
         values: dict[str, list[Any]] = {name: [] for name in names if keep(name)}
         place = {name: index for index, name in enumerate(header)}
         kept = [(place[name], column) for name, column in values.items()]
-        for line, row in rows:
+        for line, row in table.rows:
             for index, column in kept:
                 column.append(csv_cells.plain(row[index]) or None)
             places.append(line)
     classes = sum(_PROBABILITY.fullmatch(name) is not None for name in names)
-    return Columns(file, names, values, places, "line", True, classes or None, twice)
+    return Columns(file, names, values, places, "line", True, classes or None, twice, comma)
 
 
 def _read_jsonl(

@@ -112,10 +112,15 @@ class _Job:
 
     def inputs(self) -> Inputs:
         class_names = self.about["class_names"] if self.labels else None
-        names = [*(self.about.get("inputs") or {})]
+        kinds = {name: one["dtype"] for name, one in (self.about.get("inputs") or {}).items()}
         group = self.about.get(exported.GROUP_INPUT) or ""
         return open_inputs(
-            self.place, key=self.key, class_names=class_names, names=names, group=group
+            self.place,
+            key=self.key,
+            class_names=class_names,
+            names=[*kinds],
+            numeric=[name for name, kind in kinds.items() if kind != "string"],
+            group=group,
         )
 
     def settings(self, inputs: Inputs) -> dict[str, Any]:

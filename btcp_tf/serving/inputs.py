@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,7 @@ def open_inputs(
     key: str = "",
     class_names: Sequence[str] | None = None,
     names: Sequence[str] = (),
+    numeric: Collection[str] = (),
     group: str = "",
 ) -> Inputs:
     """Finds all inputs, without reading them (of a CSV file: reads them once).
@@ -91,6 +92,7 @@ def open_inputs(
         entries may be empty.
       names: Of the inputs of a model that has several: the arrays, or columns, of these names are
         taken. None: it has one.
+      numeric: Those of the names that are of numbers, not of texts.
       group: Array, or column, with the group of each input, for a model whose thresholds are by
         group; "": there is none.
 
@@ -111,8 +113,9 @@ def open_inputs(
             f"as the model's thresholds are by group, received {place}"
         )
     if place.is_file():
-        is_table = place.suffix.lower() == ".csv"
-        return (_table if is_table else _arrays)(place, key, class_names, names, group)
+        if place.suffix.lower() == ".csv":
+            return _table(place, key, class_names, names, numeric, group)
+        return _arrays(place, key, class_names, names, group)
     if not place.is_dir():
         raise FileNotFoundError(
             "input: expected a folder of images, an npz or an npy file, or a CSV file, received "
@@ -282,13 +285,18 @@ def _arrays(
 
 
 def _table(
-    path: Path, key: str, class_names: Sequence[str] | None, names: Sequence[str], group: str
+    path: Path,
+    key: str,
+    class_names: Sequence[str] | None,
+    names: Sequence[str],
+    numeric: Collection[str],
+    group: str,
 ) -> Inputs:
     key = "" if names else tables.only_column(path, key, group)
     columns, labels = [*(names or [key]), *[group] * bool(group)], ""
     if class_names is not None:
         labels = tables.label_column(path)
-    table = tables.open_table(path, [*columns, *[labels] * bool(labels)])
+    table = tables.open_table(path, [*columns, *[labels] * bool(labels)], numeric)
     numbers = {}
     if class_names is not None:
         numbers = {wording.clean(name): label for label, name in enumerate(class_names)}

@@ -5,7 +5,7 @@ Needs no TensorFlow.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,35 +23,44 @@ class Table:
 
     path: Path
     columns: tuple[str, ...]
+    numbers: frozenset[str]
+    """Columns in which a comma of a semicolon file is written as a decimal point."""
     count: int
     """Rows, at least 1."""
 
     def batches(self, start: int, size: int) -> Iterator[dict[str, np.ndarray]]:
         """Rows from `start` on, at most `size` in each: entries as text, `[m]` by column."""
-        with csv_files.rows(self.path) as (header, rows):
-            places = [header.index(name) for name in self.columns]
-            rest = itertools.islice(rows, start, None)
+        with csv_files.opened(self.path) as table:
+            places = {name: table.names.index(name) for name in self.columns}
+            comma = self.numbers if table.comma_is_decimal else ()
+            rest = itertools.islice(table.rows, start, None)
             while part := list(itertools.islice(rest, size)):
-                yield {
-                    name: np.array([row[place] for _, row in part], object)
-                    for name, place in zip(self.columns, places, strict=True)
-                }
+                batch = {name: [row[place] for _, row in part] for name, place in places.items()}
+                for name in comma:
+                    batch[name] = [entry.replace(",", ".") for entry in batch[name]]
+                yield {name: np.array(entries, object) for name, entries in batch.items()}
 
 
 def header_of(path: Path) -> list[str]:
     """Names of the columns of a CSV file that have one; ValueError if none has."""
-    with csv_files.rows(path) as (header, _):
-        return [*filter(None, header)]
+    with csv_files.opened(path) as table:
+        return [*filter(None, table.names)]
 
 
-def open_table(path: Path, columns: Sequence[str]) -> Table:
+def open_table(path: Path, columns: Sequence[str], numbers: Collection[str] = ()) -> Table:
     """Finds columns, and reads all of the file once.
+
+    Args:
+      path: The file.
+      columns: Their names.
+      numbers: Those of them that hold numbers.
 
     Raises:
       ValueError: If a column is missing or there are two, one of its entries is not UTF-8, a row
         has another number of entries than the first line, or there is no row.
     """
-    with csv_files.rows(path) as (header, rows):
+    with csv_files.opened(path) as table:
+        header = table.names
         if missing := [name for name in columns if name not in header]:
             raise ValueError(
                 f"{path}: expected the columns {', '.join(columns)}, received "
@@ -62,7 +71,7 @@ def open_table(path: Path, columns: Sequence[str]) -> Table:
                 f"{path}: expected one column {twice[0]}, received {header.count(twice[0])}"
             )
         places, count = {header.index(name): name for name in columns}, 0
-        for line, row in rows:
+        for line, row in table.rows:
             count += 1
             for place, name in places.items():
                 if byte := wording.strange_byte(row[place]):
@@ -72,7 +81,7 @@ def open_table(path: Path, columns: Sequence[str]) -> Table:
                     )
     if not count:
         raise ValueError(f"{path}: expected at least one row, received none")
-    return Table(path, tuple(columns), count)
+    return Table(path, tuple(columns), frozenset(numbers), count)
 
 
 def only_column(path: Path, key: str, group: str = "") -> str:

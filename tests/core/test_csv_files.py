@@ -25,8 +25,8 @@ def written(separator=",", end="\n"):
 
 
 def read(path):
-    with csv_files.rows(path) as (names, rows):
-        return names, [row for _, row in rows]
+    with csv_files.opened(path) as table:
+        return table.names, [row for _, row in table.rows]
 
 
 SEPARATORS = {"commas": ",", "semicolons": ";", "tabs": "\t"}
@@ -88,8 +88,8 @@ def test_an_empty_text_is_one(tmp_path):
 def test_a_row_knows_its_line_and_entries_may_be_long(tmp_path):
     (tmp_path / "t.csv").write_text(f'a,b\n"x\ny",1\n\n{"z" * 200_000},2\n', encoding="utf-8")
     limit = csv.field_size_limit()
-    with csv_files.rows(tmp_path / "t.csv") as (_, rows):
-        assert [(line, len(row[0])) for line, row in rows] == [(3, 3), (5, 200_000)]
+    with csv_files.opened(tmp_path / "t.csv") as table:
+        assert [(line, len(row[0])) for line, row in table.rows] == [(3, 3), (5, 200_000)]
     assert csv.field_size_limit() == limit
 
 
@@ -108,6 +108,6 @@ def test_a_row_knows_its_line_and_entries_may_be_long(tmp_path):
 def test_a_damaged_file_is_told_in_one_line(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(ValueError, match=f"^them: {message}") as caught:
-        with csv_files.rows(tmp_path / "t.csv", "them") as (_, rows):
-            list(rows)
+        with csv_files.opened(tmp_path / "t.csv", "them") as table:
+            list(table.rows)
     assert "\n" not in str(caught.value)

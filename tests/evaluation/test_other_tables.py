@@ -247,6 +247,11 @@ def test_a_comma_that_may_stand_between_thousands_is_refused(tmp_path):
         scores.load_scores(tmp_path / "t.csv")
 
 
+def test_no_comma_separates_thousands_where_semicolons_stand_between_entries(tmp_path):
+    (tmp_path / "t.csv").write_text("predicted;uncertainty\n0;1,234\n1;12,000\n")
+    assert scores.load_scores(tmp_path / "t.csv").uncertainty.tolist() == [1.234, 12.0]
+
+
 @pytest.mark.parametrize("digits", [2, 3, 4])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_probabilities_may_be_rounded(tmp_path, ending, digits):

@@ -98,6 +98,17 @@ def test_bytes_that_are_no_utf_8_are_refused_where_they_are_needed(tmp_path):
     assert batch["images"].tolist() == ["1", "2"]
 
 
+def test_a_comma_in_a_number_is_decimal_where_semicolons_stand_between_entries(tmp_path):
+    path = table(tmp_path, "age;word\n93,994;a, b\n5;1,5\n")
+    (batch,) = open_inputs(path, names=["age", "word"], numeric=["age"]).batches(0, 9)
+    assert batch["age"].tolist() == ["93.994", "5"] and batch["word"].tolist() == ["a, b", "1,5"]
+    (batch,) = open_inputs(path, names=["age", "word"], numeric=["age"]).batches(1, 9)
+    assert batch["age"].tolist() == ["5"]
+    path = table(tmp_path, 'age,word\n"93,994",a\n')
+    (batch,) = open_inputs(path, names=["age", "word"], numeric=["age"]).batches(0, 9)
+    assert batch["age"].tolist() == ["93,994"]
+
+
 def test_labels_are_written_as_elsewhere(tmp_path):
     path = table(tmp_path, "text,label\na,2.0\nb,nan\nc,1\nd,cat\ne,\n")
     (batch,) = open_inputs(path, class_names=CLASSES).batches(0, 9)
