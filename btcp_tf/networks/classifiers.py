@@ -16,12 +16,14 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers, ops, tree
 from scipy import special
 
 from btcp_tf import metrics
+from btcp_tf.core import wording
 from btcp_tf.data import named_inputs
-from btcp_tf.networks import keras_files
+from btcp_tf.networks import keras2_files, keras_files
 
 _PACKAGE = "btcp_tf"
 
@@ -234,7 +236,8 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
     if fault := keras_files.fault_in(file, _is_registered):
         raise ValueError(f"{expected}: {fault}")
     try:
-        model = keras.models.load_model(file, compile=False)
+        with keras2_files.readable(file) as readable:
+            model = keras.models.load_model(readable, compile=False)
         # It says what the answers are meant to be.
         model.loss = keras_files.loss_in(file)
         return model
@@ -583,6 +586,13 @@ def _answers(original: keras.Model, trial: Any, example: Any) -> np.ndarray:
     """What the model says to the trial."""
     try:
         answers = tree.flatten(original(trial, training=False))
+    except tf.errors.InvalidArgumentError as error:
+        wanted = "other inputs" if example is not None else "a few inputs"
+        received = "these" if example is not None else "none, and made-up ones"
+        raise ValueError(
+            f"example: expected {wanted} that {original.name} answers, received {received}: "
+            f"{wording.one_line(error)}"
+        ) from error
     except (TypeError, ValueError) as error:
         if example is None:
             raise
@@ -639,7 +649,7 @@ def _parts(
     if not fitting:
         raise ValueError(
             f"classifier: expected a last Dense layer of {width} units, received {model.name} of "
-            f"{_list(names)}"
+            f"{_list(names)}; {keras_files.FIT_SCORES}"
         )
     for position in fitting:
         read = (names.index(features), "output") if features else (position, "input")

@@ -99,7 +99,7 @@ def _check_weights(where: str, file: IO[bytes]) -> None:
 def check_classifier(setting: str, path: str | os.PathLike) -> Path:
     """As `check_file`, of the file of a classifier: one of a `Judge` is refused, too."""
     found = check_file(setting, path)
-    if b'"btcp_tf>Card"' in _config(found):
+    if b'"btcp_tf>Card"' in description(found):
         raise ValueError(
             f"{setting}: expected a classifier, received a Judge ({found}), which holds one with "
             "an estimator: give the classifier's own .keras file; btcp_tf.load reads this one"
@@ -114,19 +114,23 @@ def loss_in(path: str | os.PathLike) -> Any:
     try:
         if is_hdf5(path):
             return json_files.parse(_hdf5_text(path, "training_config")).get("loss")
-        return (json_files.parse(_config(path)).get("compile_config") or {}).get("loss")
+        return (json_files.parse(description(path)).get("compile_config") or {}).get("loss")
     except (AttributeError, ValueError):
         return None
 
 
 def is_quantized(path: str | os.PathLike) -> bool:
     """Whether the model in a file has layers that are quantized."""
-    return b'"QuantizedDTypePolicy"' in _config(Path(path))
+    return b'"QuantizedDTypePolicy"' in description(Path(path))
 
 
 _OLD_OPERATIONS = {"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"}
 _OLD_OPERATIONS |= {"InstanceProperty", "TensorFlowOpLayer"}
 """Layers that Keras 2 made of operations of TensorFlow; Keras 3 has none of them."""
+
+_GONE = {"CuDNNGRU": "GRU", "CuDNNLSTM": "LSTM", "DenseFeatures": "", "LocallyConnected1D": ""}
+_GONE |= {"LocallyConnected2D": "", "Merge": "", "ThresholdedReLU": ""}
+"""Layers of Keras 2 that Keras 3 does not have, and those that load their weights in Keras 2."""
 
 _ADDRESS = re.compile(r"(https?|ftp|file|gs|s3|hf|kaggle)://", re.IGNORECASE)
 
@@ -152,14 +156,14 @@ def fault_in(path: str | os.PathLike, is_registered: Callable[[str], bool]) -> s
       is_registered: Whether Keras knows a custom object of this name.
     """
     path = Path(path)
-    if (version := _keras_version(path)).startswith(("1.", "2.")) and not is_hdf5(path):
+    if (version := version_of(path)).startswith(("1.", "2.")) and not is_hdf5(path):
         return (
             f"it was written by Keras {version}, whose .keras files Keras 3 cannot read: where "
             "that Keras is installed, load it and save it again with model.save('my.h5'), "
             f"which is read here; or {FIT_SCORES}"
         )
     try:
-        for key, value in _parts_of(json.loads(_config(path))):
+        for key, value in _parts_of(json.loads(description(path))):
             if reason := _fault_of(key, value, is_registered):
                 return reason
     except ValueError:
@@ -215,6 +219,16 @@ def _fault_of(key: str, value: Any, is_registered: Callable[[str], bool]) -> str
             "Keras 3 does not have: build the model in Keras 3 with a layer in its place, such as "
             f"keras.layers.Rescaling or Activation, and load the weights; or {FIT_SCORES}"
         )
+    if kind in _GONE:
+        other = "layers that Keras 3 has in its place"
+        if _GONE[kind]:
+            more = ", reset_after=True" * (kind == "CuDNNGRU")
+            other = f"{_GONE[kind]}(..., recurrent_activation='sigmoid'{more})"
+        return (
+            f"it holds {kind} ({name}), a layer of Keras 2 that Keras 3 does not have: where Keras "
+            f"2 is installed, build the model with {other}, call model.load_weights on this file, "
+            f"then model.save('my.h5'); or {FIT_SCORES}"
+        )
     if kind == "TFSMLayer":
         source = settings.get("filepath", "") if isinstance(settings, dict) else ""
         return f"it holds a TFSMLayer, which runs the SavedModel {source!r}; {SAVED_MODEL}"
@@ -249,7 +263,7 @@ def _hdf5_text(path: Path, name: str) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
 
 
-def _keras_version(path: Path) -> str:
+def version_of(path: Path) -> str:
     """Of the Keras that wrote a file; "": it does not say."""
     if is_hdf5(path):
         return _hdf5_text(path, "keras_version")
@@ -297,7 +311,7 @@ def _letters(loss: Any) -> str:
     return re.sub("[^a-z]", "", str(loss).lower())
 
 
-def _config(path: Path) -> bytes:
+def description(path: Path) -> bytes:
     """The description of the layers in a file; b"": there is none."""
     if is_hdf5(path):
         return _hdf5_text(path, "model_config").encode("utf-8", "replace")
@@ -327,7 +341,7 @@ def _kind_of_file(path: Path) -> str:
     """What a file is in the place of a `.keras` file, and what to do; "": nothing known."""
     if not is_hdf5(path):
         return ""
-    if path.name.endswith(".weights.h5") or not _config(path):
+    if path.name.endswith(".weights.h5") or not description(path):
         return (
             "a file of weights alone: build the model, call model.load_weights on this file, "
             + _SAVE

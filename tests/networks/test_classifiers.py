@@ -351,6 +351,31 @@ def test_a_file_with_an_unknown_class_is_refused_with_the_remedy(tmp_path):
         np.testing.assert_array_equal(again(x), given(x))
 
 
+def test_a_convolution_as_the_last_layer_is_refused_with_what_is_left():
+    model = keras.applications.MobileNet((32, 32, 3), alpha=0.25, weights=None, classes=3)
+    with pytest.raises(ValueError, match="expected a last Dense layer of 3 units, .*fit_scores"):
+        btcp_tf.attach(model)
+
+
+def test_tokens_that_a_model_does_not_know_ask_for_an_example():
+    """Tokens that come as float32, as in Keras 2, look like pixels."""
+    x = np.ones((4, 7), np.float32)
+    model = keras.Sequential(
+        [keras.Input((7,)), layers.Embedding(9, 4), layers.Flatten(), layers.Dense(3, "softmax")]
+    )
+    with pytest.raises(
+        ValueError, match="^example: expected a few inputs .* not in .0, 9."
+    ) as told:
+        btcp_tf.attach(model)
+    assert "\n" not in str(told.value)
+    with pytest.raises(
+        ValueError, match="^example: expected other inputs that .* received these: "
+    ):
+        btcp_tf.attach(model, example=9 * x)
+    judge = btcp_tf.attach(model, example=x)
+    np.testing.assert_allclose(judge.predict(x)["probs"], model(x), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("example", "message"),
     [
