@@ -254,7 +254,7 @@ def _settings_of(known: type) -> set[str]:
     found = set(_RENAMED)
     for base in known.__mro__:
         if "__init__" in vars(base):
-            arguments = inspect.signature(base.__init__).parameters
+            arguments = inspect.signature(vars(base)["__init__"]).parameters
             found |= {*arguments}
             if all(one.kind is not one.VAR_KEYWORD for one in arguments.values()):
                 break
