@@ -18,7 +18,7 @@ from btcp_tf.decisions import exported
 from btcp_tf.methods import other_eyes
 from btcp_tf.serving import batch_scoring, transport
 from btcp_tf.serving.client import Client
-from btcp_tf.serving.scorer import Scorer
+from btcp_tf.serving.scorer import Input, Scorer
 
 pytestmark = pytest.mark.usefixtures("quick_heads", "quick_checks")
 
@@ -388,6 +388,15 @@ def test_the_scorer_reads_numbers_as_other_readers_do(version):
     np.testing.assert_array_equal(
         answers["uncertainty"][:2], Scorer(version)(plain)["uncertainty"][:2]
     )
+
+
+def test_true_and_false_of_a_table_are_read():
+    takes = Input("ok", np.dtype(bool), (1,), None)
+    rows, problem = takes.converted(np.array(["True", "false", "1", "0.0", "yes", ""], object))
+    assert rows.dtype == bool and rows[:4, 0].tolist() == [True, False, True, False]
+    assert problem.tolist() == ["", "", "", ""] + [
+        f"expected true or false, received {text!r}" for text in ("yes", "")
+    ]
 
 
 class Server:

@@ -18,7 +18,7 @@ from btcp_tf.data.images import PIXELS, are_image_sizes, convert, scaled
 from btcp_tf.data.input_checks import InputRange
 from btcp_tf.decisions import exported
 from btcp_tf.decisions.exported import SIGNATURE
-from btcp_tf.evaluation.tabular import written_number
+from btcp_tf.evaluation.tabular import truth, written_number
 from btcp_tf.serving import answers
 from btcp_tf.serving.inputs import Batch
 
@@ -404,7 +404,7 @@ class Input:
             return _texts(array)
         problem = np.full(len(array), "", object)
         if array.dtype.kind in "OSU":
-            array, problem = _numbers(array)
+            array, problem = _numbers(array, self.dtype.kind == "b")
         if self.dtype.kind in "biu" and array.dtype != self.dtype:
             array, others = _in_range(array, self.dtype)
             problem = np.where(problem == "", others, problem)
@@ -442,15 +442,20 @@ def _texts(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows, problem
 
 
-def _numbers(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers that are written out, float64, and what is none; that is 0."""
+def _numbers(array: np.ndarray, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers that are written out, or words of what is true, float64, and what is none; that is
+    0."""
     rows = np.zeros(array.shape)
     problem = np.full(len(array), "", object)
+    wanted = "true or false" if truths else "a number"
     for place, value in np.ndenumerate(array):
         try:
-            rows[place] = written_number(value) if isinstance(value, str) else float(value)
+            if truths:
+                rows[place] = truth(value)
+            else:
+                rows[place] = written_number(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
-            problem[place[0]] = f"expected a number, received {value!r:.40}"
+            problem[place[0]] = f"expected {wanted}, received {value!r:.40}"
     return rows, problem
 
 
