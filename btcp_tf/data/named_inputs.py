@@ -42,9 +42,9 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
     Traceback (most recent call last):
     ValueError: x: expected the inputs a and b, received a alone; give {"a": ..., "b": ...}
     """
+    if hasattr(x, "to_numpy") and (not names or getattr(x, "ndim", 0) == 1):
+        x = _of_table(x)  # A column has keys, too: the numbers of its rows.
     if not names:
-        if hasattr(x, "to_numpy"):
-            return _of_table(x)
         if not is_named(x):
             return x
         if len(x) == 1:
@@ -53,8 +53,6 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
         raise ValueError(f"{argument}: expected one input, received several by name ({received})")
     remedy = "; give {" + ", ".join(f'"{name}": ...' for name in names) + "}"
     expected = f"{argument}: expected the inputs {_and(names)}, received"
-    if getattr(x, "ndim", 0) == 1 and hasattr(x, "to_numpy"):
-        x = x.to_numpy()  # A column of pandas has keys, too: the numbers of its rows.
     if is_named(x):
         given = [str(name) for name in x]
         missing = [name for name in names if name not in given]
@@ -77,8 +75,9 @@ def by_name(x: Any, names: Sequence[str], argument: str = "x") -> Any:
 
 
 def _of_table(table: Any) -> np.ndarray:
-    """A table of pandas as one input: its columns, in their order."""
-    kinds = [getattr(kind, "kind", "O") for kind in getattr(table, "dtypes", ())]
+    """A table of pandas as one input, its columns in their order; or one column."""
+    types = [table.dtype] if hasattr(table, "dtype") else getattr(table, "dtypes", ())
+    kinds = [getattr(kind, "kind", "O") for kind in types]
     if len(kinds) and all(kind in "biuf" for kind in kinds):
         # Columns of several types, or of types of pandas' own, would become objects; float64 holds
         # all but the largest whole numbers.
