@@ -351,8 +351,10 @@ def test_a_file_with_an_unknown_class_is_refused_with_the_remedy(tmp_path):
         np.testing.assert_array_equal(again(x), given(x))
 
 
-def test_a_convolution_as_the_last_layer_is_refused_with_what_is_left():
-    model = keras.applications.MobileNet((32, 32, 3), alpha=0.25, weights=None, classes=3)
+@pytest.mark.parametrize("name", ["MobileNet", "MobileNetV3Small"])
+def test_a_convolution_as_the_last_layer_is_refused_with_what_is_left(name):
+    make = getattr(keras.applications, name)
+    model = make((32, 32, 3), weights=None, classes=3)
     with pytest.raises(ValueError, match="expected a last Dense layer of 3 units, .*fit_scores"):
         btcp_tf.attach(model)
 
