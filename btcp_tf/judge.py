@@ -154,7 +154,7 @@ class Judge:
           copies: Other versions of x, each `[n, ...]` in its order, as they may come: noisier ones,
             say, or blurred. The estimator learns from them what to add to u where an input looks
             like one of them; what else it uses is chosen, and it is judged, by x alone. "auto": of
-            images in an array one copy each, weakly corrupted in one of five ways
+            images in an array one copy each, corrupted in one of five ways
             (`data.corruptions.random_copy`), which are computed like x; of other inputs, and of a
             dataset, none. Empty: none. Others than "auto" not with a dataset.
           ensemble: Further classifiers for the same inputs and classes, trained without x as this

@@ -86,8 +86,9 @@ RANDOM_KINDS = ("noise", "blur", "rotation", "light", "dots")
 def random_copy(
     images: np.ndarray, seed: int, low: float = 0.0, high: float = 255.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A copy of each image, corrupted in one of five ways (`RANDOM_KINDS`) and weakly: Gaussian
-    noise, blur, rotation, brighter or darker with less contrast, and some pixels replaced.
+    """A copy of each image, corrupted in one of five ways (`RANDOM_KINDS`): Gaussian noise, blur,
+    rotation, brighter or darker with less contrast, and some pixels replaced; from hardly visible
+    to so strong that people, too, see little of the image.
 
     Each way is that of as many images as any other; which, and how strong it is, is drawn.
 
@@ -126,28 +127,34 @@ def random_copy(
 
 
 def _random_noise(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    return x + (4.0 + 16.0 * strength) * rng.standard_normal(x.shape, np.float32)
+    return x + _between(4.0, 128.0, strength) * rng.standard_normal(x.shape, np.float32)
 
 
 def _random_blur(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
     from scipy import ndimage
 
-    sigma = (0.35 + 0.65 * strength) * x.shape[0] / 28
+    sigma = _between(0.35, 3.0, strength) * x.shape[0] / 28
     return ndimage.gaussian_filter(x, (sigma, sigma, 0))
 
 
 def _random_turn(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
     from scipy import ndimage
 
-    angle = (5.0 + 15.0 * strength) * rng.choice([-1, 1])
+    angle = (5.0 + 85.0 * strength) * rng.choice([-1, 1])
     return ndimage.rotate(x, angle, (1, 0), reshape=False, order=1)
 
 
 def _random_light(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
-    share = 0.2 + 0.4 * strength
+    share = 0.2 + 0.6 * strength
     return (1.0 - share) * x + share * 255.0 * rng.integers(2)
 
 
 def _random_dots(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
     shape = (*x.shape[:2], 1)
-    return np.where(rng.random(shape) < 0.005 + 0.035 * strength, 255.0 * rng.random(shape), x)
+    share = _between(0.005, 0.3, strength)
+    return np.where(rng.random(shape) < share, 255.0 * rng.random(shape), x)
+
+
+def _between(weakest: float, strongest: float, strength: float) -> float:
+    """On a logarithmic scale: each doubling is as frequent as any other."""
+    return weakest * (strongest / weakest) ** strength
