@@ -123,9 +123,10 @@ def answers(arguments: argparse.Namespace) -> "tuple[Offer, HeldOut]":
 
 def _write(path: Path, names: list[str], held: "HeldOut") -> None:
     arrays = {
-        f"{field}{version}": getattr(seen, field)
+        f"{field}{version}": values
         for version, seen in enumerate((held.seen, *held.copies))
-        for field in ("features", "logits", "odds")
+        for field, values in seen._asdict().items()
+        if values is not None
     }
     np.savez(path, names=names, kinds=np.array(held.kinds), **arrays)
 
@@ -138,7 +139,7 @@ def _read(path: Path, names: list[str], labels: np.ndarray) -> "HeldOut":
         if list(kept["names"]) != names:
             raise ValueError(f"{path}: expected {names}")
         seen, *copies = (
-            Seen(kept[f"features{at}"], kept[f"logits{at}"], None, kept[f"odds{at}"])
+            Seen(*(kept.get(f"{field}{at}") for field in Seen._fields))
             for at in range(1 + len(kept["kinds"]))
         )
         return HeldOut(seen, labels, copies=tuple(copies), kinds=tuple(kept["kinds"]))
@@ -149,6 +150,7 @@ def some(seen: "Seen", rows: np.ndarray, columns: Sequence[int]) -> "Seen":
     assert seen.odds is not None
     return seen._replace(
         view=None,
+        quality=None if seen.quality is None else seen.quality[rows],
         features=seen.features[rows],
         logits=seen.logits[rows],
         odds=seen.odds[rows][:, list(columns)],

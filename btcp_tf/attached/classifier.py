@@ -19,6 +19,7 @@ from btcp_tf.methods.looks import Look
 from btcp_tf.methods.seen import Seen
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.evidence_layers import View
+from btcp_tf.networks.image_quality import ImageQuality
 
 
 class Samples(NamedTuple):
@@ -132,14 +133,14 @@ class AttachedClassifier:
         like: Ranges = None,
         looks: Sequence[Look] = (),
     ) -> Samples:
-        """Features, logits, of images views, and odds of looks at labeled samples; see
+        """Features, logits, of images views and quality, and odds of looks at labeled samples; see
         `CheckedInference`."""
         inputs = self.inputs
         features = self.encoder(inputs)
         logits = self.ends(features)[0]
         outputs = {"features": features, "logits": logits}
         if self.sees_images:
-            outputs["view"] = View()(inputs)
+            outputs |= {"view": View()(inputs), "quality": ImageQuality()(inputs)}
         names, beside = [*outputs], None
         if looks:
             names.append("odds")

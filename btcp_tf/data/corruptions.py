@@ -80,7 +80,7 @@ ValueError for other images or another strength."""
 
 
 RANDOM_KINDS = ("noise", "blur", "rotation", "light", "dots")
-"""What `random_copy` does to an image."""
+"""The ways in which `random_copy` changes an image."""
 
 
 def random_copy(
@@ -90,7 +90,8 @@ def random_copy(
     rotation, brighter or darker with less contrast, and some pixels replaced; from hardly visible
     to so strong that people, too, see little of the image.
 
-    Each way is that of as many images as any other; which, and how strong it is, is drawn.
+    Each way is that of as many images as any other; which, and how strong it is, is drawn. Weaker
+    and stronger copies of a way are two kinds: what they teach differs.
 
     Args:
       images: `[n, height, width, channels]` of numbers, n > 0.
@@ -100,27 +101,29 @@ def random_copy(
 
     Returns:
       `[n, height, width, channels]` of the same type, from low to high, in a file where they are
-      large; and the number of the kind from 1 on, `[n]`.
+      large; and the number of the kind, `[n]`: 1 to 5 the weaker copies in the order of
+      `RANDOM_KINDS`, 6 to 10 the stronger ones.
 
     >>> copies, kinds = random_copy(np.full((10, 8, 8, 1), 100, np.uint8), seed=0)
-    >>> copies.shape, copies.dtype, np.bincount(kinds).tolist()
-    ((10, 8, 8, 1), dtype('uint8'), [0, 2, 2, 2, 2, 2])
+    >>> copies.shape, copies.dtype, np.bincount((kinds - 1) % 5).tolist()
+    ((10, 8, 8, 1), dtype('uint8'), [2, 2, 2, 2, 2])
     """
     rng = np.random.default_rng(seed)
-    kinds = 1 + rng.permutation(np.arange(len(images)) % len(RANDOM_KINDS))
+    ways = rng.permutation(np.arange(len(images)) % len(RANDOM_KINDS))
     strengths = rng.random(len(images))
     change = (_random_noise, _random_blur, _random_turn, _random_light, _random_dots)
 
-    def changed(part: np.ndarray, kinds: np.ndarray, strengths: np.ndarray) -> np.ndarray:
+    def changed(part: np.ndarray, ways: np.ndarray, strengths: np.ndarray) -> np.ndarray:
         result = np.empty_like(part)
-        for row, (image, kind, strength) in enumerate(zip(part, kinds, strengths, strict=True)):
+        for row, (image, way, strength) in enumerate(zip(part, ways, strengths, strict=True)):
             pixels = (image.astype(np.float32) - low) * (255.0 / (high - low))
-            pixels = change[kind - 1](pixels, strength, rng).clip(0.0, 255.0)
+            pixels = change[way](pixels, strength, rng).clip(0.0, 255.0)
             values = low + pixels * ((high - low) / 255.0)
             result[row] = values if np.issubdtype(part.dtype, np.floating) else np.rint(values)
         return result
 
-    return in_pieces(changed, images, kinds, strengths), kinds
+    kinds = 1 + ways + len(RANDOM_KINDS) * (strengths >= 0.5)
+    return in_pieces(changed, images, ways, strengths), kinds
 
 
 # Each of: pixels `[h, w, c]` from 0 to 255, a strength in [0, 1), random numbers → pixels.
@@ -140,7 +143,7 @@ def _random_blur(x: np.ndarray, strength: float, rng: np.random.Generator) -> np
 def _random_turn(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
     from scipy import ndimage
 
-    angle = (5.0 + 85.0 * strength) * rng.choice([-1, 1])
+    angle = _between(5.0, 90.0, strength) * rng.choice([-1, 1])
     return ndimage.rotate(x, angle, (1, 0), reshape=False, order=1)
 
 

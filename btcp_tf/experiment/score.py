@@ -62,7 +62,7 @@ class TrainedNetwork:
         model: "keras.Model",
         stage: "Stage",
         batch_size: int,
-        view: Callable[[np.ndarray], np.ndarray] | None = None,
+        view: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
     ) -> None:
         """
         Args:
@@ -106,8 +106,8 @@ class TrainedNetwork:
         with self.model():
             arrays = self._infer(images)
         check_finite(*arrays.values())
-        view = None if self._view is None else self._view(images)
-        return Outputs(**arrays, labels=labels, view=view)
+        of_images = {} if self._view is None else self._view(images)
+        return Outputs(**arrays, labels=labels, **of_images)
 
     def with_odds(
         self, outputs: Outputs, images: np.ndarray, odds: Odds | None, title: str = ""
@@ -508,18 +508,23 @@ def ensemble_mean(
     return total / (1 + len(members))
 
 
-def view_of(images: np.ndarray, batch_size: int) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What `residual` sees of such images without the classifier; None: nothing."""
+def view_of(
+    images: np.ndarray, batch_size: int
+) -> Callable[[np.ndarray], dict[str, np.ndarray]] | None:
+    """What `residual` sees of such images without the classifier, by field of `Outputs`; None:
+    nothing."""
     import keras
 
     from btcp_tf.networks import evidence_layers
     from btcp_tf.networks.evidence_layers import View
+    from btcp_tf.networks.image_quality import ImageQuality
     from btcp_tf.training.inference import Inference
 
     if not evidence_layers.is_image(images.shape[1:]):
         return None
     inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
-    return Inference(keras.Model(inputs, View()(inputs)), batch_size)
+    outputs = {"view": View()(inputs), "quality": ImageQuality()(inputs)}
+    return Inference(keras.Model(inputs, outputs), batch_size)
 
 
 def predict_all(

@@ -66,7 +66,7 @@ class Correction(NamedTuple):
     """What is added to logit(u)."""
 
     gate: Gate
-    """Reads MCP's logit, the evidence, and perhaps the features, in this order."""
+    """Reads MCP's logit, the evidence, and perhaps `Samples.features`, in this order."""
     kinds: tuple[Logistic, ...]
     """For each kind of copies what is added to the log odds of a wrong answer."""
 
@@ -75,7 +75,7 @@ class Correction(NamedTuple):
 
         Args:
           x: MCP's logit and the evidence, `[n, 1 + e]`.
-          samples: Their predicted classes and features count.
+          samples: Their predicted classes and `features` count.
         """
         shares = self.gate.of(_seen(x, samples))[:, 1:]
         columns = _columns(x, samples)

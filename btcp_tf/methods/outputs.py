@@ -47,6 +47,8 @@ class Outputs:
     odds: np.ndarray | None = None
     """[n, j], of each look that `residual_looks` may use the log odds against the predicted class;
     None: no looks."""
+    quality: np.ndarray | None = None
+    """[n, q], from `networks.image_quality.ImageQuality`; None: they are no images."""
 
     def __post_init__(self) -> None:
         logits = _finite("logits", self.logits, (None, None))
@@ -64,10 +66,9 @@ class Outputs:
                 for name, mean in self.sampled.items()
             },
         }
-        if self.view is not None:
-            fields["view"] = _finite("view", self.view, (n, None))
-        if self.odds is not None:
-            fields["odds"] = _finite("odds", self.odds, (n, None))
+        for name in ("view", "odds", "quality"):
+            if (columns := getattr(self, name)) is not None:
+                fields[name] = _finite(name, columns, (n, None))
         if self.labels is not None:
             labels = np.asarray(self.labels)
             if labels.shape != (n,) or labels.dtype.kind not in "iu":
@@ -114,6 +115,7 @@ class Outputs:
             {name: take(mean, rows) for name, mean in self.sampled.items()},
             None if self.view is None else take(self.view, rows),
             None if self.odds is None else take(self.odds, rows),
+            None if self.quality is None else take(self.quality, rows),
         )
 
     @property
@@ -201,7 +203,7 @@ class Reference:
         with_index = all(len(train.features) > 1 for train, _ in pairs)
 
         def seen(outputs: Outputs) -> Seen:
-            return Seen(outputs.features, outputs.logits, outputs.view, outputs.odds)
+            return Seen(*(getattr(outputs, name) for name in Seen._fields))
 
         return [
             HeldOut(

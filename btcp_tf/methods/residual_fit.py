@@ -34,6 +34,7 @@ from btcp_tf.methods.seen import in_batches, vectors
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.correction_layers import CopyCorrection
+from btcp_tf.networks.image_quality import ImageQuality
 from btcp_tf.networks.evidence_layers import (
     NEIGHBORS,
     AnswerEvidence,
@@ -257,13 +258,14 @@ def fit_residual(
             used["looks"] = offer.behind(design, layers[0])
     fit, weights = found.fit, found.weights
     if found.correction is not None:
-        used["copies"] = _correction_layer(found.correction, used, weights, samples)
+        of_images = held_out.seen.quality is not None
+        used["copies"] = _correction_layer(found.correction, used, weights, samples, of_images)
         weights = weights._replace(h=np.append(weights.h, 1.0))
     return Fitted(fit, used, weights, found.u[: len(held_out.labels)])
 
 
 def _correction_layer(
-    correction: Correction, layers: Layers, weights: Weights, samples: Samples
+    correction: Correction, layers: Layers, weights: Weights, samples: Samples, of_images: bool
 ) -> CopyCorrection:
     """The layer that computes a correction; it reads the predicted class as offsets, and no column
     of the evidence that says it."""
@@ -279,7 +281,7 @@ def _correction_layer(
 
     classes = samples.classes
     offsets = [np.zeros(classes) if one.offsets is None else one.offsets for one in kinds]
-    layer = CopyCorrection(classes, read, features, len(kinds), name="copies")
+    layer = CopyCorrection(classes, read, features, len(kinds), of_images, name="copies")
     layer.set_weights(
         [
             filled(gate.mean),
@@ -352,9 +354,14 @@ def _samples(
 def _features(
     all_held_out: Sequence[HeldOut], answers: Sequence[tuple[int, Seen]]
 ) -> np.ndarray | None:
-    """`Samples.features`: those of one classifier, as those of another mean something else."""
-    width = all_held_out[0].seen.features.shape[1]
-    if len(all_held_out) > 1 or not all_held_out[0].copies or width > _WIDEST_FEATURES:
+    """`Samples.features`: the quality of images; of other inputs the features of one classifier, as
+    those of another mean something else."""
+    own = all_held_out[0]
+    if not own.copies:
+        return None
+    if own.seen.quality is not None:
+        return np.concatenate([seen.quality for _, seen in answers])
+    if len(all_held_out) > 1 or own.seen.features.shape[1] > _WIDEST_FEATURES:
         return None
     return np.concatenate([seen.features for _, seen in answers])
 
@@ -526,6 +533,9 @@ def residual_outputs(
     """
     of_images = any(name.startswith("image_") for name in layers)
     seen = Seen(features, logits, View(name="view")(inputs) if of_images else None)
+    correction = layers.get("copies")
+    if isinstance(correction, CopyCorrection) and correction.of_images:
+        seen = seen._replace(quality=ImageQuality(name="quality")(inputs))
     evidence: list[Any] = []
     outputs: dict[str, Any] = {}
     for name, layer in layers.items():
@@ -572,4 +582,5 @@ def _compute(
 
 def _correction_inputs(layer: CopyCorrection, seen: Any, columns: list[Any]) -> list[Any]:
     """What a correction reads, after MCP's logit and the evidence are there."""
-    return [seen.logits, *columns, *([seen.features] if layer.features else [])]
+    last = seen.quality if layer.of_images else seen.features
+    return [seen.logits, *columns, *([last] if layer.features else [])]

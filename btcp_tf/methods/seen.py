@@ -17,6 +17,8 @@ class Seen(NamedTuple):
     """`[n, v + 1]`, from `View`; None: they are no images."""
     odds: np.ndarray | None = None
     """`[n, j]`, of each of j looks the log odds against the predicted class; None: no looks."""
+    quality: np.ndarray | None = None
+    """`[n, q]`, from `ImageQuality`; None: they are no images."""
 
 
 def vectors(name: str, seen: Any) -> Any:

@@ -66,7 +66,8 @@ class Samples:
     """What was done to each row of random copies, `[v · n]`: 0 for the samples themselves, else the
     number of a kind of copies from 1 on; None: the copies of each version are a kind."""
     features: np.ndarray | None = None
-    """What else may tell a copy from a sample, `[v · n, f]`; None: nothing."""
+    """What else may tell a copy from a sample, `[v · n, f]`: the quality of images, or features;
+    None: nothing."""
 
     def originals(self) -> "Samples":
         """The samples without their copies."""

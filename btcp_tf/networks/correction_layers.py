@@ -16,26 +16,36 @@ _FARTHEST = 6.0
 
 @keras.saving.register_keras_serializable(_PACKAGE)
 class CopyCorrection(Float32Layer):
-    """(logits `[n, k]`, z `[n, 1]`, evidence `[n, e]`, …, perhaps features `[n, f]`) → what is
-    added to logit(u), `[n, 1]`: `methods.corrections.Correction` in a graph.
+    """(logits `[n, k]`, z `[n, 1]`, evidence `[n, e]`, …, perhaps features or the quality of images
+    `[n, f]`) → what is added to logit(u), `[n, 1]`: `methods.corrections.Correction` in a graph.
 
     As it is made, it adds 0.
 
     Args:
       classes: Number of classes, k.
       read: Columns of z and all evidence together.
-      features: Columns of the features; 0: they are not read, and not among the inputs.
+      features: Columns of the last input; 0: there is none.
       kinds: Kinds of corruptions.
+      of_images: The last input is the quality of images, from `ImageQuality`, not features.
     """
 
-    _arguments = ("classes", "read", "features", "kinds")
+    _arguments = ("classes", "read", "features", "kinds", "of_images")
 
-    def __init__(self, classes: int, read: int, features: int, kinds: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        classes: int,
+        read: int,
+        features: int,
+        kinds: int,
+        of_images: bool = False,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         self.classes = classes
         self.read = read
         self.features = features
         self.kinds = kinds
+        self.of_images = of_images
         width = read + features
         self.mean = self._constant("mean", width)
         self.scale = self._constant("scale", width, start="ones")

@@ -17,7 +17,7 @@ def images() -> np.ndarray:
 def changes(images: np.ndarray, kind: str) -> np.ndarray:
     """Root mean square of the change of each image of a kind, `[n]`."""
     copies, kinds = random_copy(images, seed=0)
-    rows = kinds == 1 + RANDOM_KINDS.index(kind)
+    rows = (kinds - 1) % 5 == RANDOM_KINDS.index(kind)
     difference = copies[rows].astype(float) - images[rows]
     return np.sqrt(np.square(difference).mean(axis=(1, 2, 3)))
 
@@ -40,11 +40,23 @@ def test_each_kind_has_weak_and_strong_copies(images: np.ndarray, kind: str) -> 
     assert change.max() > 2.5 * change.min()
 
 
+def test_weaker_and_stronger_copies_are_two_kinds(images: np.ndarray) -> None:
+    copies, kinds = random_copy(np.full_like(images, 128), seed=0)
+    spread = copies.astype(float).std(axis=(1, 2, 3))
+    # In the middle of the scale between 4 and 128.
+    middle = np.sqrt(4.0 * 128.0)
+    assert spread[kinds == 1].max() < 1.1 * middle
+    assert spread[kinds == 6].min() > 0.9 * middle
+    counts = np.bincount(kinds, minlength=11)
+    assert counts[0] == 0
+    assert counts[1:].min() > 70
+
+
 def test_a_turn_goes_to_both_sides() -> None:
     images = np.zeros((400, 29, 29, 1), np.uint8)
     images[:, 14, 15:] = 255
     copies, kinds = random_copy(images, seed=1)
-    turned = copies[kinds == 1 + RANDOM_KINDS.index("rotation")].astype(float)
+    turned = copies[(kinds - 1) % 5 == RANDOM_KINDS.index("rotation")].astype(float)
     above, below = turned[:, :14].sum(axis=(1, 2, 3)), turned[:, 15:].sum(axis=(1, 2, 3))
     assert 0.3 < (above > below).mean() < 0.7
 
