@@ -15,6 +15,7 @@ import btcp_tf
 from btcp_tf import judge as module
 from btcp_tf import thresholds
 from btcp_tf.attached import held_out
+from btcp_tf.data.corruptions import CORRUPTIONS
 from btcp_tf.decisions import exported
 from btcp_tf.methods import residual_choice, residual_fit
 from btcp_tf.methods.residual_fit import NO_INDEX, HeldOut, Seen
@@ -444,6 +445,28 @@ def test_an_image_is_seen_with_other_eyes_than_the_classifiers(short_sighted, ev
     batches = tf.data.Dataset.from_tensor_slices(images(800, 1)).batch(300)
     judge.fit(batches, reference=images(600, 0), evidence=evidence, **alone)
     np.testing.assert_allclose(judge.predict(x)["uncertainty"], found, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("with_fold", [False, True])
+def test_what_random_copies_teach_reads_how_an_image_looks(short_sighted, with_fold, tmp_path):
+    judge = btcp_tf.attach(short_sighted)
+    folds = [(short_sighted, images(600, 4), images(600, 0))] if with_fold else ()
+    few = {"evidence": NO_INDEX, "looks": (), "verbose": 0}
+    judge.fit(*images(800, 1), reference=images(600, 0), folds=folds, **few)
+    assert judge.fitted["corrected"]
+    layer = judge.model.get_layer("copies")
+    assert layer.of_images and layer.features == judge.model.get_layer("quality").output.shape[1]
+    x, _ = images(40, 2)
+    noisy = CORRUPTIONS["noise"](x, 3, 0).astype(x.dtype)
+    found = {name: judge.predict(of)["uncertainty"] for name, of in (("x", x), ("noisy", noisy))}
+    judge.save(tmp_path / "judge.keras")
+    path = judge.export(tmp_path / "served", x[:4])
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    again = btcp_tf.load(tmp_path / "judge.keras")
+    for name, of in (("x", x), ("noisy", noisy)):
+        np.testing.assert_array_equal(again.predict(of)["uncertainty"], found[name])
+        answers = served(tf.constant(of))["uncertainty"].numpy()[:, 0]
+        np.testing.assert_allclose(answers, found[name], rtol=2e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("own", [False, True])

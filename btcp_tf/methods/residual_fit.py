@@ -34,7 +34,6 @@ from btcp_tf.methods.seen import in_batches, vectors
 from btcp_tf.methods.stacking import Samples
 from btcp_tf.networks import classifiers, evidence_layers
 from btcp_tf.networks.correction_layers import CopyCorrection
-from btcp_tf.networks.image_quality import ImageQuality
 from btcp_tf.networks.evidence_layers import (
     NEIGHBORS,
     AnswerEvidence,
@@ -44,6 +43,7 @@ from btcp_tf.networks.evidence_layers import (
     Residual,
     View,
 )
+from btcp_tf.networks.image_quality import ImageQuality
 
 
 def residual_model(model: keras.Model, layers: Layers, weights: Weights) -> keras.Model:
