@@ -457,10 +457,10 @@ def test_what_random_copies_teach_reads_how_an_image_looks(short_sighted, with_f
     layer = judge.model.get_layer("copies")
     assert layer.of_images and layer.features == judge.model.get_layer("quality").output.shape[1]
     x, _ = images(40, 2)
-    noisy = CORRUPTIONS["noise"](x, 3, 0).astype(x.dtype)
+    noisy = CORRUPTIONS["noise"](x.astype(np.uint8), 3, 0).astype(x.dtype)
     found = {name: judge.predict(of)["uncertainty"] for name, of in (("x", x), ("noisy", noisy))}
     judge.save(tmp_path / "judge.keras")
-    path = judge.export(tmp_path / "served", x[:4])
+    path = judge.export(tmp_path, "served", x[:4])
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     again = btcp_tf.load(tmp_path / "judge.keras")
     for name, of in (("x", x), ("noisy", noisy)):

@@ -127,6 +127,7 @@ def _squared(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _fit_gate(x: np.ndarray, samples: Samples, seed: int) -> Gate:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     kind, features = samples.kind, samples.features
     width = x.shape[1] + (0 if features is None else features.shape[1])
@@ -138,7 +139,9 @@ def _fit_gate(x: np.ndarray, samples: Samples, seed: int) -> Gate:
     mean, scale = own.mean(axis=0), own.std(axis=0)
     scale[scale < 1e-6 * np.maximum(1.0, np.abs(mean))] = 1.0
     model = LogisticRegression(C=_GATE_STRENGTH, max_iter=300)
-    with warnings.catch_warnings():
+    # Threads that wait for each other at each of many small steps: a hundred times as long where
+    # other work runs.
+    with threadpool_limits(1), warnings.catch_warnings():
         # Near the end it tells inputs apart as well as at it.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(_squared(known, mean, scale), kinds)
