@@ -6,7 +6,7 @@ A study is a folder of runs, one for each data set and seed, and of ablations: r
 another estimator on the classifier of the first seed. Each leaves its own rows; the study gathers
 them into `results.json`, tables, figures and a report. Killed at any time, the same command goes
 on; with more seeds or data sets it adds to what is there. A run that fails is reported at the end
-and does not stop the others.
+and does not stop the others. With `--ray_address` the runs go side by side, on several machines.
 """
 
 import sys
@@ -50,6 +50,27 @@ def define_flags() -> flags.FlagValues:
         "ablation",
         True,
         "Also train btcp with other settings of its loss on the classifier of the first seed.",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_string(
+        "ray_address",
+        "",
+        "Carries out the runs side by side as tasks of Ray: auto (the cluster of this machine), "
+        "local (one that ends with the study) or HOST:PORT. Empty: one after the other here.",
+        flag_values=flag_values,
+    )
+    flags.DEFINE_integer(
+        "ray_cpus",
+        1,
+        "Cores, and threads, of each run with --ray_address.",
+        lower_bound=1,
+        flag_values=flag_values,
+    )
+    flags.DEFINE_float(
+        "ray_gpus",
+        0.0,
+        "GPUs of each run with --ray_address; 0.5: two runs share one.",
+        lower_bound=0.0,
         flag_values=flag_values,
     )
     return flag_values

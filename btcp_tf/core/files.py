@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from btcp_tf.core import wording
 
 # Of temporary files: nobody else's name starts so.
 _TEMPORARY = ".btcp_tf-half-written-"
+
+_LOCK_POLL = 0.5
+"""Seconds between two tries of a lock that another process holds."""
 
 
 def as_path(name: str, value: Any) -> Path:
@@ -176,6 +180,24 @@ def folder_lock(folder: str | os.PathLike, setting: str = "output_dir") -> Itera
             raise
         finally:
             del _held[place]
+
+
+def wait_until_free(folder: str | os.PathLike, seconds: float) -> None:
+    """Waits until no process holds a folder, or so many seconds; `folder_lock` has the last word.
+
+    Args:
+      folder: One that `folder_lock` may hold; it need not be there.
+      seconds: The longest wait.
+    """
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            with locked(Path(folder) / ".lock") as free:
+                if free:
+                    return
+        except FileNotFoundError:
+            return
+        time.sleep(_LOCK_POLL)
 
 
 def check_place(setting: str, folder: str | os.PathLike) -> None:

@@ -113,6 +113,26 @@ def step_done() -> None:
         raise Terminated
 
 
+@contextlib.contextmanager
+def noted() -> Iterator[list[int]]:
+    """Inside, a signal that would be raised is noted, and is raised behind the block.
+
+    For calls of libraries that make another error of it, or lose which one it was.
+
+    Yields:
+      The signals that have come so far.
+    """
+    came: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        came.append(number)
+
+    with _replaced(_raise, note):
+        yield came
+    if came:
+        raise Terminated if came[0] == signal.SIGTERM else KeyboardInterrupt
+
+
 def _stop_waiting() -> bool:
     """Ends the wait for a step; whether there was one."""
     global _waiting

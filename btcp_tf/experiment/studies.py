@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from btcp_tf.core import command, files, wording
 from btcp_tf.core.config import Config, to_text
 from btcp_tf.data.datasets import short_name
 from btcp_tf.evaluation import results
-from btcp_tf.experiment import publish
-from btcp_tf.experiment import run as run_
+from btcp_tf.experiment import cells, ray_cells
+from btcp_tf.experiment.cells import Cell
 from btcp_tf.experiment.journal import announce
-from btcp_tf.experiment.settings import parse, save_flagfile
+from btcp_tf.experiment.settings import parse
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import study_page
 
@@ -56,19 +55,6 @@ _OF_A_RUN = {"settings", "data", "environment", "notes"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
-    """One run of a study."""
-
-    name: str
-    """Its folder in the study's."""
-    config: Config
-    ablation: str = ""
-    """The setting that was changed, as `name=value`."""
-    of: str = ""
-    """For an ablation, the cell whose classifier it takes."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Study:
     """What a command line asks for."""
 
@@ -77,6 +63,8 @@ class Study:
     arguments: tuple[str, ...]
     """The flags of the command line, one text each."""
     verbose: int
+    ray: ray_cells.Options | None = None
+    """Where Ray runs the cells; None: one after the other in this process."""
 
 
 def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
@@ -111,22 +99,37 @@ def plan(arguments: Sequence[str], flag_values: flags.FlagValues) -> Study:
     wishes = [f"--method={','.join(methods)}", "--shift", *arguments]
     ood = values["ood"] if "ood" in present else ["pair"]
     first = int(values["seed"])
-    cells: list[Cell] = []
+    runs: list[Cell] = []
     ablations: list[Cell] = []
     for dataset in datasets:
         others = _others(ood, dataset)
         for seed in range(first, first + values["seeds"]):
             name = f"{short[dataset]}-seed{seed}"
             place = [f"--dataset={dataset}", f"--seed={seed}", f"--output_dir={folder / name}"]
-            cells.append(Cell(name, parse([*wishes, *place, f"--ood={others}"], flag_values)))
-            if seed == first and values["ablation"] and "btcp" in cells[-1].config.method:
-                ablations += _ablations(folder, cells[-1], short[dataset])
+            runs.append(Cell(name, parse([*wishes, *place, f"--ood={others}"], flag_values)))
+            if seed == first and values["ablation"] and "btcp" in runs[-1].config.method:
+                ablations += _ablations(folder, runs[-1], short[dataset])
     return Study(
         folder,
-        (*cells, *ablations),
+        (*runs, *ablations),
         tuple(f"--{name}={to_text(values[name])}" for name in present),
         int(values["verbose"]),
+        _ray_options(values),
     )
+
+
+def _ray_options(values: Mapping[str, Any]) -> ray_cells.Options | None:
+    """Where Ray runs the cells, from the values of the flags; None: this process does.
+
+    Raises:
+      ValueError: If the cluster is none, or only cores and GPUs are given.
+    """
+    address, cpus, gpus = values["ray_address"], values["ray_cpus"], values["ray_gpus"]
+    if address:
+        return ray_cells.Options(address, cpus, gpus)
+    if (cpus, gpus) != (1, 0):
+        raise ValueError("ray_cpus, ray_gpus: expected ray_address beside them, received none")
+    return None
 
 
 def _others(ood: Sequence[str], dataset: str) -> str:
@@ -171,20 +174,22 @@ def run(study: Study) -> int:
     Raises:
       RuntimeError: If another process holds the folder, or no cell is finished.
     """
-    folder, count = study.folder, len(study.cells)
+    folder = study.folder
     failed: dict[str, str] = {}
     collapsed: dict[str, str] = {}
+
+    def note(cell: Cell, error: str) -> None:
+        if error:
+            failed[cell.name] = error
+            print(f"error: {cell.name}: {error}", file=sys.stderr)
+        elif end := cells.collapse(folder, cell):
+            collapsed[cell.name] = end
+
     with files.folder_lock(folder):
-        for number, cell in enumerate(study.cells, 1):
-            announce(f"\n[{number}/{count}] {cell.name}", study.verbose)
-            try:
-                if end := _run_cell(folder, cell):
-                    collapsed[cell.name] = end
-            except Exception as error:
-                if not command.is_expected(error):
-                    raise
-                failed[cell.name] = wording.one_line(error)
-                print(f"error: {cell.name}: {failed[cell.name]}", file=sys.stderr)
+        if study.ray is None:
+            _one_by_one(study, note)
+        else:
+            _side_by_side(study, study.ray, note)
         finished = [cell for cell in study.cells if cell.name not in failed]
         rows, extra, unreadable = gather(folder, finished)
         failed |= unreadable
@@ -202,31 +207,43 @@ def run(study: Study) -> int:
     return len(collapsed | failed)
 
 
-def _run_cell(folder: Path, cell: Cell) -> str:
-    """Carries out a cell; returns why its training collapsed, "" if it did not."""
+def _one_by_one(study: Study, finished: Callable[[Cell, str], None]) -> None:
+    """Carries out the cells in this process, in their order."""
     with command.hidden_stderr():
         import keras
 
-    # What an earlier run left in memory.
-    keras.backend.clear_session()
-    target = folder / cell.name / "checkpoints" / "classifier.npz"
-    # A finished one trains nothing. One of the user's own is in its file, and in no checkpoint.
-    settled = (folder / cell.name / "finished.json").exists() or cell.config.classifier
-    if cell.of and not settled and not target.exists():
-        source = folder / cell.of / "checkpoints" / "classifier.npz"
-        if not source.exists():
-            raise ValueError(f"expected the classifier of {cell.of} in {source}, received none")
-        # The settings first: a folder with a checkpoint alone would belong to nobody.
-        save_flagfile(cell.config, folder / cell.name / "flags.cfg")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(".part")
-        shutil.copyfile(source, part)
-        part.replace(target)
-    run_.run(cell.config, part_of_study=True)
-    end = publish.read_finished(folder / cell.name)
-    if not end or not end.collapse or cell.config.export_collapsed:
-        return ""
-    return f"{end.collapse}; its rows are in the study; --export_collapsed accepts it"
+    for number, cell in enumerate(study.cells, 1):
+        announce(f"\n[{number}/{len(study.cells)}] {cell.name}", study.verbose)
+        # What an earlier run left in memory.
+        keras.backend.clear_session()
+        try:
+            cells.carry_out(study.folder, cell)
+        except Exception as error:
+            if not command.is_expected(error):
+                raise
+            finished(cell, wording.one_line(error))
+        else:
+            finished(cell, "")
+
+
+def _side_by_side(
+    study: Study, options: ray_cells.Options, finished: Callable[[Cell, str], None]
+) -> None:
+    """Carries out the cells as tasks of Ray."""
+    count = len(study.cells)
+    announce(f"{count} runs as tasks of Ray at {options.address}", study.verbose)
+    ended = 0
+
+    def say(line: str) -> None:
+        announce(line, study.verbose)
+
+    def end(cell: Cell, error: str) -> None:
+        nonlocal ended
+        ended += 1
+        say(f"[{ended}/{count}] {cell.name} {'failed' if error else 'is finished'}")
+        finished(cell, error)
+
+    ray_cells.run(study.folder, study.cells, options, say=say, finished=end)
 
 
 def gather(

@@ -162,6 +162,23 @@ def test_sigterm_in_the_last_step_ends_with_the_block(working):
     assert isinstance(caught.value.__context__, ValueError)
 
 
+def test_noted_signals_are_raised_behind_the_block(working):
+    done = []
+    with pytest.raises(interrupt.Terminated), interrupt.noted() as came:
+        assert came == []
+        receive()
+        assert came == [signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("the block's end")
+    assert done
+    with interrupt.noted() as came:
+        pass
+    # The usual way is back.
+    with pytest.raises(interrupt.Terminated):
+        receive()
+        time.sleep(5)
+
+
 def test_a_long_step_is_cut_off(working):
     start = time.monotonic()
     with pytest.raises(interrupt.Terminated), interrupt.by_step():

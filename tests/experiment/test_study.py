@@ -11,7 +11,7 @@ from btcp_tf import study, thresholds
 from btcp_tf.data import datasets
 from btcp_tf.evaluation import predictions
 from btcp_tf.evaluation.results import load_rows, save_rows
-from btcp_tf.experiment import run, studies
+from btcp_tf.experiment import cells, run, studies
 from btcp_tf.experiment.studies import PAIRS
 from btcp_tf.methods.registry import METHODS
 from btcp_tf.reporting import drawing
@@ -240,27 +240,29 @@ def test_ablations_of_a_given_classifier_need_no_checkpoint_of_it(tmp_path, monk
     given.touch()
     words = ["--dataset=digits", "--seeds=1", f"--output_dir={tmp_path / 'study'}"]
     words += ["--method=mcp,btcp", f"--classifier={given}", "--finetune_epochs=0"]
-    cells = plan(*words).cells
-    for cell in cells:
-        studies._run_cell(tmp_path / "study", cell)
-    assert ran == [str(given)] * len(cells) and len(cells) == 1 + len(studies.ABLATION)
+    planned = plan(*words).cells
+    for cell in planned:
+        cells.carry_out(tmp_path / "study", cell)
+    assert ran == [str(given)] * len(planned) and len(planned) == 1 + len(studies.ABLATION)
 
 
 def test_what_looks_cost_is_gathered_and_kept(tmp_path):
     about = {"settings": {}, "data": {}, "environment": {}, "notes": []}
     costs = {"residual_looks": 1.3}
-    cells = plan("--dataset=digits", "--seeds=2", f"--output_dir={tmp_path}", "--noablation").cells
-    for cell, more in zip(cells, ({"costs": costs}, {}), strict=True):
+    planned = plan(
+        "--dataset=digits", "--seeds=2", f"--output_dir={tmp_path}", "--noablation"
+    ).cells
+    for cell, more in zip(planned, ({"costs": costs}, {}), strict=True):
         (tmp_path / cell.name).mkdir()
         rows = [{"method": "mcp", "seed": cell.config.seed}]
         save_rows(tmp_path / cell.name / "results.json", rows, about | more)
-    rows, extra, _ = studies.gather(tmp_path, cells[:1])
+    rows, extra, _ = studies.gather(tmp_path, planned[:1])
     assert extra["costs"] == {"digits-seed0": costs}
     save_rows(tmp_path / "results.json", rows, extra)
-    _, extra, _ = studies.gather(tmp_path, cells[1:])
+    _, extra, _ = studies.gather(tmp_path, planned[1:])
     assert extra["costs"] == {"digits-seed0": costs}
     (tmp_path / "results.json").unlink()
-    assert "costs" not in studies.gather(tmp_path, cells[1:])[1]
+    assert "costs" not in studies.gather(tmp_path, planned[1:])[1]
 
 
 def test_thresholding_is_tcp_with_the_threshold_of_validation_data(finished):
