@@ -124,6 +124,22 @@ def test_a_guide(page, tmp_path, monkeypatch):
         assert len(predictions.load_answers(tmp_path / "scores.csv").accept) == 100
 
 
+def test_the_plan_of_a_large_batch_is_what_its_code_says():
+    page = DOCS / "how-to" / "batch-scoring.md"
+    (code,) = (block.code for block in blocks(page) if "price_of_core_hour" in block.code)
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(code, names)
+    seconds = names["images"] / names["images_a_second"]
+    pixels = names["images"] * 28 * 28
+    table = page.read_text(encoding="utf-8").split(code)[1]
+    assert f"| {seconds / 3600:.0f} core hours, {seconds / 3600 / 100:.1f} hours on 100" in table
+    assert f"| {pixels / 1e12:.2f} TB |" in table
+    assert f"| {pixels / (seconds / 100) / 1e6:.0f} MB a second |" in table
+    assert f"| {seconds / 3600 * 0.04:.2f} at 0.04" in table
+    assert f"| {pixels / 1e12 * seconds / 3600 / 100 * 0.03:.2f} at 0.03" in table
+
+
 @pytest.mark.examples
 def test_the_notebook(tmp_path):
     (path,) = (CHECKOUT / "examples").glob("*.ipynb")
