@@ -44,7 +44,8 @@ class BuildWithFlags(build_py):
 # rely on, and go together: a new one is a change of this file, made after the tests passed.
 TENSORFLOW = ">=2.21,<2.22"
 
-# Of the server in examples/serving, too, whose tests are the marker `servers`.
+# Of studies on several machines, and of batch scoring and the server in examples/; their tests have
+# the marker `servers`.
 RAY = "ray[data,serve]>=2.60,<3"
 
 setup(

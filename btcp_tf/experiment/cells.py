@@ -76,11 +76,12 @@ def collapse(folder: Path, cell: Cell) -> str:
 
 def main() -> int:
     """Carries out the cell on standard input; returns the exit status, as `command.carry_out`."""
-    source = sys.stdin.buffer
-    folder, cell = pickle.load(source)
+    folder, cell = pickle.load(sys.stdin.buffer)
 
     def follow_parent() -> None:
-        source.read()
+        # Not through `sys.stdin`, which the end of this process would wait for.
+        while os.read(0, 1):
+            pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=follow_parent, daemon=True).start()
@@ -93,8 +94,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Not the interpreter's own end: it would wait for the thread that reads.
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    sys.exit(main())

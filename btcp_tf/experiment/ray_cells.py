@@ -51,10 +51,14 @@ class Options:
             raise ValueError(
                 f"ray_address: expected auto, local or HOST:PORT, received {self.address!r}"
             )
-        if importlib.util.find_spec("ray") is None:
-            raise ValueError(
-                'ray_address: expected Ray to be installed, received none; pip install ".[ray]"'
-            )
+
+
+def check_installed() -> None:
+    """ValueError where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise ValueError(
+            'ray_address: expected Ray to be installed, received none; pip install ".[ray]"'
+        )
 
 
 def run(

@@ -122,11 +122,13 @@ def _ray_options(values: Mapping[str, Any]) -> ray_cells.Options | None:
     """Where Ray runs the cells, from the values of the flags; None: this process does.
 
     Raises:
-      ValueError: If the cluster is none, or only cores and GPUs are given.
+      ValueError: If the address is none, Ray is not installed, or there are cores or GPUs alone.
     """
     address, cpus, gpus = values["ray_address"], values["ray_cpus"], values["ray_gpus"]
     if address:
-        return ray_cells.Options(address, cpus, gpus)
+        options = ray_cells.Options(address, cpus, gpus)
+        ray_cells.check_installed()
+        return options
     if (cpus, gpus) != (1, 0):
         raise ValueError("ray_cpus, ray_gpus: expected ray_address beside them, received none")
     return None

@@ -40,6 +40,8 @@ studies.ABLATION = (("epsilon", 0.2),)
 sys.exit(study.main(sys.argv[1:]))
 """
 
+CHILD = [sys.executable, "-m", "btcp_tf.experiment.cells"]
+
 CELLS = ("digits-seed0", "digits-seed1", "ablation/digits-epsilon=0.2")
 
 
@@ -230,24 +232,32 @@ def test_a_cluster_that_ends_with_the_study(tmp_path):
         (["--ray_address=auto", "--ray_cpus=0"], "ray_cpus"),
     ],
 )
-def test_refuses_at_once(words, message, capsys, monkeypatch):
-    monkeypatch.setattr(ray_cells.importlib.util, "find_spec", lambda name: object())
+def test_refuses_at_once(words, message, capsys):
     with pytest.raises(SystemExit) as end:
         study.main(["--dataset=digits", *words])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_says_how_to_get_ray(monkeypatch):
+def test_says_how_to_get_ray(capsys, monkeypatch):
     monkeypatch.setattr(ray_cells.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'received none; pip install "\.\[ray\]"'):
-        ray_cells.Options("auto")
+    with pytest.raises(SystemExit) as end:
+        study.main(["--dataset=digits", "--ray_address=auto"])
+    assert end.value.code == 2
+    assert 'received none; pip install ".[ray]"' in capsys.readouterr().err
 
 
-def test_addresses_of_clusters(monkeypatch):
-    monkeypatch.setattr(ray_cells.importlib.util, "find_spec", lambda name: object())
+def test_addresses_of_clusters():
     for address in ("auto", "local", "10.0.0.1:6379", "head.example:6379", "[::1]:6379"):
         assert ray_cells.Options(address).address == address
+
+
+def test_an_error_of_the_program_is_no_death(tmp_path):
+    """A run that ended by a signal would be tried again."""
+    broken = pickle.dumps((tmp_path, "no cell"))
+    done = subprocess.Popen(CHILD, cwd=CHECKOUT, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ray_cells._wait(done, broken) == 1
+    assert b"AttributeError" in done.stderr.read()
 
 
 def test_follows_a_log_line_by_line_and_only_what_is_new(tmp_path):
@@ -292,9 +302,6 @@ def test_a_run_whose_process_is_killed_is_tried_again(tmp_path, monkeypatch, dea
     cell = cells.Cell("one", Config("digits"))
     assert ray_cells._carry_out(tmp_path, tmp_path, cell, {}, None) == error
     assert len(tries.read_text()) == (3 if deaths == 2 else 4)
-
-
-CHILD = [sys.executable, "-m", "btcp_tf.experiment.cells"]
 
 
 def test_a_child_whose_parent_dies_ends(tmp_path):
