@@ -106,8 +106,8 @@ class TrainedNetwork:
         with self.model():
             arrays = self._infer(images)
         check_finite(*arrays.values())
-        of_images = {} if self._view is None else self._view(images)
-        return Outputs(**arrays, labels=labels, **of_images)
+        outputs = Outputs(**arrays, labels=labels)
+        return outputs if self._view is None else dataclasses.replace(outputs, **self._view(images))
 
     def with_odds(
         self, outputs: Outputs, images: np.ndarray, odds: Odds | None, title: str = ""
