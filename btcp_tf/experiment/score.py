@@ -4,7 +4,7 @@ import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class TrainedNetwork:
         model: "keras.Model",
         stage: "Stage",
         batch_size: int,
-        view: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
+        view: Callable[[np.ndarray], dict[str, Any]] | None = None,
     ) -> None:
         """
         Args:
@@ -508,9 +508,7 @@ def ensemble_mean(
     return total / (1 + len(members))
 
 
-def view_of(
-    images: np.ndarray, batch_size: int
-) -> Callable[[np.ndarray], dict[str, np.ndarray]] | None:
+def view_of(images: np.ndarray, batch_size: int) -> Callable[[np.ndarray], dict[str, Any]] | None:
     """What `residual` sees of such images without the classifier, by field of `Outputs`; None:
     nothing."""
     import keras
