@@ -65,6 +65,7 @@ setup(
         "h5py>=3.11,<4",  # looks into .h5 files before Keras, which brings it, reads them
         "scikit-learn>=1.6,<2",
         "scipy>=1.14,<2",
+        "threadpoolctl>=3.1,<4",  # scikit-learn brings it
         "matplotlib>=3.10,<4",
         "pillow>=11,<14",
         "pyarrow>=20,<27",

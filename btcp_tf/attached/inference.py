@@ -126,12 +126,7 @@ def is_dataset(x: Any) -> bool:
 def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
     """Batches of inputs, each with its labels where a dataset has some."""
     if not is_dataset(x):
-        if isinstance(x, Iterator):
-            raise ValueError(
-                f"x: expected arrays or a dataset, received a {type(x).__name__}, which can be "
-                "gone through once: write it as a keras.utils.PyDataset, or give "
-                "tf.data.Dataset.from_generator(...)"
-            )
+        refuse_iterator(x, "x")
         yield x, []
         return
     if y is not None:
@@ -140,6 +135,16 @@ def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
         inputs, *labels = item if isinstance(item, tuple) else (item,)
         # A dataset may say that it has none by None in their place.
         yield inputs, [np.asarray(column) for column in labels[:1] if column is not None]
+
+
+def refuse_iterator(x: Any, argument: str) -> None:
+    """ValueError for a generator, which is empty the second time."""
+    if isinstance(x, Iterator):
+        raise ValueError(
+            f"{argument}: expected arrays or a dataset, received a {type(x).__name__}, which can "
+            "be gone through once: write it as a keras.utils.PyDataset, or give "
+            "tf.data.Dataset.from_generator(...)"
+        )
 
 
 def _items(x: Any) -> Iterator[Any]:
@@ -255,6 +260,7 @@ def rows_of(x: Any, like: Any, argument: str = "x") -> Inputs:
       like: The model's symbolic input, or several by name.
       argument: Its name, for errors.
     """
+    refuse_iterator(x, argument)
     inputs = named_inputs.by_name(x, [*like] if isinstance(like, dict) else (), argument)
     arrays = {}
     for name, one in named_inputs.items(inputs):

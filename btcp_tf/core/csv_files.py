@@ -41,7 +41,7 @@ _LONGEST_ENTRY = 2**31 - 1  # The reader's own limit is shorter than some texts.
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike, file: str = "") -> Iterator[CsvFile]:
-    """A CSV file as a context, in which it can be read.
+    r"""A CSV file as a context, in which it can be read.
 
     Commas stand between entries; where the first line has none, semicolons or tabs may. Text is in
     UTF-8, or in UTF-16 with its mark at the start, as spreadsheets save it; bytes that are neither

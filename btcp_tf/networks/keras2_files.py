@@ -43,6 +43,7 @@ def hard_sigmoid_of_keras_2(x: Any) -> Any:
     """0.2 x + 0.5 in [0, 1]; what Keras 3 calls hard_sigmoid has the slope 1/6.
 
     Example:
+      >>> import numpy as np
       >>> hard_sigmoid_of_keras_2(np.array([-3.0, 0.0, 1.0])).numpy().tolist()
       [0.0, 0.5, 0.7]
     """

@@ -75,7 +75,7 @@ def test_the_graph_has_the_same_bounds():
     z = random.normal(scale=8.0, size=(50, 1)).astype(np.float32)
     for looks in (1, 2, 3):
         slopes = random.normal(size=2 * looks + 1)
-        layer = Undecided([slopes.tolist()], 0.0)
+        layer = Undecided([slopes.tolist()])
         for got, want in zip(layer.bounds(z), look_choice.look_bounds(z, slopes), strict=True):
             assert np.asarray(got) == pytest.approx(want, abs=1e-5)
 
