@@ -95,7 +95,7 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
     ):
         judge = btcp_tf.attach(classifier, class_names=found.class_names)
         reference = found.train.images, found.train.labels
-        more: Any = dict(evidence=evidence, copies=copies, looks=(), verbose=0)
+        more: Any = {"evidence": evidence, "copies": copies, "looks": (), "verbose": 0}
         judge.fit(*held_out, reference=reference, **more)
         print(f"{name}: {judge.fitted['words']}")
         paths[name] = export(judge.model, f"residual_{len(paths)}")
