@@ -4,9 +4,9 @@
 
 The paper's small network is trained briefly on Fashion-MNIST and exported five times: its
 classifier alone (probabilities, no more), with the estimator of BTCP, with the residual estimator
-without neighbors, without and with what copies taught, and with an index of neighbors. All answer in one process, in turns, through their
-signature `serving_default`; the figures are medians over the rounds of each one's time to the bare
-classifier's in the same round.
+without neighbors, without and with what copies taught, and with an index of neighbors. All answer
+in one process, in turns, through their signature `serving_default`; the figures are medians over
+the rounds of each one's time to the bare classifier's in the same round.
 """
 
 import argparse
