@@ -86,6 +86,13 @@ def test_a_row_alone_in_a_batch_and_none(shape: tuple[int | None, ...]) -> None:
     assert keras.ops.convert_to_numpy(model(x)) == pytest.approx(together, abs=2e-6)
 
 
+@pytest.mark.parametrize("side", [1, 2, 5, 8])
+def test_images_of_any_size_may_be_smaller_than_others(side: int) -> None:
+    inputs = keras.Input((None, None, 3))
+    model = keras.Model(inputs, ImageQuality()(inputs))
+    assert np.isfinite(model.predict(images((2, side, side, 3)), verbose=0)).all()
+
+
 @pytest.mark.parametrize("value", [0, 255])
 def test_of_one_color_all_is_finite_and_near_that_of_an_almost_equal_image(value: int) -> None:
     flat = np.full((1, 16, 16, 1), value, np.float32)

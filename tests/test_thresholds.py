@@ -790,6 +790,7 @@ GOOD = [False, True], [0.2, 0.4]
         (lambda: by_group([1]), r"groups: expected shape \[2\], received \[1\]"),
         (lambda: by_group([0.5, 1.0]), "groups: expected whole numbers or strings, .* float64"),
         (lambda: by_group(["", "a"]), "groups: expected a name in every row, received '' in row 0"),
+        (lambda: by_group(["a", "NaN"]), "groups: expected a name .* received 'NaN' in row 1"),
         (
             lambda: by_group(["a", "a\0b"]),
             r"groups: expected a name .* received 'a\\x00b' in row 1",

@@ -119,7 +119,7 @@ def _say_passes(
     shorter = ", ".join(["looks=()"] * looks + ["copies=()"] * (each > 1))
     say(
         f"the classifier answers each of {number}held-out samples {times}{then}; "
-        f"fit(..., {shorter}) is faster, and learns less",
+        f"fit(..., {shorter}) is faster, and may learn less",
         classifier.verbose,
     )
 

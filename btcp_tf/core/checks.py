@@ -42,6 +42,15 @@ def group_names(name: str, groups: ArrayLike, rows: int) -> np.ndarray:
     return names
 
 
+def is_no_name(text: str) -> bool:
+    """Whether files take a text for a group that is missing.
+
+    >>> [is_no_name(text) for text in ("", "NaN ", "nancy")]
+    [True, True, False]
+    """
+    return text.strip().lower() in ("", "nan")
+
+
 def refuse_unnamed(name: str, names: np.ndarray) -> None:
     """ValueError unless a model can be told each of the groups, from `group_names`."""
     if names.dtype.kind == "u" and names.size and names.max() >= 2**63:
@@ -51,7 +60,7 @@ def refuse_unnamed(name: str, names: np.ndarray) -> None:
         )
     if names.dtype.kind == "U":
         for row, one in enumerate(names.tolist()):
-            if not one or "\0" in one or not _can_be_written(one):
+            if is_no_name(one) or "\0" in one or not _can_be_written(one):
                 raise ValueError(
                     f"{name}: expected a name in every row, received {one!r:.60} in row {row}; "
                     "give rows without a group one of their own"

@@ -67,19 +67,17 @@ def opened(path: str | os.PathLike, file: str = "") -> Iterator[CsvFile]:
     """
     file = file or os.fspath(path)
     with open(path, newline="", encoding=_encoding(path), errors="surrogateescape") as lines:
-        limit = csv.field_size_limit(_LONGEST_ENTRY)
-        try:
-            with _errors_name(file, None):
-                first = next(lines, "")
-            separator = _separator(first)
-            # Strict: an open quote would swallow the rows behind it.
-            reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
-            with _errors_name(file, reader):
-                names = list(map(wording.clean, next(reader, [])))
-            _check_names(names, file)
-            yield CsvFile(names, _complete(reader, len(names), file), separator)
-        finally:
-            csv.field_size_limit(limit)
+        # For all readers of this process: another one may be at work, and none needs less.
+        csv.field_size_limit(_LONGEST_ENTRY)
+        with _errors_name(file, None):
+            first = next(lines, "")
+        separator = _separator(first)
+        # Strict: an open quote would swallow the rows behind it.
+        reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
+        with _errors_name(file, reader):
+            names = list(map(wording.clean, next(reader, [])))
+        _check_names(names, file)
+        yield CsvFile(names, _complete(reader, len(names), file), separator)
 
 
 def _encoding(path: str | os.PathLike) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import logging
+import math
 import os
 import pickle
 import re
@@ -51,6 +52,11 @@ class Options:
             raise ValueError(
                 f"ray_address: expected auto, local or HOST:PORT, received {self.address!r}"
             )
+        port = self.address.rpartition(":")[2]
+        if port.isdecimal() and not 0 < int(port) < 2**16:
+            raise ValueError(f"ray_address: expected a port from 1 to 65535, received {port:.20}")
+        if not math.isfinite(self.gpus):
+            raise ValueError(f"ray_gpus: expected a finite number, received {self.gpus}")
 
 
 def check_installed() -> None:

@@ -236,7 +236,7 @@ def load(path: str | os.PathLike, what: str = "path") -> keras.Model:
     if fault := keras_files.fault_in(file, _is_registered):
         raise ValueError(f"{expected}: {fault}")
     try:
-        with keras2_files.readable(file) as readable:
+        with keras2_files.readable(file, _is_registered) as readable:
             model = keras.models.load_model(readable, compile=False)
         # It says what the answers are meant to be.
         model.loss = keras_files.loss_in(file)

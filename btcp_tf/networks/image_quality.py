@@ -33,6 +33,7 @@ class ImageQuality(Float32Layer):
     def build(self, shape: Sequence[int | None]) -> None:
         # Of what it is made for: a model for images of any size answers to all in one way.
         sides = [8 if side is None else side for side in shape[1:3]]
+        self.margin = 3 if None in shape[1:3] else 0
         self.scales = 3 if min(sides) >= 16 else 2
         self.corner = [side // 5 for side in sides]
 
@@ -48,12 +49,17 @@ class ImageQuality(Float32Layer):
         columns = _brightness(gray, largest, *self.corner)
         spread = ops.std(gray, axis=(1, 2, 3), keepdims=True) + 1e-5
         small = (gray - ops.mean(gray, axis=(1, 2, 3), keepdims=True)) / spread
+        colors = (x - gray) / spread
+        if self.margin:
+            # As small as they may be, something is left of half their size.
+            around = ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0))
+            small, colors = ops.pad(small, around), ops.pad(colors, around)
         for scale in range(self.scales):
             if scale:
                 small = _half(small)
             columns.append(_edges(small))
         if x.shape[-1] > 1:
-            columns.append(_colors((x - gray) / spread))
+            columns.append(_colors(colors))
         return ops.concatenate(columns, axis=1)
 
     def compute_output_spec(self, images: Any) -> Any:

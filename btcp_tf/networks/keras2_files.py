@@ -9,7 +9,7 @@ import inspect
 import json
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,17 @@ def hard_sigmoid_of_keras_2(x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def readable(file: Path) -> Iterator[Path]:
+def readable(file: Path, is_registered: Callable[[str], bool]) -> Iterator[Path]:
     """A file that Keras 3 can read: of Keras 2's HDF5 files a copy, with another description of the
     layers, as long as the context lasts; any other file as it is.
 
+    Args:
+      file: In which `keras_files.fault_in` finds nothing.
+      is_registered: As there.
+
     Raises:
-      ValueError: If a layer has a setting that Keras 3 does not have, and that changes answers.
+      ValueError: If a layer has a setting that Keras 3 does not have, and that changes answers; or
+        if something that Keras must not load shows in the new description alone.
     """
     version = keras_files.version_of(file)
     if not keras_files.is_hdf5(file) or not version.startswith(("1.", "2.")):
@@ -65,6 +70,8 @@ def readable(file: Path) -> Iterator[Path]:
     import h5py
 
     config = mended(json.loads(keras_files.description(file)))
+    if fault := keras_files.fault_of(config, is_registered):
+        raise ValueError(fault)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "keras2.h5")
         shutil.copyfile(file, copy)

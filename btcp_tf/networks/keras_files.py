@@ -163,13 +163,18 @@ def fault_in(path: str | os.PathLike, is_registered: Callable[[str], bool]) -> s
             f"which is read here; or {FIT_SCORES}"
         )
     try:
-        for key, value in _parts_of(json.loads(description(path))):
-            if reason := _fault_of(key, value, is_registered):
-                return reason
+        return fault_of(json.loads(description(path)), is_registered)
     except ValueError:
         return ""  # A damaged file: Keras says so.
     except RecursionError:
         return "its layers are too deep in one another to be read"
+
+
+def fault_of(config: Any, is_registered: Callable[[str], bool]) -> str:
+    """`fault_in` of a description of layers, a JSON value."""
+    for key, value in _parts_of(config):
+        if reason := _fault_of(key, value, is_registered):
+            return reason
     return ""
 
 

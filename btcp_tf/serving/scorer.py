@@ -420,10 +420,10 @@ def _group_names(given: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         name = one.decode("utf-8", "replace") if isinstance(one, bytes) else one
         if isinstance(name, str) and (wrong := checks.long_name(len(name))):
             problem[row] = wrong
-        elif isinstance(name, str | int) and name != "":
-            names[row] = str(name)
-        elif name == "":
+        elif isinstance(name, str) and checks.is_no_name(name):
             problem[row] = "expected a group, received none"
+        elif isinstance(name, str | int):
+            names[row] = str(name)
         else:
             problem[row] = f"expected text or a whole number, received {one!r:.40}"
     return names, problem

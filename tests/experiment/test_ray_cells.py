@@ -228,6 +228,8 @@ def test_a_cluster_that_ends_with_the_study(tmp_path):
     [
         (["--ray_address=ray://a:1"], "ray_address: expected"),
         (["--ray_address=here"], "ray_address: expected auto, local or HOST:PORT"),
+        (["--ray_address=here:70000"], "a port from 1 to 65535, received 70000"),
+        (["--ray_address=auto", "--ray_gpus=nan"], "ray_gpus"),
         (["--ray_cpus=2"], "ray_cpus, ray_gpus: expected ray_address beside them"),
         (["--ray_address=auto", "--ray_cpus=0"], "ray_cpus"),
     ],

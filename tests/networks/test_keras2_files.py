@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import btcp_tf
-from btcp_tf.networks import classifiers, keras2_files
+from btcp_tf.networks import classifiers, keras2_files, keras_files
 
 FILES = Path(__file__).parents[1] / "fixtures" / "keras2"
 NAMES = sorted(path.stem for path in FILES.glob("*.h5"))
@@ -91,11 +91,28 @@ def test_a_layer_that_is_gone_is_told(kind, tmp_path):
 def test_a_file_of_keras_3_stays_as_it_is(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, "hard_sigmoid")])
     model.save(tmp_path / "my.keras")
-    with keras2_files.readable(tmp_path / "my.keras") as path:
+    with keras2_files.readable(tmp_path / "my.keras", lambda name: False) as path:
         assert path == tmp_path / "my.keras"
     x = np.float32([[-2.0, 0.5, 2.0]])
     loaded = classifiers.load(tmp_path / "my.keras")
     np.testing.assert_array_equal(loaded(x), model(x))
+
+
+def test_what_new_names_turn_into_code_is_refused(tmp_path):
+    """A name of a layer that is written anew must not become that of a Lambda."""
+    path = tmp_path / "my.h5"
+    shutil.copy(FILES / "images.h5", path)
+    with h5py.File(path, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        layer = config["config"]["layers"][-1]
+        layer["config"]["name"] = "_/lambda__"
+        layer["config"]["activation"] = {"class_name": "_/lambda__", "config": {"value": "x"}}
+        file.attrs["model_config"] = json.dumps(config)
+    with pytest.raises(ValueError, match="Lambda|lambda"):
+        classifiers.load(path)
+    assert keras_files.fault_in(path, lambda name: True) == ""
+    with pytest.raises(ValueError, match="lambda"), keras2_files.readable(path, lambda name: True):
+        pass
 
 
 def test_types_and_shapes_are_in_the_words_of_keras_3():
