@@ -34,7 +34,7 @@ from btcp_tf.decisions.scores import (
     nameless_note,
 )
 from btcp_tf.evaluation import tabular
-from btcp_tf.evaluation.predictions import ENDINGS
+from btcp_tf.evaluation.predictions import ENDINGS, ranking_note
 from btcp_tf.reporting import monitor_page, pages
 
 USAGE = "python -m btcp_tf.monitor --baseline=BASELINE --scores=FILE [--labels=FILE]"
@@ -235,7 +235,7 @@ def _load_scores(values: Mapping[str, Any], path: Path, baseline: Baseline) -> S
             f"column: expected an uncertainty of {baseline.name} or {scores.name}, "
             f"received {column}"
         )
-    if note := nameless_note(scores):
+    for note in filter(None, (nameless_note(scores), ranking_note(path))):
         print(f"note: {note}")
     return scores
 

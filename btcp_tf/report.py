@@ -20,7 +20,7 @@ from absl import flags
 from btcp_tf import thresholds
 from btcp_tf.core import checks, command, wording
 from btcp_tf.core.command import UsageError
-from btcp_tf.evaluation import results, seeds
+from btcp_tf.evaluation import predictions, results, seeds
 from btcp_tf.evaluation.predictions import ENDINGS
 from btcp_tf.reporting import cells, pictures, run_page, scores_page, study_page, terminal
 
@@ -163,6 +163,7 @@ def _write(path: Path, flag_values: flags.FlagValues, fit: Any) -> None:
         if not flag_values["tau"].present:
             given["tau"] = None
         page, rows, notes = scores_page.write_scores_page(path, output_dir=output_dir, **given)
+        notes = [*filter(None, [predictions.ranking_note(path)]), *notes]
         table = terminal.terminal_table(rows)
     else:
         page, table = _redraw(path, output_dir)

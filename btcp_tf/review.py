@@ -197,7 +197,7 @@ def _scores(values: Mapping[str, Any], path: Path, baseline: Baseline | None) ->
         with_mcp=baseline is not None and baseline.gate is not None,
         by=group_column(baseline, ""),
     )
-    if note := nameless_note(scores):
+    for note in filter(None, (nameless_note(scores), predictions.ranking_note(path))):
         print(f"note: {note}")
     return scores
 

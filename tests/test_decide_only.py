@@ -7,7 +7,7 @@ import tensorflow as tf
 from scipy import special
 
 import btcp_tf
-from btcp_tf import set_threshold, thresholds
+from btcp_tf import monitor, predict, report, review, set_threshold, thresholds
 from btcp_tf.attached import model as judge_model
 from btcp_tf.attached import offer
 from btcp_tf.attached.classifier import AttachedClassifier
@@ -348,3 +348,26 @@ def test_the_calibration_rows_beside_it_are_its_own(several):
         ).max()
         > 1e-3
     )
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_what_does_not_rank_answers_is_said_by_all_who_read_it(only, tmp_path, capsys):
+    judge = judge_with(["mirror"], free=("answer",), gate=-2.0)
+    x, labels = inputs(300), np.arange(300) % CLASSES
+    judge.select_threshold(x, labels, rule="target_coverage", coverage=0.6)
+    judge.export(tmp_path, "net", x[:8], decide_only=only, verbose=0)
+    np.savez(tmp_path / "later.npz", x=x[::-1], y=labels[::-1])
+    scores = str(tmp_path / "scores.csv")
+    given = [f"--input={tmp_path / 'later.npz'}", f"--output={scores}", "--labels"]
+    assert predict.main([f"--model={tmp_path / 'net'}", *given]) == 0
+    capsys.readouterr()
+    files = [f"--scores={scores}", f"--baseline={tmp_path / 'net'}"]
+    for name, command in (
+        ("monitor", lambda to: monitor.main([*files, to])),
+        ("review", lambda to: review.main([*files, to])),
+        ("report", lambda to: report.main([scores, to])),
+    ):
+        assert command(f"--output_dir={tmp_path / name}") == 0, capsys.readouterr().err
+        out = " ".join(capsys.readouterr().out.split())
+        assert ("u does not rank answers" in out) is only, name
+        assert ("By u alone" in out) is (name == "monitor" and not only)

@@ -30,7 +30,7 @@ COLUMN = "uncertainty"
 """Name of u in a model's answers, and in the predictions files beside the model."""
 
 
-DECIDE_ONLY = "decide_only"
+DECIDE_ONLY = predictions.DECIDE_ONLY
 """Key of `ABOUT_FILE`: true where u is computed only as far as `accept` hangs on it."""
 
 

@@ -367,7 +367,9 @@ def _names_of_groups(baseline: Baseline, scores: Scores) -> dict[int, str]:
 
 def _expected(baseline: Baseline, before: np.ndarray, now: np.ndarray) -> ExpectedErrors | None:
     """The expected errors of u now, from the baseline's u and labels."""
-    if baseline.is_error is None or any(u.min() < 0 or u.max() > 1 for u in (before, now)):
+    if baseline.only_decides or baseline.is_error is None:
+        return None
+    if any(u.min() < 0 or u.max() > 1 for u in (before, now)):
         return None
     return expected_errors(now, (baseline.is_error, before))
 

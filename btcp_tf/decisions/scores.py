@@ -59,6 +59,8 @@ class Baseline:
     by: np.ndarray | None = None
     """The group whose threshold decides about each answer, `[n]`; None: the threshold is by none.
     """
+    only_decides: bool = False
+    """Whether later u is computed no further than decisions need, see `Judge.export`."""
 
     def limits(self, threshold: Threshold) -> np.ndarray:
         """What u has to be below to be accepted, `[n]`."""
@@ -190,7 +192,8 @@ def _exported_baseline(path: Path) -> Baseline:
     threshold = thresholds.from_json(about["threshold"])
     # With `decide_only` inputs above the gate are looked at only where it can matter.
     gate = None if about.get(exported.DECIDE_ONLY) else Gate.of(about.get("fit"))
-    return _baseline(str(model), calibration, column, about["class_names"], threshold, gate)
+    baseline = _baseline(str(model), calibration, column, about["class_names"], threshold, gate)
+    return dataclasses.replace(baseline, only_decides=bool(about.get(exported.DECIDE_ONLY)))
 
 
 def _baseline(

@@ -519,6 +519,26 @@ def about_file(path: str | os.PathLike) -> Path:
     return Path(f"{os.fspath(path)}.about.json")
 
 
+DECIDE_ONLY = "decide_only"
+"""Under which a model, and a file of its scores, say that u was computed only for `accept`."""
+
+
+def ranking_note(path: str | os.PathLike) -> str:
+    """Says of a file of scores that its u ranks no answers; "": it does, as far as is known."""
+    try:
+        about = json_files.parse(about_file(path).read_text(encoding="utf-8"))
+        only_decides = about.get(DECIDE_ONLY) is True
+    except (OSError, ValueError, AttributeError):
+        return ""  # Of another program, or moved without it.
+    if not only_decides:
+        return ""
+    return (
+        f"{os.fspath(path)}: its model computes u only as far as its decision needs (decide_only): "
+        "accept is what it would be, but u does not rank answers, and says of none how often it is "
+        "wrong; score with a model that was exported without decide_only to see that"
+    )
+
+
 def _labeled(table: Columns) -> Columns:
     """The rows with a label; all of them, without the column, where none has one."""
     if "labels" not in table.values:

@@ -318,6 +318,7 @@ def _publish(
         "tau": job.threshold.tau,
         # Of two versions of a model u may differ by them alone.
         "recalibrations": job.about.get("recalibrations") or [],
+        predictions.DECIDE_ONLY: bool(job.about.get(predictions.DECIDE_ONLY)),
         "order": order,
         "summary": summary,
         "sha256": files.sha256(final),
