@@ -238,6 +238,38 @@ def test_datasets_of_keras_are_taken_everywhere(classifier):
         judge.fit(batches, y)
 
 
+class Loader:
+    """Batches as PyTorch's loader gives them: lists, with a length, as often as one likes."""
+
+    def __init__(self, *arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return -(-len(self.arrays[0]) // 70)
+
+    def __iter__(self):
+        for start in range(0, len(self.arrays[0]), 70):
+            yield [array[start : start + 70] for array in self.arrays]
+
+
+def test_a_generator_with_a_length_is_as_its_arrays(classifier):
+    x, y = samples()
+    judges = [btcp_tf.attach(classifier) for _ in range(2)]
+    few = {"looks": (), "copies": (), "verbose": 0}
+    judges[0].fit(x, y, **few)
+    judges[1].fit(Loader(x, y), **few)
+    u = [judge.predict(x)["uncertainty"] for judge in judges]
+    np.testing.assert_allclose(u[1], u[0], rtol=1e-5)
+    again = judges[1].predict(Loader(x))["uncertainty"]
+    np.testing.assert_allclose(again, u[1], rtol=1e-5)
+    x, y = samples(seed=1)
+    rows = [judges[1].evaluate(*given, draws=5) for given in ((x, y), (Loader(x, y),))]
+    for mine, other in zip(*rows, strict=True):
+        assert (mine["errors"], mine["auroc"]) == (other["errors"], pytest.approx(other["auroc"]))
+    with pytest.raises(ValueError, match="y: expected none beside a dataset"):
+        judges[1].evaluate(Loader(x, y), y)
+
+
 def test_generators_are_refused_with_a_remedy(classifier):
     x, y = samples()
     judge = btcp_tf.attach(classifier)

@@ -1,7 +1,7 @@
 """Outputs for anyone's arrays and datasets: inputs, labels and outputs are checked."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import keras
@@ -119,8 +119,20 @@ class CheckedInference:
 
 
 def is_dataset(x: Any) -> bool:
-    """Whether x is a `tf.data.Dataset` or a `keras.utils.PyDataset`, of batches."""
-    return hasattr(x, "element_spec") or isinstance(x, keras.utils.PyDataset)
+    """Whether x is a `tf.data.Dataset`, a `keras.utils.PyDataset` or something else of batches that
+    has a length and can be gone through again, such as a loader of PyTorch."""
+    return hasattr(x, "element_spec") or isinstance(x, keras.utils.PyDataset) or _is_loader(x)
+
+
+_ARRAYS = ("__array__", "shape", "to_numpy")
+"""What arrays, tensors and tables of any library have at least one of."""
+
+
+def _is_loader(x: Any) -> bool:
+    is_other = isinstance(x, Sequence | Set | Mapping | Iterator)
+    if is_other or any(hasattr(x, name) for name in _ARRAYS):
+        return False
+    return hasattr(x, "__len__") and hasattr(x, "__iter__")
 
 
 def batches(x: Any, y: Any) -> Iterator[tuple[Any, list[np.ndarray]]]:
@@ -142,8 +154,8 @@ def refuse_iterator(x: Any, argument: str) -> None:
     if isinstance(x, Iterator):
         raise ValueError(
             f"{argument}: expected arrays or a dataset, received a {type(x).__name__}, which can "
-            "be gone through once: write it as a keras.utils.PyDataset, or give "
-            "tf.data.Dataset.from_generator(...)"
+            "be gone through once: write it as a class with __len__ and __iter__, or as a "
+            "keras.utils.PyDataset, or give tf.data.Dataset.from_generator(...)"
         )
 
 
@@ -153,6 +165,10 @@ def _items(x: Any) -> Iterator[Any]:
         if (count := x.num_batches) is None:
             raise ValueError("x: expected a dataset that ends, received an infinite one")
         yield from (x[number] for number in range(count))
+        return
+    if _is_loader(x):
+        # Loaders put lists together where datasets have tuples.
+        yield from (tuple(item) if isinstance(item, list) else item for item in x)
         return
     if int(x.cardinality()) == -1:
         raise ValueError("x: expected a dataset that ends, received an infinite one")
