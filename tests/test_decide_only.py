@@ -371,3 +371,4 @@ def test_what_does_not_rank_answers_is_said_by_all_who_read_it(only, tmp_path, c
         out = " ".join(capsys.readouterr().out.split())
         assert ("u does not rank answers" in out) is only, name
         assert ("By u alone" in out) is (name == "monitor" and not only)
+        assert ("the file tells of no promise" in out) is (name == "report")

@@ -28,6 +28,9 @@ TITLES: dict[StateName, str] = {
 }
 """A state in a word or two."""
 
+BY_FILE = "as the file decides"
+"""What accepts answers of a file that has decisions of its own."""
+
 MORE = 500
 """Further labels whose worth a report tells."""
 
@@ -143,6 +146,9 @@ def state(judged: Judged) -> State:
     anything."""
     if judged.target is not None and not judged.achievable:
         return State("none", "no promise possible")
+    if judged.target is None and judged.accepts == BY_FILE:
+        # What its model promises is tested by monitor, which is given the model.
+        return State("none", "the file tells of no promise")
     name = state_of(judged.outcome, judged.target)
     found = [state_of(one, judged.target) for one in judged.each if one.accepted]
     if "broken" in found:
