@@ -48,7 +48,12 @@ def is_no_name(text: str) -> bool:
     >>> [is_no_name(text) for text in ("", "NaN ", "nancy")]
     [True, True, False]
     """
-    return text.strip().lower() in ("", "nan")
+    return not text.strip() or is_nan(text)
+
+
+def is_nan(text: str) -> bool:
+    """Whether a text is the word nan, by which many programs write what is missing."""
+    return text.strip().lower() == "nan"
 
 
 def refuse_unnamed(name: str, names: np.ndarray) -> None:

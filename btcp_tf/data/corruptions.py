@@ -79,14 +79,14 @@ images of the same shape and type, equal ones for equal arguments; in a file whe
 ValueError for other images or another strength."""
 
 
-RANDOM_KINDS = ("noise", "blur", "rotation", "light", "dots")
+RANDOM_WAYS = ("noise", "blur", "rotation", "light", "dots")
 """The ways in which `random_copy` changes an image."""
 
 
 def random_copy(
     images: np.ndarray, seed: int, low: float = 0.0, high: float = 255.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A copy of each image, corrupted in one of five ways (`RANDOM_KINDS`): Gaussian noise, blur,
+    """A copy of each image, corrupted in one of five ways (`RANDOM_WAYS`): Gaussian noise, blur,
     rotation, brighter or darker with less contrast, and some pixels replaced; from hardly visible
     to so strong that people, too, see little of the image.
 
@@ -102,14 +102,14 @@ def random_copy(
     Returns:
       `[n, height, width, channels]` of the same type, from low to high, in a file where they are
       large; and the number of the kind, `[n]`: 1 to 5 the weaker copies in the order of
-      `RANDOM_KINDS`, 6 to 10 the stronger ones.
+      `RANDOM_WAYS`, 6 to 10 the stronger ones.
 
     >>> copies, kinds = random_copy(np.full((10, 8, 8, 1), 100, np.uint8), seed=0)
     >>> copies.shape, copies.dtype, np.bincount((kinds - 1) % 5).tolist()
     ((10, 8, 8, 1), dtype('uint8'), [2, 2, 2, 2, 2])
     """
     rng = np.random.default_rng(seed)
-    ways = rng.permutation(np.arange(len(images)) % len(RANDOM_KINDS))
+    ways = rng.permutation(np.arange(len(images)) % len(RANDOM_WAYS))
     strengths = rng.random(len(images))
     change = (_random_noise, _random_blur, _random_turn, _random_light, _random_dots)
 
@@ -122,7 +122,7 @@ def random_copy(
             result[row] = values if np.issubdtype(part.dtype, np.floating) else np.rint(values)
         return result
 
-    kinds = 1 + ways + len(RANDOM_KINDS) * (strengths >= 0.5)
+    kinds = 1 + ways + len(RANDOM_WAYS) * (strengths >= 0.5)
     return in_pieces(changed, images, ways, strengths), kinds
 
 

@@ -278,7 +278,7 @@ def is_missing(value: Any) -> bool:
       >>> [is_missing(value) for value in (None, float("nan"), "NaN", "", 0)]
       [True, True, True, False, False]
     """
-    text = isinstance(value, str) and value.strip().lower() == "nan"
+    text = isinstance(value, str) and checks.is_nan(value)
     return value is None or text or (isinstance(value, float) and math.isnan(value))
 
 

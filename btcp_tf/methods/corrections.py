@@ -139,8 +139,8 @@ def _fit_gate(x: np.ndarray, samples: Samples, seed: int) -> Gate:
     mean, scale = own.mean(axis=0), own.std(axis=0)
     scale[scale < 1e-6 * np.maximum(1.0, np.abs(mean))] = 1.0
     model = LogisticRegression(C=_GATE_STRENGTH, max_iter=300)
-    # Threads that wait for each other at each of many small steps: a hundred times as long where
-    # other work runs.
+    # Of many small steps each would wait for all threads, which takes far longer where other work
+    # runs.
     with threadpool_limits(1), warnings.catch_warnings():
         # Near the end it tells inputs apart as well as at it.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -52,8 +52,9 @@ class ImageQuality(Float32Layer):
         colors = (x - gray) / spread
         if self.margin:
             # As small as they may be, something is left of half their size.
-            around = ((0, 0), (self.margin, self.margin), (self.margin, self.margin), (0, 0))
-            small, colors = ops.pad(small, around), ops.pad(colors, around)
+            side = (self.margin, self.margin)
+            padding = ((0, 0), side, side, (0, 0))
+            small, colors = ops.pad(small, padding), ops.pad(colors, padding)
         for scale in range(self.scales):
             if scale:
                 small = _half(small)
@@ -97,13 +98,13 @@ def _edges(gray: Any) -> Any:
     left, right = gray[:, 1:-1, :-2], gray[:, 1:-1, 2:]
     above, below = gray[:, :-2, 1:-1], gray[:, 2:, 1:-1]
     around = 4.0 * gray[:, 1:-1, 1:-1] - left - right - above - below
-    found = ops.concatenate([right - left, below - above, around], axis=-1)
-    size = ops.abs(found)
+    differences = ops.concatenate([right - left, below - above, around], axis=-1)
+    size = ops.abs(differences)
     means = ops.log(ops.mean(size, **whole) + _LEAST)
-    squares = ops.log(ops.sqrt(ops.mean(ops.square(found), **whole) + _LEAST**2))
+    squares = ops.log(ops.sqrt(ops.mean(ops.square(differences), **whole) + _LEAST**2))
     flat = ops.mean(ops.exp(-size / _FLAT), **whole)
     # cos and sin of twice the angle of each edge, cos of four times, by how strong it is.
-    across, down = found[..., :1], found[..., 1:2]
+    across, down = differences[..., :1], differences[..., 1:2]
     strength = ops.sqrt(ops.square(across) + ops.square(down) + _LEAST**2)
     cosine, sine = across / strength, down / strength
     twice, product = ops.square(cosine) - ops.square(sine), cosine * sine

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from btcp_tf.data.corruptions import RANDOM_KINDS, random_copy
+from btcp_tf.data.corruptions import RANDOM_WAYS, random_copy
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def images() -> np.ndarray:
 def changes(images: np.ndarray, kind: str) -> np.ndarray:
     """Root mean square of the change of each image of a kind, `[n]`."""
     copies, kinds = random_copy(images, seed=0)
-    rows = (kinds - 1) % 5 == RANDOM_KINDS.index(kind)
+    rows = (kinds - 1) % 5 == RANDOM_WAYS.index(kind)
     difference = copies[rows].astype(float) - images[rows]
     return np.sqrt(np.square(difference).mean(axis=(1, 2, 3)))
 
@@ -32,7 +32,7 @@ def test_noise_spans_five_doublings_each_as_frequent(images: np.ndarray) -> None
     assert (spread > 40.0).mean() > 0.2
 
 
-@pytest.mark.parametrize("kind", RANDOM_KINDS)
+@pytest.mark.parametrize("kind", RANDOM_WAYS)
 def test_each_kind_has_weak_and_strong_copies(images: np.ndarray, kind: str) -> None:
     change = changes(images, kind)
     assert len(change) == 200
@@ -56,7 +56,7 @@ def test_a_turn_goes_to_both_sides() -> None:
     images = np.zeros((400, 29, 29, 1), np.uint8)
     images[:, 14, 15:] = 255
     copies, kinds = random_copy(images, seed=1)
-    turned = copies[(kinds - 1) % 5 == RANDOM_KINDS.index("rotation")].astype(float)
+    turned = copies[(kinds - 1) % 5 == RANDOM_WAYS.index("rotation")].astype(float)
     above, below = turned[:, :14].sum(axis=(1, 2, 3)), turned[:, 15:].sum(axis=(1, 2, 3))
     assert 0.3 < (above > below).mean() < 0.7
 
