@@ -88,6 +88,7 @@ setup(
         "hub": ["keras-hub>=0.32,<0.33"],
         "test": [
             "pytest>=9,<10",
+            "pytest-timeout>=2.4,<3",
             "pytest-xdist[psutil]>=3.8,<4",
             "hypothesis>=6.130,<7",
             "pandas>=2.2,<4",  # tables as people have them

@@ -166,13 +166,14 @@ def _items(x: Any) -> Iterator[Any]:
             raise ValueError("x: expected a dataset that ends, received an infinite one")
         yield from (x[number] for number in range(count))
         return
-    if _is_loader(x):
-        # Loaders put lists together where datasets have tuples.
-        yield from (tuple(item) if isinstance(item, list) else item for item in x)
+    if hasattr(x, "element_spec"):
+        # It has a length, too, but no number of batches where it is infinite.
+        if int(x.cardinality()) == -1:
+            raise ValueError("x: expected a dataset that ends, received an infinite one")
+        yield from x
         return
-    if int(x.cardinality()) == -1:
-        raise ValueError("x: expected a dataset that ends, received an infinite one")
-    yield from x
+    # Loaders put lists together where datasets have tuples.
+    yield from (tuple(item) if isinstance(item, list) else item for item in x)
 
 
 def _check_finite(outputs: Sequence[np.ndarray]) -> None:
